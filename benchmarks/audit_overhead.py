@@ -18,7 +18,12 @@ from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import AuditStudy
 
 TEXTS = 8
-TARGETS = {("encoder", 128): 0.25, ("encoder", 512): 0.2, ("decoder", 128): 0.8, ("decoder", 512): 0.5}
+TARGETS = {
+    ("encoder", 128): 0.25,
+    ("encoder", 512): 0.2,
+    ("decoder", 128): 0.8,
+    ("decoder", 512): 0.5,
+}
 
 
 def main() -> int:
@@ -32,13 +37,19 @@ def main() -> int:
         if torch.cuda.is_available():
             met &= on_top(name, n, "cuda")
         else:
-            not_measured(f"{name}, n = {n}, on a GPU: audit on top of the forward pass", "no CUDA device")
+            not_measured(
+                f"{name}, n = {n}, on a GPU: audit on top of the forward pass", "no CUDA device"
+            )
     return 0 if met else 1
 
 
 def on_top(name: str, n: int, device: str) -> bool:
     """Measure what an audit takes on top of the plain pass."""
-    model = BertModel(BertConfig(), add_pooling_layer=False) if name == "encoder" else GPT2Model(GPT2Config())
+    model = (
+        BertModel(BertConfig(), add_pooling_layer=False)
+        if name == "encoder"
+        else GPT2Model(GPT2Config())
+    )
     model.eval().to(device)  # pyright: ignore[reportArgumentType] transformers decorates the method
     model.set_attn_implementation("sdpa")
     lens = idl.Lens(model)
@@ -57,7 +68,9 @@ def on_top(name: str, n: int, device: str) -> bool:
     shares = [ratio - 1 for ratio in ratios(audited, plain)]
     target = TARGETS[name, n] if device == "cpu" else 0.5
     where = "" if device == "cpu" else ", on a GPU"
-    return report(f"{name}, n = {n}{where}: audit on top of the forward pass", shares, target, at_least=False)
+    return report(
+        f"{name}, n = {n}{where}: audit on top of the forward pass", shares, target, at_least=False
+    )
 
 
 def measured(study: AuditStudy) -> None:

@@ -27,7 +27,9 @@ TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e
 def by_scipy(row: np.ndarray, kept: np.ndarray) -> float:
     """Return the sum of the lower ends, every program posed anew."""
     costs, right = np.eye(len(row)), kept.T @ row
-    ends = [linprog(cost, A_eq=kept.T, b_eq=right, method="highs", options=TIGHT).fun for cost in costs]
+    ends = [
+        linprog(cost, A_eq=kept.T, b_eq=right, method="highs", options=TIGHT).fun for cost in costs
+    ]
     return sum(ends)
 
 
@@ -60,7 +62,12 @@ def main() -> int:
     met &= report("linprog one by one / identilens, a row", reference / len(compared) / per_row, 8)
     met &= report("largest difference from linprog", apart, 1e-7, at_least=False)
     met &= report("seconds, bounds, all rows of 72 heads", bounded, 20, at_least=False)
-    met &= report("by how much the lower bound falls short, in the mean", float(np.mean(short)), 0.02, at_least=False)
+    met &= report(
+        "by how much the lower bound falls short, in the mean",
+        float(np.mean(short)),
+        0.02,
+        at_least=False,
+    )
     return 0 if met else 1
 
 

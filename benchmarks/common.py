@@ -51,14 +51,26 @@ def milliseconds(taken: Sequence[float]) -> str:
     return f"{1e3 * median(taken):.1f} ms"
 
 
-def report(claim: str, measured: float | Sequence[float], target: float, *, at_least: bool = True) -> bool:
+def report(
+    claim: str, measured: float | Sequence[float], target: float, *, at_least: bool = True
+) -> bool:
     """Print a figure, the median of its repeats with their spread, beside its target; return whether it is met."""
     values = [measured] if isinstance(measured, float | int) else list(measured)
     value, sign = median(values), ">=" if at_least else "<="
     met = value >= target if at_least else value <= target
     spread = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
-    print(f"{'ok  ' if met else 'MISS'} {claim}: {value:.3g}{spread} (target {sign} {target:g})", flush=True)
-    _record(claim=claim, value=value, low=min(values), high=max(values), target=f"{sign} {target:g}", met=met)
+    print(
+        f"{'ok  ' if met else 'MISS'} {claim}: {value:.3g}{spread} (target {sign} {target:g})",
+        flush=True,
+    )
+    _record(
+        claim=claim,
+        value=value,
+        low=min(values),
+        high=max(values),
+        target=f"{sign} {target:g}",
+        met=met,
+    )
     return met
 
 

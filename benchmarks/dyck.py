@@ -28,7 +28,9 @@ from identilens.lab.dyck.training import new_model, train_models
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--layers", type=int, default=2)
@@ -40,7 +42,9 @@ def main() -> int:
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for name, config in configurations(options.layers).items():
             training = DyckTraining(epochs=options.epochs, tokens=options.tokens)
-            held &= compare(name, config, training, list(range(options.seeds)), device, options.repeats)
+            held &= compare(
+                name, config, training, list(range(options.seeds)), device, options.repeats
+            )
     return 0 if held else 1
 
 
@@ -53,7 +57,14 @@ def configurations(layers: int) -> dict[str, DyckConfig]:
     }
 
 
-def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[int], device: str, repeats: int) -> bool:
+def compare(
+    name: str,
+    config: DyckConfig,
+    training: DyckTraining,
+    seeds: list[int],
+    device: str,
+    repeats: int,
+) -> bool:
     """Compare the ways of training and say how far their weights end apart."""
 
     def mapped() -> list[DyckForCausalLM]:
@@ -63,7 +74,9 @@ def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[i
     ways = {
         "one stack": lambda: train_models(config, seeds, training, device=device).models,
         "mapped stack": mapped,
-        "one after another": lambda: [train_alone(config, seed, training, device) for seed in seeds],
+        "one after another": lambda: [
+            train_alone(config, seed, training, device) for seed in seeds
+        ],
     }
     models: dict[str, list[DyckForCausalLM]] = {}
 
@@ -73,7 +86,9 @@ def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[i
     taken = dict(zip(ways, turns([partial(train, way) for way in ways], repeats), strict=True))
     test = training.sample(config.language, 200, 5)
     own, *others = (
-        torch.tensor([one.argmax for one in closing_accuracy(config, stack_parameters(found), test)])
+        torch.tensor(
+            [one.argmax for one in closing_accuracy(config, stack_parameters(found), test)]
+        )
         for found in models.values()
     )
     gap = max(float((own - other).abs().max()) for other in others)
@@ -85,22 +100,32 @@ def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[i
     )
     held = True
     for way in ("mapped stack", "one after another"):
-        held &= report(f"{device}, {name}: {way} / one stack", ratios(taken[way], taken["one stack"]), 1.5)
+        held &= report(
+            f"{device}, {name}: {way} / one stack", ratios(taken[way], taken["one stack"]), 1.5
+        )
     return held
 
 
-def train_alone(config: DyckConfig, seed: int, training: DyckTraining, device: str) -> DyckForCausalLM:
+def train_alone(
+    config: DyckConfig, seed: int, training: DyckTraining, device: str
+) -> DyckForCausalLM:
     """Train one model the plain way."""
-    data = training.sample(config.language, training.training_sequences, training.data_seed).to(device)
+    data = training.sample(config.language, training.training_sequences, training.data_seed).to(
+        device
+    )
     model = new_model(config, seed)
     model.to(device)  # pyright: ignore[reportArgumentType] transformers decorates the method
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+    )
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(training.epochs):
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
-        for batch in torch.randperm(len(data), generator=generator).to(device).split(training.batch_size):
+        for batch in (
+            torch.randperm(len(data), generator=generator).to(device).split(training.batch_size)
+        ):
             optimiser.zero_grad()
             tokens = data[batch]
             labels = tokens[:, 1:]

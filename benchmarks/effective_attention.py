@@ -44,8 +44,12 @@ def main() -> int:
             repeats=21,
         )
         found = effective_attention(values, weights=weights, output_projection=projection).effective
-        worst = max(float((found[h] - reference(weights[h], products[h])).abs().max()) for h in range(HEADS))
-        print(f"n={n}: full SVD {milliseconds(plain)}, identilens {milliseconds(fast)}, largest difference {worst:.1e}")
+        worst = max(
+            float((found[h] - reference(weights[h], products[h])).abs().max()) for h in range(HEADS)
+        )
+        print(
+            f"n={n}: full SVD {milliseconds(plain)}, identilens {milliseconds(fast)}, largest difference {worst:.1e}"
+        )
         met &= report(f"full SVD / identilens, n={n}", ratios(plain, fast), target)
 
     n = 512

@@ -34,15 +34,24 @@ def main() -> int:
     padding = torch.arange(LENGTH) >= lengths[:, None]
     torchs = nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)
     ours = IdentifiableTransformerLayer(WIDTH, 8, heads="concat")
-    ours_taken, reference = turns([step(ours, inputs, padding), step(torchs, inputs, padding)], repeats=20)
+    ours_taken, reference = turns(
+        [step(ours, inputs, padding), step(torchs, inputs, padding)], repeats=20
+    )
     print(f"step of {BATCH} texts of {LENGTH}: Con {milliseconds(ours_taken)}, torch.nn.TransformerEncoderLayer "
           f"{milliseconds(reference)}")  # fmt: skip
     for d_k in () if QUICK else D_K:
-        layers = [IdentifiableTransformerLayer(WIDTH, 8, heads=heads, d_k=d_k) for heads in ("concat", "add")]
+        layers = [
+            IdentifiableTransformerLayer(WIDTH, 8, heads=heads, d_k=d_k)
+            for heads in ("concat", "add")
+        ]
         con, add = turns([step(layer, inputs, padding) for layer in layers], repeats=5)
         print(f"d_k = {d_k:3}: Con {milliseconds(con)}, Add {milliseconds(add)}, "
               f"Add / Con {median(ratios(add, con)):.2f}")  # fmt: skip
-    return 0 if report("Con over torch's layer", ratios(ours_taken, reference), 1.05, at_least=False) else 1
+    return (
+        0
+        if report("Con over torch's layer", ratios(ours_taken, reference), 1.05, at_least=False)
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -86,11 +86,15 @@ def timed(lens: idl.Lens, texts: list[str], engine: Engine | None) -> Timed:
             ends.append((time.perf_counter(), time.thread_time(), done))
 
     with tempfile.TemporaryDirectory() as folder:
-        idl.audit(lens, texts, out=Path(folder) / "run", settings=SETTINGS, progress=told, engine=engine)
+        idl.audit(
+            lens, texts, out=Path(folder) / "run", settings=SETTINGS, progress=told, engine=engine
+        )
     end = time.perf_counter()
     (first, used, done), (last, used_last, total) = ends[0], ends[-1]
     parts = max(1, (total - done) // PART)
-    return Timed(end - start, first - start, (last - first) / parts, (used_last - used) / parts, end - last)
+    return Timed(
+        end - start, first - start, (last - first) / parts, (used_last - used) / parts, end - last
+    )
 
 
 def joining(lens: idl.Lens, parts: int) -> float:
@@ -114,28 +118,42 @@ def memory(lines: int) -> tuple[int, float]:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.writelines(TEXT.format(number) + "\n" for number in range(lines))
         file.flush()
-        found = subprocess.run([sys.executable, "-c", MEMORY, file.name], capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", MEMORY, file.name], capture_output=True, text=True, check=True
+        )
     count, before, after = map(int, found.stdout.split())
     return count, (after - before) / 1024
 
 
 def main(texts: int = 500, repeats: int = 3) -> None:
     """Print the figures beside their targets: medians of runs that take turns."""
-    print(machine(), f"{os.cpu_count()} cores, {texts} texts, parts of {PART}, medians of {repeats}")
+    print(
+        machine(), f"{os.cpu_count()} cores, {texts} texts, parts of {PART}, medians of {repeats}"
+    )
     lens = idl.load(idl.bundled_model(), device="cpu")
     given = [TEXT.format(number) for number in range(texts)]
     timed(lens, given[:PART], None)  # what is done once only is not the first one's cost
-    turns = [{name: timed(lens, given, engine) for name, engine in ENGINES.items()} for _ in range(repeats)]
+    turns = [
+        {name: timed(lens, given, engine) for name, engine in ENGINES.items()}
+        for _ in range(repeats)
+    ]
     part = {name: median(turn[name].part for turn in turns) for name in ENGINES}
     for name in ENGINES:
         each = ", ".join(f"{turn[name].part:.3f}" for turn in turns)
         whole = median(turn[name].whole for turn in turns)
-        print(f"  {name}: {whole:.1f} s in all, {part[name]:.3f} s a part once workers run ({each})")
+        print(
+            f"  {name}: {whole:.1f} s in all, {part[name]:.3f} s a part once workers run ({each})"
+        )
     actor = [turn["1 actor"] for turn in turns]
-    start, hand_out, end = (median(getattr(one, name) for one in actor) for name in ("start", "driver", "end"))
+    start, hand_out, end = (
+        median(getattr(one, name) for one in actor) for name in ("start", "driver", "end")
+    )
     fewer, more = (median(joining(lens, parts) for _ in range(repeats)) for parts in JOINED)
     join = (more - fewer) / (JOINED[1] - JOINED[0])
-    print(f"  joining {JOINED[0]} parts: {fewer:.2f} s, {JOINED[1]} parts: {more:.2f} s (processor)", end=" ")
+    print(
+        f"  joining {JOINED[0]} parts: {fewer:.2f} s, {JOINED[1]} parts: {more:.2f} s (processor)",
+        end=" ",
+    )
     print(
         f"= {fewer - JOINED[0] * join:.2f} s + {1000 * join:.1f} ms a part; {end:.1f} s to the end of the actor's run"
     )
@@ -145,9 +163,16 @@ def main(texts: int = 500, repeats: int = 3) -> None:
     )
     print(f"--hand-out {hand_out:.4f} --join {join:.4f}")
     report("2 local workers over 1", part["1 local worker"] / part["2 local workers"], 1.7)
-    report("ms that Ray adds to a part", 1000 * (part["1 actor"] - part["this process"]), 50, at_least=False)
+    report(
+        "ms that Ray adds to a part",
+        1000 * (part["1 actor"] - part["this process"]),
+        50,
+        at_least=False,
+    )
     small, large = memory(20_000)[1], memory(400_000)[1]
-    print(f"  the driver: {small:.0f} MB more than the model for 20,000 texts, {large:.0f} MB for 400,000")
+    print(
+        f"  the driver: {small:.0f} MB more than the model for 20,000 texts, {large:.0f} MB for 400,000"
+    )
     report("MB more for 20 times as many texts", large - small, 30, at_least=False)
 
 

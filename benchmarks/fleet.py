@@ -51,7 +51,9 @@ def hours(fleet: Fleet, workers: int, seed: int = 0) -> tuple[float, float]:
     while left:
         now, worker = heapq.heappop(queue)
         driver_free = max(now, driver_free) + fleet.hand_out * grain
-        work = fleet.part_seconds * grain * generator.lognormal(-(fleet.spread**2) / 2, fleet.spread)
+        work = (
+            fleet.part_seconds * grain * generator.lognormal(-(fleet.spread**2) / 2, fleet.spread)
+        )
         death = generator.exponential(fleet.life * 3600)
         if death < work:
             heapq.heappush(queue, (driver_free + death + fleet.start, worker))
@@ -67,7 +69,9 @@ def asked() -> Fleet:
     """Return the fleet that the command line describes."""
     words = argparse.ArgumentParser(description=__doc__)
     for one in fields(Fleet):
-        words.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+        words.add_argument(
+            f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default
+        )
     return Fleet(**vars(words.parse_args()))
 
 

@@ -20,7 +20,9 @@ from identilens.measures.attention.intervals import attention_intervals
 def random_head(n: int, d_v: int, d_k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return softmax attention of random queries and keys, and random projected values."""
     generator = torch.Generator().manual_seed(seed)
-    queries, keys = (torch.randn(n, d_k, generator=generator, dtype=torch.float64) for _ in range(2))
+    queries, keys = (
+        torch.randn(n, d_k, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     values = torch.randn(n, d_v, generator=generator, dtype=torch.float64)
     return torch.softmax(queries @ keys.T / d_k**0.5, -1), values
 
@@ -34,7 +36,9 @@ def by_scipy(row: torch.Tensor, values: torch.Tensor) -> np.ndarray:
         for side, sign in enumerate((1.0, -1.0)):
             cost = np.zeros(len(row))
             cost[key] = sign
-            ends[side, key] = sign * linprog(cost, A_eq=equations, b_eq=right_side, method="highs").fun
+            ends[side, key] = (
+                sign * linprog(cost, A_eq=equations, b_eq=right_side, method="highs").fun
+            )
     return ends
 
 
@@ -53,15 +57,23 @@ def main() -> int:
     for n in (128, 512):
         weights, values = random_head(n, 64, 64, seed=0)
         row = weights[0]
-        reference, taken = turns([partial(warm_started, row, values), partial(attention_intervals, row, values)], 2)
-        print(f"one row, n = {n}, d_v = 64: HiGHS {milliseconds(reference)}, identilens {milliseconds(taken)}")
-        met &= report(f"HiGHS, warm-started / identilens, one row, n = {n}", ratios(reference, taken), 1.5)
+        reference, taken = turns(
+            [partial(warm_started, row, values), partial(attention_intervals, row, values)], 2
+        )
+        print(
+            f"one row, n = {n}, d_v = 64: HiGHS {milliseconds(reference)}, identilens {milliseconds(taken)}"
+        )
+        met &= report(
+            f"HiGHS, warm-started / identilens, one row, n = {n}", ratios(reference, taken), 1.5
+        )
     weights, values = random_head(128, 64, 64, seed=0)
     apart = 0.0
     for query in range(1 if QUICK else 3):
         found = attention_intervals(weights[query], values)
         expected = by_scipy(weights[query], values)
-        apart = max(apart, float(np.abs(np.stack([found.lo.numpy(), found.hi.numpy()]) - expected).max()))
+        apart = max(
+            apart, float(np.abs(np.stack([found.lo.numpy(), found.hi.numpy()]) - expected).max())
+        )
     met &= report("largest difference of an end from linprog", apart, 1e-6, at_least=False)
 
     weights, values = random_head(512, 64, 64, seed=1)

@@ -61,14 +61,21 @@ def main() -> int:
     for n in LENGTHS:
         for mode, found in peaks.items():
             command = [sys.executable, __file__, mode, str(n)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **EXACT})
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True, env={**os.environ, **EXACT}
+            )
             found.append(float(done.stdout))
         plain, audit = (found[-1] for found in peaks.values())
         print(f"n={n}: SDPA forward pass {plain:.0f} MiB, streamed audit {audit:.0f} MiB")
-        met &= report(f"peak memory, audit / forward pass, n={n}", audit / plain, 1.5, at_least=False)
+        met &= report(
+            f"peak memory, audit / forward pass, n={n}", audit / plain, 1.5, at_least=False
+        )
     growth = (peaks["audit"][-1] - peaks["audit"][-2]) / (peaks["audit"][-2] - peaks["audit"][-3])
     met &= report(
-        "growth of the last doubling over that before it (linear: 2, quadratic: 4)", growth, 2.5, at_least=False
+        "growth of the last doubling over that before it (linear: 2, quadratic: 4)",
+        growth,
+        2.5,
+        at_least=False,
     )
     return 0 if met else 1
 

@@ -68,7 +68,9 @@ def reverse_seconds(hidden: HiddenMap, sample: int) -> float:
 def timed(hidden: HiddenMap, method: Method) -> tuple[float, Norms]:
     """Seconds of a whole job, and its norms."""
     start = time.perf_counter()
-    norms = jacobian_norms(hidden, hidden.inputs, method=method, probes=PROBES, memory_budget=BUDGET)
+    norms = jacobian_norms(
+        hidden, hidden.inputs, method=method, probes=PROBES, memory_budget=BUDGET
+    )
     return time.perf_counter() - start, norms
 
 
@@ -88,7 +90,9 @@ def coverage(hidden: HiddenMap, exact: Norms) -> bool:
         held = [
             ((one.shares - other.shares).abs() <= one.margins).flatten()
             for seed in range(3)
-            for one, other in compared(jacobian_norms(hidden, hidden.inputs, probes=probes, seed=seed), exact)
+            for one, other in compared(
+                jacobian_norms(hidden, hidden.inputs, probes=probes, seed=seed), exact
+            )
         ]
         share = float(torch.cat(held).double().mean())
         print(
@@ -111,15 +115,21 @@ def main() -> int:
     left, right = torch.randn(16 * n, width), torch.randn(width, 4 * width)
     product = 2 * left.numel() * right.shape[1] / min(turns([lambda: left @ right], repeats=20)[0])
     reverse = reverse_seconds(hidden, sample=40)
-    print(f"reverse mode, {n * width * layers} passes, extrapolated from {40 * layers}: {reverse:.0f} s")
+    print(
+        f"reverse mode, {n * width * layers} passes, extrapolated from {40 * layers}: {reverse:.0f} s"
+    )
 
     forward, exact = timed(hidden, "exact")
     rate = n * width * layers * n * 2 * 12 * width**2 / forward
     print(f"exact forward mode, {n * width} tangents: {forward:.1f} s")
-    print(f"  {rate / 1e9:.1f} of {product / 1e9:.1f} GFLOP/s of a matrix product ({rate / product:.0%})")
+    print(
+        f"  {rate / 1e9:.1f} of {product / 1e9:.1f} GFLOP/s of a matrix product ({rate / product:.0%})"
+    )
 
     sketched, sketch = timed(hidden, "sketch")
-    error = torch.cat([(one.shares / other.shares - 1).abs().flatten() for one, other in compared(sketch, exact)])
+    error = torch.cat(
+        [(one.shares / other.shares - 1).abs().flatten() for one, other in compared(sketch, exact)]
+    )
     print(f"sketch, {PROBES} probes a token: {sketched:.1f} s; relative error of contributions: median "
           f"{error.median():.2%}, mean {error.mean():.2%}, 95 % below {error.quantile(0.95):.2%}")  # fmt: skip
 
@@ -130,9 +140,16 @@ def main() -> int:
     short = text_of_length(lens, 22)
     _, short_exact = timed(short, "exact")
     met &= report("sketch over exact forward mode", forward / sketched, 8)
-    met &= report("sketch, median relative error of contributions", float(error.median()), 0.03, at_least=False)
+    met &= report(
+        "sketch, median relative error of contributions",
+        float(error.median()),
+        0.03,
+        at_least=False,
+    )
     met &= coverage(short, short_exact)
-    met &= report("sketch, peak of live tensors over the budget", meter.peak / BUDGET, 1, at_least=False)
+    met &= report(
+        "sketch, peak of live tensors over the budget", meter.peak / BUDGET, 1, at_least=False
+    )
     return 0 if met else 1
 
 

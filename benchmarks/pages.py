@@ -70,7 +70,9 @@ def made_report(folder: Path) -> Path:
             maps.append(TokenMap(choices, {"raw": raw}, tokens, tokens, space=space))
     record = {"analysis": "audit", "fingerprint": "", "model": {}, "texts": {"count": 1}}
     sections = [Section("maps", "Maps", maps=maps)]
-    return write_page(Page("Audit", "made up", [], [], record, sections), folder / "made.html", budget=10**9)
+    return write_page(
+        Page("Audit", "made up", [], [], record, sections), folder / "made.html", budget=10**9
+    )
 
 
 def visit(browser: Browser, path: Path) -> dict[str, float]:
@@ -81,7 +83,9 @@ def visit(browser: Browser, path: Path) -> dict[str, float]:
     page.wait_for_selector("body[data-drawn]")
     page.wait_for_selector(".viewer-heads[data-drawn]", timeout=120_000)
     found = {
-        "first paint": page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"),
+        "first paint": page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        ),
         "usable map": float(page.get_attribute(".viewer", "data-ready") or "nan"),
         "head switch": page.evaluate(SWITCH),
     }
@@ -96,14 +100,20 @@ def main() -> int:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         pages = {"demo": demo_report(Path(folder)), "12 x 12 heads": made_report(Path(folder))}
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         for name, path in pages.items():
             visits = [visit(browser, path) for _ in range(VISITS)]
-            times = ", ".join(f"{what} {median(one[what] for one in visits):.0f} ms" for what in visits[0])
+            times = ", ".join(
+                f"{what} {median(one[what] for one in visits):.0f} ms" for what in visits[0]
+            )
             print(f"{name}: {path.stat().st_size / 1e6:.2f} MB, {times}")
             met &= report(f"{name}: MB", path.stat().st_size / 1e6, 6, at_least=False)
             for what, target in TARGETS.items():
-                met &= report(f"{name}: {what}, ms", [one[what] for one in visits], target, at_least=False)
+                met &= report(
+                    f"{name}: {what}, ms", [one[what] for one in visits], target, at_least=False
+                )
     return 0 if met else 1
 
 

@@ -22,7 +22,9 @@ def dense_rank(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
     by_query = torch.zeros(n, values.shape[1], n, d_k, dtype=torch.float64)
     by_query[torch.arange(n), :, torch.arange(n)] = maps.mT @ keys
     by_key = torch.einsum("ijv,ik->ivjk", maps, queries)
-    return int(torch.linalg.matrix_rank(torch.cat([by_query, by_key], 2).reshape(n * values.shape[1], -1)))
+    return int(
+        torch.linalg.matrix_rank(torch.cat([by_query, by_key], 2).reshape(n * values.shape[1], -1))
+    )
 
 
 def main() -> int:
@@ -31,7 +33,9 @@ def main() -> int:
     met = True
     for n, d_k, d_v in ((64, 32, 32), (64, 20, 32), (64, 16, 32)):
         generator = torch.Generator().manual_seed(d_k)
-        queries, keys = (torch.randn(n, d_k, generator=generator, dtype=torch.float64) for _ in range(2))
+        queries, keys = (
+            torch.randn(n, d_k, generator=generator, dtype=torch.float64) for _ in range(2)
+        )
         values = torch.randn(n, d_v, generator=generator, dtype=torch.float64)
         start = time.perf_counter()
         found = realisable_dimension(queries, keys, values)
@@ -46,20 +50,28 @@ def main() -> int:
             rank = dense_rank(queries, keys, values)
             dense = time.perf_counter() - start
             print(f"  whole Jacobian by a dense SVD: {dense:.2f} s, rank {rank}")
-            met &= report(f"a dense SVD over the dimension, n = {n}, d_k = d_v = {d_k}", dense / elapsed, 5)
+            met &= report(
+                f"a dense SVD over the dimension, n = {n}, d_k = d_v = {d_k}", dense / elapsed, 5
+            )
             if rank != found.jacobian_rank:
                 return 1
         if found.dimension:
             start = time.perf_counter()
-            walked = realisable_alternative(queries, keys, values, distance=0.1, generator=generator)
+            walked = realisable_alternative(
+                queries, keys, values, distance=0.1, generator=generator
+            )
             print(
                 f"  walk to mean total variation {walked.distance:.3f}: {time.perf_counter() - start:.2f} s, "
                 f"{walked.steps} steps, output error {walked.output_error:.1e}"
             )
         if d_k >= d_v:
             start = time.perf_counter()
-            even = maximum_entropy_alternative(torch.softmax(queries @ keys.T / d_k**0.5, -1), values)
-            print(f"  maximum entropy: {time.perf_counter() - start:.2f} s, output error {even.output_error:.1e}")
+            even = maximum_entropy_alternative(
+                torch.softmax(queries @ keys.T / d_k**0.5, -1), values
+            )
+            print(
+                f"  maximum entropy: {time.perf_counter() - start:.2f} s, output error {even.output_error:.1e}"
+            )
     return 0 if met else 1
 
 

@@ -28,7 +28,15 @@ SCRIPTS = (
     "start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "mixing", "encoder", "tokens",
     "dyck", "realisable", "memory", "engine", "pages",
 )  # fmt: skip
-QUICK = ("start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "encoder", "pages")
+QUICK = (
+    "start",
+    "effective_attention",
+    "audit_overhead",
+    "intervals",
+    "certain_mass",
+    "encoder",
+    "pages",
+)
 WORSE = 1.25
 MACHINE = f"{processor()}, {os.cpu_count()} cores"
 
@@ -36,8 +44,12 @@ Row = Mapping[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the quick part: smaller, fewer repeats, not stored")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the quick part: smaller, fewer repeats, not stored"
+    )
     parser.add_argument("names", nargs="*", help="scripts to run; all by default")
     options = parser.parse_args()
     before, rows = last_values(), []
@@ -51,7 +63,9 @@ def main() -> int:
         rows += run(name, options.quick, log)
         print(f"{time.perf_counter() - began:.0f} s", flush=True)
     print(table(rows, before))
-    print(f"{MACHINE}, {(time.perf_counter() - start) / 60:.1f} min; the scripts' own words are in {log}")
+    print(
+        f"{MACHINE}, {(time.perf_counter() - start) / 60:.1f} min; the scripts' own words are in {log}"
+    )
     if not options.quick:
         store(rows)
     return 0 if all(row["met"] is not False for row in rows) else 1
@@ -61,7 +75,9 @@ def run(name: str, quick: bool, log: Path) -> list[dict[str, Any]]:
     """Return the claims of one script; one that fails without a claim is itself a claim that misses."""
     record = ROOT / "build" / "bench.jsonl"
     record.unlink(missing_ok=True)
-    environment = {**os.environ, "BENCH_RECORD": str(record)} | ({"BENCH_QUICK": "1"} if quick else {})
+    environment = {**os.environ, "BENCH_RECORD": str(record)} | (
+        {"BENCH_QUICK": "1"} if quick else {}
+    )
     with log.open("a", encoding="utf-8") as output:
         output.write(f"== {name}\n")
         output.flush()
@@ -72,7 +88,13 @@ def run(name: str, quick: bool, log: Path) -> list[dict[str, Any]]:
     if done.returncode and all(row["met"] is not False for row in rows):
         failed = f"it ends with code {done.returncode}, see {log}"
         rows.append(
-            {"script": name, "claim": failed, **dict.fromkeys(("value", "low", "high")), "target": "", "met": False}
+            {
+                "script": name,
+                "claim": failed,
+                **dict.fromkeys(("value", "low", "high")),
+                "target": "",
+                "met": False,
+            }
         )
     return rows
 
@@ -82,7 +104,9 @@ def table(rows: Sequence[Row], before: Mapping[tuple[str, str], float]) -> str:
     lines = [_line(row, before.get((row["script"], row["claim"]))) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (zip(line, widths, strict=True) for line in lines)
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded
+    )
 
 
 def _line(row: Row, old: float | None) -> tuple[str, ...]:
@@ -119,7 +143,10 @@ def store(rows: Sequence[Row]) -> None:
         if new:
             writer.writeheader()
         for row in rows:
-            figures = {name: "" if row[name] is None else f"{row[name]:.4g}" for name in ("value", "low", "high")}
+            figures = {
+                name: "" if row[name] is None else f"{row[name]:.4g}"
+                for name in ("value", "low", "high")
+            }
             writer.writerow({**row, **figures, "day": day, "machine": MACHINE})
 
 

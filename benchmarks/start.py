@@ -8,7 +8,9 @@ from common import machine, report
 
 EMPTY = "pass"
 IMPORT = "import identilens"
-HELP = "import sys; sys.argv = ['identilens', '--help']; from identilens.cli.app import main; main()"
+HELP = (
+    "import sys; sys.argv = ['identilens', '--help']; from identilens.cli.app import main; main()"
+)
 LOAD = "import identilens as idl; lens = idl.load('bundled', device='cpu')"
 AUDIT = f"{LOAD}; idl.audit(lens, ['Nobody came.'], progress=False).summary()"
 RUN = """
@@ -27,7 +29,9 @@ def processor_seconds(code: str, repeats: int = 3) -> list[float]:
 
 
 def _once(code: str) -> float:
-    done = subprocess.run([sys.executable, "-c", RUN, code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, code], capture_output=True, text=True, check=True
+    )
     return float(done.stderr.strip().splitlines()[-1])
 
 
@@ -39,7 +43,9 @@ def less(taken: Sequence[float], base: Sequence[float]) -> list[float]:
 def main() -> int:
     print(machine())
     empty, loaded = processor_seconds(EMPTY), processor_seconds(LOAD)
-    met = report("import identilens, s", less(processor_seconds(IMPORT), empty), 0.3, at_least=False)
+    met = report(
+        "import identilens, s", less(processor_seconds(IMPORT), empty), 0.3, at_least=False
+    )
     met &= report("identilens --help, s", less(processor_seconds(HELP), empty), 0.5, at_least=False)
     audited = less(processor_seconds(AUDIT), loaded)
     met &= report("audit of a short text, beyond loading the model, s", audited, 2, at_least=False)

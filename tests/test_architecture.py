@@ -42,7 +42,9 @@ BELOW = {
 def modules() -> dict[str, Path]:
     """Every module of the package, by name."""
     return {
-        ".".join(("identilens", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): file
+        ".".join(("identilens", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): file
         for file in sorted(SOURCE.rglob("*.py"))
     }
 
@@ -88,7 +90,12 @@ def test_data_flows_one_way():
 
 def test_the_core_knows_no_laboratory_and_no_reproductions():
     wings = {"lab", "reproduce"}
-    shell = {"identilens", "identilens.cli.app", "identilens.cli.settings_file", "identilens.cli.reproductions"}
+    shell = {
+        "identilens",
+        "identilens.cli.app",
+        "identilens.cli.settings_file",
+        "identilens.cli.reproductions",
+    }
     for name in modules():
         if package(name) not in wings and name not in shell:
             assert not [target for target in imports(name) if package(target) in wings], name
@@ -97,7 +104,12 @@ def test_the_core_knows_no_laboratory_and_no_reproductions():
 
 
 def test_no_import_of_our_own_below_the_top_level():
-    assert [f"{name}: {target}" for name in modules() for target, top in imports(name).items() if not top] == []
+    assert [
+        f"{name}: {target}"
+        for name in modules()
+        for target, top in imports(name).items()
+        if not top
+    ] == []
 
 
 def test_no_import_circle():
@@ -117,17 +129,31 @@ def test_no_import_circle():
 
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
-    shared = {"registry", "reports", "heads", "head_views", "items", "perturbation", "perturbation_views"}
+    shared = {
+        "registry",
+        "reports",
+        "heads",
+        "head_views",
+        "items",
+        "perturbation",
+        "perturbation_views",
+    }
     allowed = {("audit", "certify"), ("rationales", "faithfulness")}
     for name in modules():
         parts = name.split(".")
         if parts[1:2] != ["studies"] or len(parts) < 4:
             continue
-        others = {target.split(".")[2] for target in imports(name) if target.startswith("identilens.studies.")}
+        others = {
+            target.split(".")[2]
+            for target in imports(name)
+            if target.startswith("identilens.studies.")
+        }
         others -= shared | {parts[2]}
         assert all((parts[2], other) in allowed for other in others), (name, others)
         if parts[3] == "views":
-            assert not [target for target in imports(name) if target.endswith((".result", ".study"))], name
+            assert not [
+                target for target in imports(name) if target.endswith((".result", ".study"))
+            ], name
         if parts[3] == "result":
             assert not [target for target in imports(name) if target.endswith(".study")], name
 
@@ -174,12 +200,18 @@ def test_starting_imports_nothing_heavy():
     assert heavy_imports("import identilens") == []
     assert heavy_imports(start, "--version") == []
     assert heavy_imports(start, "--help") == []
-    assert heavy_imports("import polars; sys.exit()") == ["polars"], "else the test would see nothing"
+    assert heavy_imports("import polars; sys.exit()") == ["polars"], (
+        "else the test would see nothing"
+    )
 
 
 def test_every_study_is_registered_and_those_of_the_core_have_the_same_files():
     registered = {entry.place.partition(":")[0] for entry in STUDIES.values()}
-    studies = {name for name, file in modules().items() if " = study_function(" in file.read_text(encoding="utf-8")}
+    studies = {
+        name
+        for name, file in modules().items()
+        if " = study_function(" in file.read_text(encoding="utf-8")
+    }
     assert studies == registered
     for name in studies:
         if package(name) == "studies":
@@ -200,7 +232,9 @@ def test_a_study_has_settings_a_result_and_its_registered_name(name):
     assert study.__doc__
     for setting in hints_of(study.settings_type):
         documented = [kind.__doc__ or "" for kind in study.settings_type.__mro__]
-        assert any(f"        {setting}: " in words or f"    {setting}: " in words for words in documented), setting
+        assert any(
+            f"        {setting}: " in words or f"    {setting}: " in words for words in documented
+        ), setting
 
 
 def test_one_option_has_one_type_in_every_study():
@@ -215,7 +249,9 @@ def test_one_option_has_one_type_in_every_study():
         if name.startswith("lab "):
             continue
         for setting, hint in hints_of(study_named(name).settings_type).items():
-            kind = get_args(hint)[0] if get_origin(hint) is not None and setting in ("seed",) else hint
+            kind = (
+                get_args(hint)[0] if get_origin(hint) is not None and setting in ("seed",) else hint
+            )
             where, before = seen.setdefault(setting, (name, bare(kind)))
             assert before == bare(kind), f"{setting} in {where} and {name}"
     assert {"layers", "heads", "max_length"} <= set(seen)
@@ -235,7 +271,10 @@ def test_no_public_name_is_a_package():
         }
         tree = ast.parse(file.read_text(encoding="utf-8"))
         exported = {
-            alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+            alias.asname or alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
         }
         defined = {name for name in exported if name in beside and name[0].islower()}
         assert not {name for name in defined if (file.parent / name).is_dir()}, file
@@ -278,7 +317,13 @@ def test_packing_lines_makes_nothing_smaller():
     packed = "def f(x): y = x + 1; return y\ndef _g(): return f(1)\n"
     spread, packed = (BUDGETS["Module"]("m", text, ast.parse(text)) for text in (SPREAD, packed))
     assert spread.nodes() == packed.nodes() > 10
-    assert list(spread.code().values()) == ["def f(x):", "y = x + 1", "return y", "def _g():", "return f(1)"]
+    assert list(spread.code().values()) == [
+        "def f(x):",
+        "y = x + 1",
+        "return y",
+        "def _g():",
+        "return f(1)",
+    ]
     assert spread.private_helpers() == ["_g"]
 
 

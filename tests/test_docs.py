@@ -36,7 +36,11 @@ def test_links_names_and_commands_of_a_page_exist(page):
 
 def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
     page = tmp_path / "page.md"
-    for before, fails in (("", True), ("<!-- notest -->\n", True), ("<!-- notest: needs a key -->\n", False)):
+    for before, fails in (
+        ("", True),
+        ("<!-- notest -->\n", True),
+        ("<!-- notest: needs a key -->\n", False),
+    ):
         page.write_text(f"{before}```python\nraise SystemExit(3)\n```\n")
         assert bool(list(CHECKS["failed_examples"](page))) == fails
     page.write_text("```python notest\nraise SystemExit(3)\n```\n")
@@ -47,7 +51,13 @@ def test_the_licences_of_what_is_packed_are_stated():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license"] == "Apache-2.0 AND CC-BY-SA-3.0"
     words = " ".join((ROOT / name).read_text(encoding="utf-8") for name in project["license-files"])
-    for needed in ("Apache License", "CC BY-SA 3.0", "demo/decoder", "Interactive Data Lab", "Mike Bostock"):
+    for needed in (
+        "Apache License",
+        "CC BY-SA 3.0",
+        "demo/decoder",
+        "Interactive Data Lab",
+        "Mike Bostock",
+    ):
         assert needed in words
 
 

@@ -55,18 +55,24 @@ def test_examples(name, tmp_path, monkeypatch):
     assert runner.failures == 0
 
 
-@pytest.mark.parametrize(("printed", "same"), [("0.693111", True), ("0.6932", False), ("0.693109 0.1", False)])
+@pytest.mark.parametrize(
+    ("printed", "same"), [("0.693111", True), ("0.6932", False), ("0.693109 0.1", False)]
+)
 def test_decimals_of_examples_may_differ_in_the_sixth_digit(printed, same):
     assert Checker().check_output("share 0.693109\n", f"share {printed}\n", FLAGS) is same
 
 
-PUBLIC = [name for name in identilens.__all__ if name != "lab"] + [f"lab.{name}" for name in identilens.lab.__all__]
+PUBLIC = [name for name in identilens.__all__ if name != "lab"] + [
+    f"lab.{name}" for name in identilens.lab.__all__
+]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_has_an_example(name):
     thing = resolve_name(f"identilens:{name}")
-    assert f"idl.{name}" in example_of(thing) or (issubclass(thing, Result) and example_of(thing)), name
+    assert f"idl.{name}" in example_of(thing) or (
+        issubclass(thing, Result) and example_of(thing)
+    ), name
 
 
 @pytest.mark.parametrize("kind", [identilens.Lens, Result])

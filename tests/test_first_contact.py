@@ -18,8 +18,13 @@ LEFT_OUT = {
 
 def blocks(page):
     """The kind and the text of each block of code on a page, those of Python that follow one another as one."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [(kind, "\n".join(text for _, text in group)) for kind, group in groupby(found, key=lambda one: one[0])]
+    found = re.findall(
+        r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [
+        (kind, "\n".join(text for _, text in group))
+        for kind, group in groupby(found, key=lambda one: one[0])
+    ]
 
 
 def typed(block):
@@ -39,7 +44,9 @@ def test_a_page_can_be_followed(page, tmp_path):
     for kind, text in blocks(ROOT / page):
         if kind == "toml":
             (tmp_path / "settings.toml").write_text(text)
-            (tmp_path / "texts.txt").write_text("The ferry left the harbour before dawn.\nNobody came.\n")
+            (tmp_path / "texts.txt").write_text(
+                "The ferry left the harbour before dawn.\nNobody came.\n"
+            )
             continue
         program = {"python": [sys.executable, "-"], "console": ["bash", "-e"]}[kind]
         done = subprocess.run(
@@ -48,7 +55,9 @@ def test_a_page_can_be_followed(page, tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stderr}"
         printed += done.stdout
-    quoted = " ".join(re.findall(r"^> (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+    quoted = " ".join(
+        re.findall(r"^> (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    )
     said = re.findall(r"[\d.,]+ %", quoted)
     assert [number for number in said if number not in printed] == []
     assert page == "docs/settings.md" or len(said) > 5

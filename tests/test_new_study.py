@@ -20,7 +20,9 @@ def toy_package(tmp_path, monkeypatch):
     (package / "__init__.py").touch()
     shutil.copy(TOY, package / "study.py")
     monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.setitem(registry.STUDIES, "toy", registry.Entry("toystudy.study:ToyStudy", "Square some numbers."))
+    monkeypatch.setitem(
+        registry.STUDIES, "toy", registry.Entry("toystudy.study:ToyStudy", "Square some numbers.")
+    )
     yield package
     sys.modules.pop("toystudy.study", None)
     sys.modules.pop("toystudy", None)
@@ -31,7 +33,14 @@ def test_a_toy_study_gets_everything(toy_package, tmp_path):
     listed = identilens("--help")
     assert "Square some numbers." in listed.output
     shown = identilens("toy", "--help")
-    for words in ("--layers", "Numbers to square.", "--share", "--out", "--resume", "[default: 0.5]"):
+    for words in (
+        "--layers",
+        "Numbers to square.",
+        "--share",
+        "--out",
+        "--resume",
+        "[default: 0.5]",
+    ):
         assert words in shown.output
     assert "--model" not in shown.output
     done = identilens("toy", "--layers", "1-3", "--out", run)

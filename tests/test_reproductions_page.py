@@ -24,7 +24,9 @@ def numbers(item):
 
 
 def test_the_page_is_made_from_the_stored_rows():
-    assert TOOL["PAGE"].read_text(encoding="utf-8") == TOOL["page"](), "run: python tools/reproductions.py"
+    assert TOOL["PAGE"].read_text(encoding="utf-8") == TOOL["page"](), (
+        "run: python tools/reproductions.py"
+    )
 
 
 @pytest.mark.parametrize("paper", COUNTS)
@@ -37,7 +39,10 @@ def test_every_figure_has_a_row(paper):
 def test_the_tables_have_rows():
     tables = [row["item"] for row in ROWS if row["item"].startswith("Table 1")]
     named = " ".join(tables).lower().replace(" news", "_news")
-    assert all(task in named for task in ("trec", "sst", "ag_news", "dbpedia", "snli", "imdb", "yelp", "sogou"))
+    assert all(
+        task in named
+        for task in ("trec", "sst", "ag_news", "dbpedia", "snli", "imdb", "yelp", "sogou")
+    )
     assert "Table 1" in tables  # Wen et al.
 
 

@@ -48,7 +48,11 @@ def unknown_names(page: Path) -> Iterator[str]:
             yield f"there is no {name}"
     # A name with its end left out, "wen2023-…", stands for all that begin so.
     for name in re.findall(r"identilens reproduce (\w[\w-]*)", text):
-        known = [one for one in REPRODUCTIONS if one == name or (name.endswith("-") and one.startswith(name))]
+        known = [
+            one
+            for one in REPRODUCTIONS
+            if one == name or (name.endswith("-") and one.startswith(name))
+        ]
         if not known:
             yield f"there is no reproduction {name}"
 
@@ -79,7 +83,11 @@ def commands(page: Path) -> Iterator[list[str]]:
             given |= re.findall(r"^(\w+)=\((.*)\)", line)
             for name, value in given.items():
                 line = line.replace(f'"${{{name}[@]}}"', value)
-            words = shlex.shlex(line.replace("$(which identilens)", "; identilens"), posix=True, punctuation_chars=";")
+            words = shlex.shlex(
+                line.replace("$(which identilens)", "; identilens"),
+                posix=True,
+                punctuation_chars=";",
+            )
             words.whitespace_split = True
             for separator, command in groupby(words, key=lambda word: word == ";"):
                 program, *options = command
@@ -90,7 +98,9 @@ def commands(page: Path) -> Iterator[list[str]]:
 def wrong_commands(page: Path, app: App) -> Iterator[str]:
     """Yield the commands of a page that the command line does not take; none is run."""
     for words in commands(page):
-        if "--config" in words:  # needs its file: tests/test_first_contact.py runs the pages that have it
+        if (
+            "--config" in words
+        ):  # needs its file: tests/test_first_contact.py runs the pages that have it
             continue
         try:
             app.parse_args(words, exit_on_error=False, print_error=False)
@@ -103,13 +113,20 @@ def failed_examples(page: Path) -> Iterator[str]:
     text = page.read_text(encoding="utf-8")
     for words in re.findall(r"^```python .*", text, re.MULTILINE):
         yield f"{words}: nothing may follow the language, and the comment says why a block is not run"
-    blocks = re.findall(r"^(<!-- notest: \S[^\n]* -->\n)?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^(<!-- notest: \S[^\n]* -->\n)?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE
+    )
     code = "\n".join(block for comment, block in blocks if not comment)
     if not code:
         return
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ)
+            [sys.executable, "-c", code],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=dict(os.environ),
         )
     if done.returncode:
         yield f"an example fails\n{done.stderr}"

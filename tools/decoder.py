@@ -57,11 +57,21 @@ def tokenizer(work: Path) -> Tokenizer:
         made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
-            vocab_size=VOCABULARY, special_tokens=[BEGIN, END], initial_alphabet=alphabet, show_progress=False
+            vocab_size=VOCABULARY,
+            special_tokens=[BEGIN, END],
+            initial_alphabet=alphabet,
+            show_progress=False,
         )
-        first = (page for _, page in zip(range(TOKENIZER_PAGES), pages(WIKI / "train_100mb.txt.xz"), strict=False))
+        first = (
+            page
+            for _, page in zip(
+                range(TOKENIZER_PAGES), pages(WIKI / "train_100mb.txt.xz"), strict=False
+            )
+        )
         made.train_from_iterator(first, trainer)
-        made.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)])
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)]
+        )
         made.save(str(file))
     return Tokenizer.from_file(str(file))
 
@@ -74,7 +84,10 @@ def windows(name: str, work: Path) -> Tensor:
         parts = [
             part
             for page in pages(WIKI / f"{name}.txt.xz")
-            for part in (np.array(coder.encode(page, add_special_tokens=False).ids, dtype=np.uint16), end)
+            for part in (
+                np.array(coder.encode(page, add_special_tokens=False).ids, dtype=np.uint16),
+                end,
+            )
         ]
         ids = np.concatenate(parts)
         ids = ids[: len(ids) // (CONTEXT - 1) * (CONTEXT - 1)].reshape(-1, CONTEXT - 1)
@@ -103,7 +116,9 @@ def learning_rate(step: int, steps: int) -> float:
 @torch.no_grad()
 def loss_on(model: LlamaForCausalLM, rows: Tensor) -> float:
     """Return the mean cross-entropy per token, in nats, over whole windows."""
-    losses = [float(model(input_ids=part, labels=part).loss) * len(part) for part in rows.split(BATCH)]
+    losses = [
+        float(model(input_ids=part, labels=part).loss) * len(part) for part in rows.split(BATCH)
+    ]
     return sum(losses) / len(rows)
 
 
@@ -119,7 +134,13 @@ class Training:
             [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
             lr=RATE, betas=(0.9, 0.95), fused=True,
         )  # fmt: skip
-        self.log: dict[str, Any] = {"step": 0, "seconds": 0.0, "sittings": [], "train": [], "valid": []}
+        self.log: dict[str, Any] = {
+            "step": 0,
+            "seconds": 0.0,
+            "sittings": [],
+            "train": [],
+            "valid": [],
+        }
         if (work / "log.json").exists():
             self.log = json.loads((work / "log.json").read_text())
             state = torch.load(work / "state.pt", weights_only=True)
@@ -136,7 +157,9 @@ class Training:
             )
         start, before, recent = time.monotonic(), self.log["seconds"], []
         if self.log["step"] < self.steps:
-            self.log["sittings"].append({"from_step": self.log["step"], "planned_steps": self.steps})
+            self.log["sittings"].append(
+                {"from_step": self.log["step"], "planned_steps": self.steps}
+            )
         for step in range(self.log["step"], self.steps):
             recent.append(self._step(step, data[order[step * BATCH : (step + 1) * BATCH]]))
             self.log |= {"step": step + 1, "seconds": before + time.monotonic() - start}
@@ -160,7 +183,10 @@ class Training:
 
     def _tell(self, what: str, loss: float) -> None:
         self.log[what].append([self.log["step"], round(loss, 4)])
-        print(f"{self.log['step']}/{self.steps} {what} {loss:.4f}, {self.log['seconds'] / 60:.1f} min", flush=True)
+        print(
+            f"{self.log['step']}/{self.steps} {what} {loss:.4f}, {self.log['seconds'] / 60:.1f} min",
+            flush=True,
+        )
 
     def _save(self) -> None:
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -183,11 +209,14 @@ def publish(run: Training, out: Path) -> None:
     # Stored in half the bytes; the configuration says float32, so that it is computed with in float32.
     run.model.config.architectures = [type(run.model).__name__]
     run.model.config.save_pretrained(out)
-    stored = {name: one.to(torch.bfloat16).contiguous() for name, one in run.model.state_dict().items()}
+    stored = {
+        name: one.to(torch.bfloat16).contiguous() for name, one in run.model.state_dict().items()
+    }
     del stored["lm_head.weight"]
     save_file(stored, out / "model.safetensors", metadata={"format": "pt"})
     run.model.load_state_dict(
-        {name: one.float() for name, one in load_file(out / "model.safetensors").items()}, strict=False
+        {name: one.float() for name, one in load_file(out / "model.safetensors").items()},
+        strict=False,
     )
     held_out = windows("valid", run.work)
     loss, (bytes_, count) = loss_on(run.model, held_out), text_size(run.work)
@@ -208,7 +237,9 @@ def publish(run: Training, out: Path) -> None:
             for file in (*TEXTS, out / "model.safetensors")
         },
     }  # fmt: skip
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items()
+    )
     (out / "training.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     print(f"validation loss {loss:.4f}, perplexity {math.exp(loss):.2f}: {out}")
 
@@ -223,13 +254,21 @@ def text_size(work: Path) -> tuple[int, int]:
 def main() -> None:
     """Train, or go on with the run that the work folder holds, and publish."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=7_000_000, help="tokens to train on, each seen once")
+    parser.add_argument(
+        "--tokens", type=int, default=7_000_000, help="tokens to train on, each seen once"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "decoder", help="where a stopped run is kept")
-    parser.add_argument("--out", type=Path, default=ROOT / "src" / "identilens" / "demo" / "decoder")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "decoder", help="where a stopped run is kept"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "src" / "identilens" / "demo" / "decoder"
+    )
     given = parser.parse_args()
     if missing := [str(file) for file in TEXTS if not file.is_file()]:
-        sys.exit(f"missing: {', '.join(missing)}; put them there, or name the folder of wiki_en by IDENTILENS_DATA.")
+        sys.exit(
+            f"missing: {', '.join(missing)}; put them there, or name the folder of wiki_en by IDENTILENS_DATA."
+        )
     given.work.mkdir(parents=True, exist_ok=True)
     run = Training(given.work, given.tokens, given.seed)
     run.run()

@@ -10,7 +10,12 @@ from pathlib import Path
 
 def main() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [one for name, group in project["optional-dependencies"].items() for one in group if name != "dev"]
+    extras = [
+        one
+        for name, group in project["optional-dependencies"].items()
+        for one in group
+        if name != "dev"
+    ]
     for requirement in [*project["dependencies"], *extras]:
         for name, lowest in re.findall(r"^([A-Za-z0-9_.-]+)[>=]=([0-9.]+)", requirement):
             print(f"{name}=={lowest}")

@@ -37,7 +37,11 @@ def directive(place: str, level: int = 2) -> str:
     thing = getattr(importlib.import_module(module), name)
     members = ""
     if inspect.isclass(thing):
-        shown = [name for name, value in vars(thing).items() if not name.startswith("_") and is_documented(value)]
+        shown = [
+            name
+            for name, value in vars(thing).items()
+            if not name.startswith("_") and is_documented(value)
+        ]
         members = "      members:" + "".join(f'\n        - "{name}"' for name in shown) + "\n"
         members = members if shown else "      members: false\n"
     return f"::: {place}\n    options:\n      heading_level: {level}\n{members}"
@@ -45,13 +49,21 @@ def directive(place: str, level: int = 2) -> str:
 
 def is_documented(value: object) -> bool:
     """Return whether a member of a class is code with a docstring of its own."""
-    return isinstance(value, (property, cached_property, classmethod, staticmethod)) or inspect.isfunction(value)
+    return isinstance(
+        value, (property, cached_property, classmethod, staticmethod)
+    ) or inspect.isfunction(value)
 
 
 def public_names(module: ModuleType) -> list[str]:
     """Return the names that a package offers, in their order there."""
-    named = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    return [name for name in named if hasattr(getattr(module, name), "__module__") and ours(getattr(module, name))]
+    named = getattr(module, "__all__", None) or [
+        name for name in vars(module) if not name.startswith("_")
+    ]
+    return [
+        name
+        for name in named
+        if hasattr(getattr(module, name), "__module__") and ours(getattr(module, name))
+    ]
 
 
 def ours(thing: object) -> bool:
@@ -67,7 +79,11 @@ def documented(module: ModuleType, name: str) -> str:
     thing = getattr(module, name)
     if not inspect.getdoc(thing):
         raise ValueError(f"{module.__name__}.{name} has no docstring")
-    return f"{thing.__module__}.{thing.__name__}" if hasattr(thing, "__name__") else f"{module.__name__}.{name}"
+    return (
+        f"{thing.__module__}.{thing.__name__}"
+        if hasattr(thing, "__name__")
+        else f"{module.__name__}.{name}"
+    )
 
 
 def studies_page() -> str:
@@ -78,7 +94,11 @@ def studies_page() -> str:
     ]
     for name, entry in STUDIES.items():
         study = study_named(name)
-        public = ((name, getattr(place, name)) for place in (identilens, identilens.lab) for name in place.__all__)
+        public = (
+            (name, getattr(place, name))
+            for place in (identilens, identilens.lab)
+            for name in place.__all__
+        )
         functions = ((name, thing) for name, thing in public if inspect.isfunction(thing))
         function = next(name for name, thing in functions if thing.__module__ == study.__module__)
         parts += [
@@ -96,14 +116,24 @@ def place_of(kind: type) -> str:
 def main() -> None:
     """Write the pages."""
     FOLDER.mkdir(exist_ok=True)
-    pages = {"commands": "# Commands\n\n" + make_app().generate_docs(heading_level=2), "studies": studies_page()}
+    pages = {
+        "commands": "# Commands\n\n" + make_app().generate_docs(heading_level=2),
+        "studies": studies_page(),
+    }
     shown = pages["studies"]
-    names = [documented(place, name) for place in (identilens, identilens.lab) for name in public_names(place)]
+    names = [
+        documented(place, name)
+        for place in (identilens, identilens.lab)
+        for name in public_names(place)
+    ]
     rest = [place for place in names if f"::: {place}\n" not in shown]
     pages["python"] = "\n\n".join(["# Models, inputs, results", *map(directive, rest)])
     for place, title in LIBRARIES.items():
         module = importlib.import_module(f"identilens.{place}")
-        head = [f"# {title}", f"`identilens.{place}`: {(module.__doc__ or '').strip().splitlines()[0]}"]
+        head = [
+            f"# {title}",
+            f"`identilens.{place}`: {(module.__doc__ or '').strip().splitlines()[0]}",
+        ]
         pages[place.rpartition(".")[2]] = "\n\n".join(
             [*head, *(directive(documented(module, name)) for name in public_names(module))]
         )

@@ -23,7 +23,11 @@ print(idl.__version__, len(audit.table), "maps")
 def missing_files(wheel: Path) -> list[str]:
     """Return what the package holds here and the wheel lacks."""
     held = set(zipfile.ZipFile(wheel).namelist())
-    here = {str(Path("identilens") / file.relative_to(ROOT)) for file in ROOT.rglob("*") if file.is_file()}
+    here = {
+        str(Path("identilens") / file.relative_to(ROOT))
+        for file in ROOT.rglob("*")
+        if file.is_file()
+    }
     return sorted(name for name in here - held if "__pycache__" not in name)
 
 
@@ -31,10 +35,14 @@ def missing_licences(wheel: Path) -> list[str]:
     """Return what the wheel should say of its licences and does not."""
     with zipfile.ZipFile(wheel) as files:
         [metadata] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
-        held = {name.rpartition("/")[2] for name in files.namelist() if ".dist-info/licenses/" in name}
+        held = {
+            name.rpartition("/")[2] for name in files.namelist() if ".dist-info/licenses/" in name
+        }
         said = files.read(metadata).decode().splitlines()
     expected = ["License-Expression: Apache-2.0 AND CC-BY-SA-3.0"]
-    return [line for line in expected if line not in said] + sorted({"LICENSE", "THIRD-PARTY.md"} - held)
+    return [line for line in expected if line not in said] + sorted(
+        {"LICENSE", "THIRD-PARTY.md"} - held
+    )
 
 
 def main() -> int:
@@ -48,7 +56,10 @@ def main() -> int:
         return 1
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    if not {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "Makefile"} <= names:
+    if (
+        not {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "Makefile"}
+        <= names
+    ):
         print(f"{source.name} lacks files of the project's root")
         return 1
     programs = folder / "venv" / "bin"

@@ -44,10 +44,15 @@ def page() -> str:
     """Return the page."""
     rows = stored_rows()
     counts = {name: sum(row["verdict"] == name for row in rows) for name in VERDICTS}
-    meanings = "\n".join(f"- **{name}** ({counts[name]}): {words}" for name, words in VERDICTS.items())
+    meanings = "\n".join(
+        f"- **{name}** ({counts[name]}): {words}" for name, words in VERDICTS.items()
+    )
     parts = [OPENING + "\n" + meanings]
     for paper in dict.fromkeys(row["paper"] for row in rows):
-        lines = ["| | what | published | measured | verdict | command |", "|---|---|---|---|---|---|"]
+        lines = [
+            "| | what | published | measured | verdict | command |",
+            "|---|---|---|---|---|---|",
+        ]
         lines += [_line(row) for row in rows if row["paper"] == paper]
         parts.append(f"## {paper}\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"

@@ -12,7 +12,10 @@ from identilens.charts import token_map as token_sheet
 def maps():
     """Maps of two texts; the second has a head less."""
     places = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
-    return [token_map(*place, TOKENS if place[0] == 0 else [f"word{at}" for at in range(90)]) for place in places]
+    return [
+        token_map(*place, TOKENS if place[0] == 0 else [f"word{at}" for at in range(90)])
+        for place in places
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -36,17 +39,28 @@ def tricky_page(maps, record):
     frame = heads()
     rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
     both = ["encoder", "decoder"]
-    shares = heat(frame, "head", "layer", "share", domain=(0, 1), stretch=True, title=f"Share {SCRIPT}")
-    points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2", kind="encoder")
+    shares = heat(
+        frame, "head", "layer", "share", domain=(0, 1), stretch=True, title=f"Share {SCRIPT}"
+    )
+    points = rule(
+        scatter(frame, "head", "share", "layer", title="Points"),
+        x=2,
+        label="d_v = 2",
+        kind="encoder",
+    )
     charts = {
         "shares": choose(shares, "kind", "Attention", both),
-        "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True, description="Signed numbers"),
+        "signed": heat(
+            frame.head(12), "head", "layer", "signed", diverging=True, description="Signed numbers"
+        ),
         "points": choose(points, "kind", "Attention", {None: "all", "encoder": "encoder"}),
         "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }
     line = lines(rates, "layer", "share.of[all]", "type", title="Lines")
-    wide = pl.DataFrame({f"a_column_{at}": [0.5, float("nan")] for at in range(20)} | {"token": [SCRIPT, "\u202e"]})
+    wide = pl.DataFrame(
+        {f"a_column_{at}": [0.5, float("nan")] for at in range(20)} | {"token": [SCRIPT, "\u202e"]}
+    )
     return Page(
         "Audit",
         f"models/{SCRIPT}",
@@ -54,7 +68,14 @@ def tricky_page(maps, record):
         [("37 %", "share")],
         record,
         [
-            Section("heads", "Heads", ["A paragraph & more."], ["shares", "signed"], wide, note=f"A note {SCRIPT}"),
+            Section(
+                "heads",
+                "Heads",
+                ["A paragraph & more."],
+                ["shares", "signed"],
+                wide,
+                note=f"A note {SCRIPT}",
+            ),
             Section("more", "More", charts=["points", "types", line, "print"]),
             Section("maps", "Maps", maps=maps),
         ],

@@ -21,7 +21,11 @@ from identilens.charts import (
 from identilens.charts.encoding import field
 
 FRAME = pl.DataFrame(
-    {"layer": [0, 1, 0, 1], "rate.mean[0]": [0.5, float("nan"), 1.0, float("inf")], "probe": ["\u202eb", "b", "a", "a"]}
+    {
+        "layer": [0, 1, 0, 1],
+        "rate.mean[0]": [0.5, float("nan"), 1.0, float("inf")],
+        "probe": ["\u202eb", "b", "a", "a"],
+    }
 )
 
 
@@ -54,23 +58,31 @@ def test_fields_are_words_and_stay_apart(name):
 
 
 def test_errors_are_bars_or_bands():
-    frame = pl.DataFrame({"x": [0, 1], "y": [1.0, 2.0], "e": [0.1, 0.2], "lo": [0.5, 1.5], "hi": [1.5, 2.5]})
+    frame = pl.DataFrame(
+        {"x": [0, 1], "y": [1.0, 2.0], "e": [0.1, 0.2], "lo": [0.5, 1.5], "hi": [1.5, 2.5]}
+    )
     assert marks(lines(frame, "x", "y", error="e").to_dict()) == ["rule", "line", "point"]
     band = lines(frame, "x", "y", error=("lo", "hi"), points=False).to_dict()
     assert marks(band) == ["area", "line"]
-    assert (band["layer"][0]["encoding"]["y"]["field"], band["layer"][0]["encoding"]["y2"]["field"]) == ("lo", "hi")
+    assert (
+        band["layer"][0]["encoding"]["y"]["field"],
+        band["layer"][0]["encoding"]["y2"]["field"],
+    ) == ("lo", "hi")
     assert marks(bars(frame, "x", "y", error="e").to_dict()) == ["bar", "rule"]
 
 
 def test_log_axes_leave_out_what_they_cannot_show():
-    spec = scatter(pl.DataFrame({"x": [0, 1, 8], "y": [1e-9, 0.0, 1.0]}), "x", "y", log_x=True, log_y=True).to_dict()
+    spec = scatter(
+        pl.DataFrame({"x": [0, 1, 8], "y": [1e-9, 0.0, 1.0]}), "x", "y", log_x=True, log_y=True
+    ).to_dict()
     assert [(row["x"], row["y"]) for row in rows(spec)] == [(None, 1e-9), (1, None), (8, 1.0)]
     assert spec["encoding"]["x"]["scale"]["type"] == spec["encoding"]["y"]["scale"]["type"] == "log"
 
 
 def test_few_numbers_get_a_symbol_each_and_many_a_gradient():
     few, many = (
-        scatter(pl.DataFrame({"x": range(n), "layer": range(n)}), "x", "x", "layer").to_dict() for n in (3, 30)
+        scatter(pl.DataFrame({"x": range(n), "layer": range(n)}), "x", "x", "layer").to_dict()
+        for n in (3, 30)
     )
     assert few["encoding"]["color"]["legend"]["values"] == [0, 1, 2]
     assert "legend" not in many["encoding"]["color"]
@@ -81,9 +93,14 @@ def test_intervals_and_boxes_span_their_columns():
     spec = intervals(frame, "token", "lo", "hi", "w").to_dict()
     span = spec["layer"][0]["encoding"]
     assert (span["x"]["field"], span["x2"]["field"], span["y"]["sort"]) == ("lo", "hi", ["b", "a"])
-    numbers = {name: [float(place)] for place, name in enumerate(("low", "q1", "median", "q3", "high"))}
+    numbers = {
+        name: [float(place)] for place, name in enumerate(("low", "q1", "median", "q3", "high"))
+    }
     box = boxes(pl.DataFrame({"layer": [0], **numbers}), "layer", "Share").to_dict()
-    ends = [(layer["encoding"]["y"]["field"], layer["encoding"].get("y2", {}).get("field")) for layer in box["layer"]]
+    ends = [
+        (layer["encoding"]["y"]["field"], layer["encoding"].get("y2", {}).get("field"))
+        for layer in box["layer"]
+    ]
     assert ends == [("low", "high"), ("q1", "q3"), ("median", None)]
 
 
@@ -97,10 +114,18 @@ def test_heat_has_numbers_where_there_is_room_and_colours_that_stretch():
     spec = heat(frame, "head", "layer", "share", domain=(0, 1), stretch=True).to_dict()
     assert marks(spec) == ["rect", "text"]
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domainMin"]["expr"], scale["domainMax"]["expr"]) == ("stretch ? 0.2 : 0", "stretch ? 0.4 : 1")
+    assert (scale["domainMin"]["expr"], scale["domainMax"]["expr"]) == (
+        "stretch ? 0.2 : 0",
+        "stretch ? 0.4 : 1",
+    )
     assert [param["name"] for param in spec["params"]] == ["stretch"]
-    signed = heat(frame.with_columns(share=pl.col("share") - 0.5), "head", "layer", "share", diverging=True).to_dict()
-    assert signed["layer"][0]["encoding"]["color"]["scale"] == {"domain": [-0.3, 0.3], "domainMid": 0}
+    signed = heat(
+        frame.with_columns(share=pl.col("share") - 0.5), "head", "layer", "share", diverging=True
+    ).to_dict()
+    assert signed["layer"][0]["encoding"]["color"]["scale"] == {
+        "domain": [-0.3, 0.3],
+        "domainMid": 0,
+    }
     wide = pl.DataFrame({"head": range(40), "layer": [0] * 40, "share": [0.5] * 40})
     assert marks(heat(wide, "head", "layer", "share").to_dict()) == ["rect"]
 
@@ -113,22 +138,31 @@ def test_a_choice_filters_every_layer_and_the_rules_it_names():
     assert (bind["options"], spec["params"][0]["value"]) == (["encoder", "cross"], "encoder")
 
     def leaves(part):
-        return [leaf for one in part["layer"] for leaf in leaves(one)] if "layer" in part else [part]
+        return (
+            [leaf for one in part["layer"] for leaf in leaves(one)] if "layer" in part else [part]
+        )
 
     found = leaves(spec)
     assert len(found) == 4
     assert all("choose_kind" in leaf["transform"][-1]["filter"] for leaf in found)
-    assert {"kind": "encoder", "label": "d_v"} in [row for data in spec["datasets"].values() for row in data]
+    assert {"kind": "encoder", "label": "d_v"} in [
+        row for data in spec["datasets"].values() for row in data
+    ]
 
 
 def test_token_maps_for_print_share_one_scale_and_show_tokens():
     raw = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
-    spec = token_map({"raw": raw, "null": raw - 0.75}, ["a", ""], ["</script>", "\n"], "Text 0").to_dict()
+    spec = token_map(
+        {"raw": raw, "null": raw - 0.75}, ["a", ""], ["</script>", "\n"], "Text 0"
+    ).to_dict()
     scales = [part["encoding"]["color"]["scale"]["domain"] for part in spec["concat"]]
     assert scales == [[-1.0, 1.0]] * 2
     axis = spec["concat"][0]["encoding"]["x"]["axis"]
     assert axis["labelExpr"] == "key_labels[datum.value]"
-    assert {param["name"]: param["value"] for param in spec["params"]}["key_labels"] == ["</script>", "\\n"]
+    assert {param["name"]: param["value"] for param in spec["params"]}["key_labels"] == [
+        "</script>",
+        "\\n",
+    ]
     assert [row["value"] for row in rows(spec)] == [0.5, 0.5, 0.0, 1.0]
 
 
@@ -144,7 +178,11 @@ def test_looks_are_valid_vega_lite():
 
 def test_an_axis_can_be_stretched_and_whole_numbers_stay_whole():
     frame = pl.DataFrame({"layer": [1, 2, 3], "rate": [0.8, 0.9, 0.85], "error": [0.02, None, 0.0]})
-    chart = rule(lines(frame, "layer", "rate", error="error", y_domain=(0, 1), stretch=True), y=0.1, label="chance")
+    chart = rule(
+        lines(frame, "layer", "rate", error="error", y_domain=(0, 1), stretch=True),
+        y=0.1,
+        label="chance",
+    )
     spec = chart.to_dict()
     (offer,) = spec["params"]
     assert offer["bind"]["labels"] == ["0 to 1", "stretched to the values"]

@@ -33,13 +33,17 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def written(tricky_page, tmp_path_factory):
-    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html").read_text(encoding="utf-8")
+    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
 def data(written):
     return json.loads(
-        re.search(r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL).group(1),
+        re.search(
+            r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL
+        ).group(1),
         parse_constant=lambda name: pytest.fail(f"{name} in the data"),
     )
 
@@ -53,7 +57,11 @@ def test_nothing_of_a_model_or_user_becomes_an_element(written):
 
 def test_the_page_asks_for_nothing_and_may_make_no_code(written):
     elements = Elements(written)
-    policy = next(one["content"] for _, one in elements.found if one.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        one["content"]
+        for _, one in elements.found
+        if one.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe-eval" not in policy
     assert "http" not in policy
@@ -66,13 +74,19 @@ def test_a_page_carries_the_licence_of_the_scripts_in_it(written):
     assert "Copyright (c) 2015-2023, University of Washington Interactive Data Lab" in comments
     assert "Redistributions in binary form must reproduce the above copyright notice" in comments
     assert "Copyright 2010-2023 Mike Bostock" in comments
-    assert "Copyright (c) 2015-2023" in chart_page(alt.Chart(pl.DataFrame({"a": [1]})).mark_point().encode(x="a"))
+    assert "Copyright (c) 2015-2023" in chart_page(
+        alt.Chart(pl.DataFrame({"a": [1]})).mark_point().encode(x="a")
+    )
 
 
 def test_charts_share_their_data_and_have_names(written, data):
     assert set(data["charts"]) == {"heads-0", "heads-1", "more-0", "more-1", "more-2", "more-3"}
     assert all("config" not in spec and "title" not in spec for spec in data["charts"].values())
-    labels = {one["id"]: one["aria-label"] for _, one in Elements(written).found if one.get("class") == "chart"}
+    labels = {
+        one["id"]: one["aria-label"]
+        for _, one in Elements(written).found
+        if one.get("class") == "chart"
+    }
     assert labels["heads-0"] == f"Share {SCRIPT}"
     assert (labels["heads-1"], labels["more-1"]) == ("Signed numbers", "More")
     named = re.findall(r'"name": "(data-\w+)"', json.dumps(data["charts"]))
@@ -92,7 +106,9 @@ def test_matrices_come_back_and_differences_are_not_stored(data, maps):
     assert first["differences"] == {"null": ["raw", "effective"]}
     for name, matrix in maps[0].layers.items():
         found = np.sqrt(np.abs(unpacked(first["layers"][name], matrix.shape)))
-        np.testing.assert_allclose(found, matrix.abs().sqrt(), atol=(0.51 / 511) * float(matrix.abs().max()) ** 0.5)
+        np.testing.assert_allclose(
+            found, matrix.abs().sqrt(), atol=(0.51 / 511) * float(matrix.abs().max()) ** 0.5
+        )
     tokens = data["viewers"]["maps-maps"]["tokens"]
     assert len(tokens) == 2
     assert tokens[0][7:10] == ["∅", "\\n", "\\u202egnp"]
@@ -101,12 +117,16 @@ def test_matrices_come_back_and_differences_are_not_stored(data, maps):
 def test_missing_and_empty_values_are_packed():
     matrix = torch.tensor([[0.0, float("nan"), 0.25], [1.0, 0.5, 0.0]])
     np.testing.assert_allclose(unpacked(packed_matrix(matrix), (2, 3)), matrix, atol=1e-3)
-    np.testing.assert_array_equal(unpacked(packed_matrix(torch.zeros(2, 2)), (2, 2)), np.zeros((2, 2)))
+    np.testing.assert_array_equal(
+        unpacked(packed_matrix(torch.zeros(2, 2)), (2, 2)), np.zeros((2, 2))
+    )
     assert unpacked(packed_matrix(torch.zeros(0, 3)), (0, 3)).shape == (0, 3)
 
 
 def test_the_budget_keeps_the_most_interesting_maps_in_order(maps, tricky_page):
-    ranked = [replace(one, interest=interest) for one, interest in zip(maps, (1, 3, 2, 9), strict=True)]
+    ranked = [
+        replace(one, interest=interest) for one, interest in zip(maps, (1, 3, 2, 9), strict=True)
+    ]
     assert fitting(ranked, 2 * maps[0].characters) == ranked[1:3]
     page = replace(tricky_page, sections=[Section("maps", "Maps", maps=ranked)])
     assert "2 of 4 maps are in this page" in render_page(page, budget=2 * maps[0].characters)
@@ -117,11 +137,20 @@ def test_maps_must_fit_their_tokens():
     with pytest.raises(InputError, match=r"'raw' must be of 2 × 1 tokens; got \(2, 2\)"):
         TokenMap({}, {"raw": torch.eye(2)}, ["a", "b"], ["a"])
     with pytest.raises(InputError, match="differences must name layers"):
-        TokenMap({}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")})
+        TokenMap(
+            {}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")}
+        )
     space = HeadSpace(torch.eye(1), 1, None, {})
     with pytest.raises(InputError, match="differences must name layers"):
         TokenMap({}, {"weights": torch.eye(1)}, ["a"], ["a"], space=space)
-    TokenMap({}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")}, space=space)
+    TokenMap(
+        {},
+        {"raw": torch.eye(1)},
+        ["a"],
+        ["a"],
+        differences={"null": ("raw", "effective")},
+        space=space,
+    )
 
 
 def test_provenance_and_citation_are_in_the_page(written):

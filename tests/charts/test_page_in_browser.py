@@ -27,7 +27,9 @@ def test_every_chart_is_drawn_as_wide_as_its_box(visit):
         # Maps for print have a width of their own, and scroll in their box.
         assert drawn["width"] > 400 if chart.get_attribute("aria-label") == "For print" else fits
     colors = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert colors == ("rgb(20, 24, 28)" if visit.page.viewport_size["width"] == 390 else "rgb(255, 255, 255)")
+    assert colors == (
+        "rgb(20, 24, 28)" if visit.page.viewport_size["width"] == 390 else "rgb(255, 255, 255)"
+    )
 
 
 def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
@@ -37,7 +39,8 @@ def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
     before = numbers()
     visit.page.locator("#heads-0-controls").get_by_label("Attention").select_option("decoder")
     visit.page.wait_for_function(
-        "first => document.querySelector('#heads-0 .mark-text.role-mark text').textContent !== first", arg=before[0]
+        "first => document.querySelector('#heads-0 .mark-text.role-mark text').textContent !== first",
+        arg=before[0],
     )
     after = numbers()
     assert len(before) == len(after) == 12
@@ -47,7 +50,11 @@ def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
     visit.page.wait_for_selector(f"body[data-drawn={other}]")
     assert numbers() == after
     assert (
-        visit.page.locator("#heads-0-controls").get_by_label("Attention").locator(":checked").inner_text() == "decoder"
+        visit.page.locator("#heads-0-controls")
+        .get_by_label("Attention")
+        .locator(":checked")
+        .inner_text()
+        == "decoder"
     )
 
 
@@ -72,7 +79,12 @@ def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
 
 def test_only_maps_that_exist_are_offered(visit):
     def offered(label):
-        return visit.page.locator("#maps").get_by_label(label, exact=True).locator("option").all_text_contents()
+        return (
+            visit.page.locator("#maps")
+            .get_by_label(label, exact=True)
+            .locator("option")
+            .all_text_contents()
+        )
 
     assert (offered("Layer"), offered("Head")) == (["0", "1"], ["0", "1"])
     visit.choose("Layer", "1")
@@ -83,7 +95,9 @@ def test_only_maps_that_exist_are_offered(visit):
 
 def test_layers_stand_side_by_side_or_alone_and_scales_change_the_picture(visit):
     def pictures():
-        return visit.page.evaluate("[...document.querySelectorAll('#maps .maps canvas')].map((one) => one.toDataURL())")
+        return visit.page.evaluate(
+            "[...document.querySelectorAll('#maps .maps canvas')].map((one) => one.toDataURL())"
+        )
 
     assert len(pictures()) == 1
     visit.page.get_by_role("button", name="Side by side").click()

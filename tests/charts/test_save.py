@@ -23,7 +23,10 @@ def test_every_format_is_written_and_equal_charts_give_equal_files(tmp_path):
 
 def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     chart = choose(
-        heat(heads(), "head", "layer", "share"), "kind", "Attention", {"encoder": "Encoder", "decoder": "De."}
+        heat(heads(), "head", "layer", "share"),
+        "kind",
+        "Attention",
+        {"encoder": "Encoder", "decoder": "De."},
     )
     paths = save_charts({"share": chart}, tmp_path, ["svg"])
     assert [path.name for path in paths] == ["share_Encoder.svg", "share_De.svg"]

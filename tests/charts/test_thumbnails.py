@@ -19,7 +19,9 @@ def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
     assert struct.unpack(">II", content[16:24]) == (3, 2)
     start = content.index(b"IDAT")
     size = struct.unpack(">I", content[start - 4 : start])[0]
-    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8).reshape(2, 1 + 3 * 4)
+    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8).reshape(
+        2, 1 + 3 * 4
+    )
     assert not lines[:, 0].any()
     opacity = lines[:, 1:].reshape(2, 3, 4)[..., 3]
     assert opacity.tolist() == [[15, 135, 255], [255, 63, 15]]

@@ -30,10 +30,14 @@ def made(layer, head, masked=False):
     scores = 2 * torch.randn(N, N, generator=generator, dtype=torch.float64)
     visible = torch.ones(N, N).tril().bool() if masked else None
     raw = torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
-    layers = {"raw": raw} | ({"effective": ProjectedValues.of(T).effective(raw, visible)} if masked else {})
+    layers = {"raw": raw} | (
+        {"effective": ProjectedValues.of(T).effective(raw, visible)} if masked else {}
+    )
     choices = {"text": 0, "kind": "decoder" if masked else "encoder", "layer": layer, "head": head}
     space = HeadSpace(ProjectedValues.of(T).compact, RANK, visible, RULES)
-    return TokenMap(choices, layers, TOKENS, TOKENS, "A note.", {"null": ("raw", "effective")}, head, space)
+    return TokenMap(
+        choices, layers, TOKENS, TOKENS, "A note.", {"null": ("raw", "effective")}, head, space
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,9 @@ def maps():
 @pytest.fixture(scope="module")
 def path(maps, tmp_path_factory):
     record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
-    page = Page("Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=maps)])
+    page = Page(
+        "Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=maps)]
+    )
     return write_page(page, tmp_path_factory.mktemp("viewer") / "page.html")
 
 
@@ -56,8 +62,12 @@ def title(visit):
 def bars(visit):
     """The keys of the locked row with weight, lo and hi, once all are worked out."""
     visit.page.wait_for_selector("#maps .viewer-row[data-ready=true]")
-    rows = visit.page.eval_on_selector_all("#maps .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))")
-    return {int(row["key"]): (float(row["weight"]), float(row["lo"]), float(row["hi"])) for row in rows}
+    rows = visit.page.eval_on_selector_all(
+        "#maps .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))"
+    )
+    return {
+        int(row["key"]): (float(row["weight"]), float(row["lo"]), float(row["hi"])) for row in rows
+    }
 
 
 def check_intervals(found, one, query):
@@ -139,17 +149,25 @@ def test_masked_rows_and_browsers_without_decompression(browser, path, maps):
 def test_a_dominant_key_stands_beyond_the_scale_and_parts_of_words_join(browser, tmp_path):
     raw = torch.full((N, N), 0.1 / (N - 1)).fill_diagonal_(0.9)
     values = torch.eye(N, dtype=torch.float64)
-    one = TokenMap({"text": 0}, {"raw": raw}, TOKENS, TOKENS, space=HeadSpace(values, N, None, RULES))
+    one = TokenMap(
+        {"text": 0}, {"raw": raw}, TOKENS, TOKENS, space=HeadSpace(values, N, None, RULES)
+    )
     record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
-    page = Page("Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=[one])])
+    page = Page(
+        "Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=[one])]
+    )
     visit = Visit(browser, write_page(page, tmp_path / "page.html"))
     visit.page.locator("#maps canvas[data-layer=raw]").focus()
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         visit.page.keyboard.press(key)
     visit.page.wait_for_selector("#maps .viewer-row[data-ready=true]")
-    beyond = visit.page.eval_on_selector_all("#maps .beyond", "rows => rows.map((row) => row.dataset.key)")
+    beyond = visit.page.eval_on_selector_all(
+        "#maps .beyond", "rows => rows.map((row) => row.dataset.key)"
+    )
     assert beyond == ["1"]
-    places = visit.page.eval_on_selector_all("#maps .row-keys .dot", "dots => dots.map((dot) => dot.style.left)")
+    places = visit.page.eval_on_selector_all(
+        "#maps .row-keys .dot", "dots => dots.map((dot) => dot.style.left)"
+    )
     assert all(float(place.rstrip("%")) > 95 for place in places)
     assert visit.page.locator("#maps .tokens .part").all_text_contents() == ["end"]
     visit.close()
@@ -179,7 +197,13 @@ def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps
 
 
 def test_the_address_holds_the_view_and_small_maps_open_heads(browser, path):
-    visit = Visit(browser, path, 390, "dark", state="#maps-maps?text=0&kind=~0&layer=1&head=0&show=effective&row=3")
+    visit = Visit(
+        browser,
+        path,
+        390,
+        "dark",
+        state="#maps-maps?text=0&kind=~0&layer=1&head=0&show=effective&row=3",
+    )
     assert title(visit) == "Layer 1, head 0"
     assert visit.page.locator("#maps canvas[data-layer=effective]").count() == 1
     assert visit.page.inner_text("#maps .viewer-row h3").endswith("(query 3)")

@@ -21,12 +21,26 @@ HOSTILE = "A token such as <script>alert(1)</script> is only text."
 @pytest.fixture(scope="module")
 def folder(bundled_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "run"
-    identilens("audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", out, code=0)
+    identilens(
+        "audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", out, code=0
+    )
     return out
 
 
 def test_an_audit_in_a_process_of_its_own(bundled_path, tmp_path):
-    result = run("audit", "-m", bundled_path, "-t", TEXT, "-o", tmp_path / "run", "--layers", "0,2-3", "--examples", 0)
+    result = run(
+        "audit",
+        "-m",
+        bundled_path,
+        "-t",
+        TEXT,
+        "-o",
+        tmp_path / "run",
+        "--layers",
+        "0,2-3",
+        "--examples",
+        0,
+    )
     assert result.returncode == 0, result.stderr
     assert "attention maps" in result.stdout
     assert "report.html" in result.stdout
@@ -34,7 +48,17 @@ def test_an_audit_in_a_process_of_its_own(bundled_path, tmp_path):
     assert set(pl.read_parquet(tmp_path / "run" / "table.parquet")["layer"]) == {0, 2, 3}
     assert not (tmp_path / "run" / "matrices").exists()
     again = failing(
-        "audit", "-m", bundled_path, "-t", TEXT, "-o", tmp_path / "run", "--layers", "0,2-3", "--examples", 0
+        "audit",
+        "-m",
+        bundled_path,
+        "-t",
+        TEXT,
+        "-o",
+        tmp_path / "run",
+        "--layers",
+        "0,2-3",
+        "--examples",
+        0,
     )
     assert "already contains this run, finished" in again
 
@@ -51,7 +75,10 @@ def test_audit_writes_table_provenance_matrices_and_report(folder):
 
 
 def test_report_and_figures_from_the_folder(folder, tmp_path):
-    assert str(tmp_path / "again.html") in identilens("report", folder, "--out", tmp_path / "again.html", code=0).output
+    assert (
+        str(tmp_path / "again.html")
+        in identilens("report", folder, "--out", tmp_path / "again.html", code=0).output
+    )
     assert (tmp_path / "again.html").stat().st_size > 100_000
     identilens("figures", folder, "--out", tmp_path / "figures", "--formats", "svg", code=0)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
@@ -88,24 +115,32 @@ def test_folder_of_another_run_is_left_alone(folder, bundled_path):
 
 def test_folder_with_other_files_is_left_alone(tmp_path, bundled_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    message = failing("audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite")
+    message = failing(
+        "audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite"
+    )
     assert "contains no run of identilens" in message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_no_such_model(tmp_path):
-    message = failing("audit", "--model", tmp_path / "none", "--text", TEXT, "--out", tmp_path / "out")
+    message = failing(
+        "audit", "--model", tmp_path / "none", "--text", TEXT, "--out", tmp_path / "out"
+    )
     assert "expected a hub id or a folder with a config.json" in message
     assert not (tmp_path / "out").exists()
 
 
 def test_refused_family(bundled_path, tmp_path):
     """A family with terms beside weights times values, behind the bundled encoder's tokenizer."""
-    config = ConvBertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+    config = ConvBertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32
+    )
     ConvBertModel(config).save_pretrained(tmp_path / "model")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(bundled_path / name, tmp_path / "model" / name)
-    message = failing("audit", "--model", tmp_path / "model", "--text", TEXT, "--out", tmp_path / "out")
+    message = failing(
+        "audit", "--model", tmp_path / "model", "--text", TEXT, "--out", tmp_path / "out"
+    )
     assert "ConvBertSelfAttention" in message
     assert "puts them beside something else" in message
     assert not (tmp_path / "out" / "table.parquet").exists()
@@ -115,9 +150,24 @@ def test_refused_family(bundled_path, tmp_path):
     ("name", "content", "options", "expected"),
     [
         ("latin.txt", "caf\xe9".encode("latin-1"), [], "line 1: byte 0xe9 is not utf-8"),
-        ("texts.jsonl", b'{"text": "fine"}\n', ["--column", "body"], "line 1: no column 'body'; there are text"),
-        ("texts.jsonl", b'{"text": "fine"}\nnot json\n', ["--column", "text"], "line 2: not valid JSON"),
-        ("texts.csv", b"id,text\n1,fine\n2,\n", ["--column", "text"], "line 3: column 'text' is empty"),
+        (
+            "texts.jsonl",
+            b'{"text": "fine"}\n',
+            ["--column", "body"],
+            "line 1: no column 'body'; there are text",
+        ),
+        (
+            "texts.jsonl",
+            b'{"text": "fine"}\nnot json\n',
+            ["--column", "text"],
+            "line 2: not valid JSON",
+        ),
+        (
+            "texts.csv",
+            b"id,text\n1,fine\n2,\n",
+            ["--column", "text"],
+            "line 3: column 'text' is empty",
+        ),
         ("texts.csv", b"id,text\n1,fine\n", [], "needs --column for its texts"),
         ("texts.docx", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
         ("texts.txt", b"\n\n", [], "contains no texts"),
@@ -141,12 +191,18 @@ def test_unusable_files(tmp_path, bundled_path, name, content, options, expected
         (["--text", "word " * 700], "--max-length 512"),
         ([], "give exactly one of --text"),
         (["--file", "no-such-file.txt"], "no such file: no-such-file.txt"),
-        (["--text", TEXT, "--layers", "two"], "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'"),
+        (
+            ["--text", TEXT, "--layers", "two"],
+            "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'",
+        ),
         (["--text", TEXT, "--layers", "4-9"], "the model has layers 0 to 5"),
         (["--text", TEXT, "--device", "cuda:7"], "cannot use device 'cuda:7'"),
         (["--text", TEXT, "--stream", "sometimes"], "sometimes"),
         (["--text", TEXT, "--batch-size", "0"], "--batch-size"),
-        (["--text", TEXT, "--matrices", "--stream", "always"], "expected --stream auto or never with matrices"),
+        (
+            ["--text", TEXT, "--matrices", "--stream", "always"],
+            "expected --stream auto or never with matrices",
+        ),
         (["--text", TEXT, "--layer", "1"], "--layer"),
     ],
 )
@@ -167,13 +223,17 @@ def test_report_of_a_folder_without_a_run(tmp_path):
 
 
 def test_formats_that_there_are_not(folder, tmp_path):
-    assert "any of png, svg, pdf" in failing("figures", folder, "--out", tmp_path / "figures", "--formats", "gif")
+    assert "any of png, svg, pdf" in failing(
+        "figures", folder, "--out", tmp_path / "figures", "--formats", "gif"
+    )
     assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.parametrize(("words", "heads"), [((), 72), (("--decoder",), 32)])
 def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
-    short = SimpleNamespace(joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n"))
+    short = SimpleNamespace(
+        joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n")
+    )
     monkeypatch.setattr("identilens.cli.demo.files", lambda _: short)
     written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
     assert f"of {2 * heads} attention maps over 2 texts" in written.output

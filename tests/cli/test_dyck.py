@@ -14,7 +14,10 @@ QUICK = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "run"
-    assert "3 seeds" in identilens("lab", "dyck", "train", *QUICK, "--seeds", "0-2", "--out", out, code=0).output
+    assert (
+        "3 seeds"
+        in identilens("lab", "dyck", "train", *QUICK, "--seeds", "0-2", "--out", out, code=0).output
+    )
     return out
 
 
@@ -32,7 +35,9 @@ def test_training_leaves_tables_models_and_report(folder):
 def test_saved_models_are_analysed(folder, tmp_path):
     models = sorted(folder.glob("models/*/seed*"))
     options = ("--length", 12, "--lengths", "20-25", "--head-sequences", 10, "--draws", 1)
-    identilens("lab", "dyck", "analyse", "--models", *models, *options, "--out", tmp_path / "again", code=0)
+    identilens(
+        "lab", "dyck", "analyse", "--models", *models, *options, "--out", tmp_path / "again", code=0
+    )
     assert len(idl.load_result(tmp_path / "again").heads) == 3
 
 
@@ -43,7 +48,10 @@ def test_saved_models_are_analysed(folder, tmp_path):
         (["train", "--open-probability", 1], "expected --open-probability below 1; got 1.0"),
         (["train", "--length", 7], "an even length for complete words, got 7"),
         (["train", "--seeds", "0-99999"], "seeds at once need about"),
-        (["train", "--lengths", "400"], "expected --lengths as two ends such as 400-500; got '400'"),
+        (
+            ["train", "--lengths", "400"],
+            "expected --lengths as two ends such as 400-500; got '400'",
+        ),
     ],
 )
 def test_unusable_options(arguments, expected, tmp_path):

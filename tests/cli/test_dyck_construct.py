@@ -11,7 +11,9 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     out = tmp_path / "built"
     small = ("--depth", 2, "--lengths", "10,30", "--count", 2, "--off-balance", "0,1")
     done = identilens("lab", "dyck", "construct", *small, "--out", out, code=0)
-    finding = "every length to 30 at least 100.0 % of the places have exactly the possible next brackets"
+    finding = (
+        "every length to 30 at least 100.0 % of the places have exactly the possible next brackets"
+    )
     assert finding in done.output
     assert finding in (out / "report.html").read_text(encoding="utf-8")
     table = idl.lab.Constructions.load(out).table
@@ -20,15 +22,32 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     assert idl.load(out / "model").model.config.max_depth == 2
     identilens("figures", out, "--formats", "svg", code=0)
     assert {path.stem for path in (out / "figures").iterdir()} == {"argmax", "support"}
-    assert "already contains this run, finished" in failing("lab", "dyck", "construct", *small, "--out", out)
+    assert "already contains this run, finished" in failing(
+        "lab", "dyck", "construct", *small, "--out", out
+    )
 
 
 def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
     out = tmp_path / "pruned"
-    small = ("--size", 2, "--width", 2, "--candidates", "3,8", "--seeds", 1, "--starts", 2, "--steps", 20)
+    small = (
+        "--size",
+        2,
+        "--width",
+        2,
+        "--candidates",
+        "3,8",
+        "--seeds",
+        1,
+        "--starts",
+        2,
+        "--steps",
+        20,
+    )
     done = identilens("lab", "dyck", "prune", *small, "--out", out, code=0)
     assert "In 2 of 2 pairs the prunings for two targets agree" in done.output
-    assert "In 2 of 2 pairs the prunings for two targets agree" in (out / "report.html").read_text(encoding="utf-8")
+    assert "In 2 of 2 pairs the prunings for two targets agree" in (out / "report.html").read_text(
+        encoding="utf-8"
+    )
     found = idl.lab.Prunings.load(out)
     assert found.table["shared"].all()
     assert found.provenance["settings"]["key_size"] == 2
@@ -41,7 +60,10 @@ def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
     [
         (("construct", "--types", 1), "expected --types of at least 2; got 1"),
         (("construct", "--open-probability", 1), "expected --open-probability below 1; got 1"),
-        (("construct", "--off-balance", "a"), "expected --off-balance as numbers separated by commas"),
+        (
+            ("construct", "--off-balance", "a"),
+            "expected --off-balance as numbers separated by commas",
+        ),
         (("prune", "--candidates", "40"), "expected --candidates of at most 24; got 40"),
         (("prune", "--shared-layer", 4), "expected --shared-layer from 0 to 3; got 4"),
     ],

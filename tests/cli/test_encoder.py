@@ -15,7 +15,18 @@ from helpers.command import failing, identilens
 from helpers.made_tasks import write_trec
 
 TRAIN = ("lab", "encoder", "train")
-SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
+SMALL = (
+    "--d-model",
+    16,
+    "--attention-heads",
+    2,
+    "--feed-forward",
+    24,
+    "--batch-size",
+    8,
+    "--learning-rate",
+    0.01,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +39,24 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("train") / "run"
-    start = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
-    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in identilens(*start, "--out", out, code=0).output
+    start = (
+        *TRAIN,
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
+    assert (
+        "trec, add, d_k = 4, d_v = 16: test accuracy"
+        in identilens(*start, "--out", out, code=0).output
+    )
     return out
 
 
@@ -60,11 +87,26 @@ def on_two_processes(*arguments):
     program = shutil.which("identilens", path=Path(sys.executable).parent)
     words = [*start, "--standalone", program, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
 
 
 def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
-    start = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    start = (
+        *TRAIN,
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("test accuracy") == 1
@@ -82,7 +124,20 @@ def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
 
 
 def test_a_finished_run_is_not_run_again(trained, data):
-    again = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    again = (
+        *TRAIN,
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
     assert "already contains this run, finished" in failing(*again, "--out", trained)
     identilens(*again, "--out", trained, "--resume", code=0)
 
@@ -90,7 +145,9 @@ def test_a_finished_run_is_not_run_again(trained, data):
 def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
     assert "Choose from" in failing(*TRAIN, "--task", "mnist", "--data", data, *out)
-    assert "expected --d-k of at least 1; got 0" in failing(*TRAIN, "--task", "trec", "--data", data, "--d-k", 0, *out)
+    assert "expected --d-k of at least 1; got 0" in failing(
+        *TRAIN, "--task", "trec", "--data", data, "--d-k", 0, *out
+    )
     assert "needs one train file of sst" in failing(*TRAIN, "--task", "sst", "--data", data, *out)
     assert "expected --heads to be concat or con or add; got 'both'" in failing(
         "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
@@ -104,13 +161,23 @@ def test_bad_input(data, tmp_path):
 def test_table_one_measured_beside_published(data, tmp_path):
     options = ("--tasks", "trec", "--data", data, "--d-k", "1,2", "--epochs", 1)
     shared = ("--engine", "local", "--workers", "2")
-    identilens("reproduce", "bhardwaj2021-table1", *options, *shared, "--out", tmp_path / "table1", code=0)
+    identilens(
+        "reproduce", "bhardwaj2021-table1", *options, *shared, "--out", tmp_path / "table1", code=0
+    )
     page = (tmp_path / "table1" / "README.md").read_text()
     assert "| trec | Con | published | 0.836 | 0.836 |" in page
     assert "identilens reproduce bhardwaj2021-table1 --tasks trec" in page
     assert (tmp_path / "table1" / "accuracy_trec.png").is_file()
     assert pl.read_csv(tmp_path / "table1" / "runs.csv").height == 4
-    identilens("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", "--resume", code=0)
+    identilens(
+        "reproduce",
+        "bhardwaj2021-table1",
+        *options,
+        "--out",
+        tmp_path / "table1",
+        "--resume",
+        code=0,
+    )
 
 
 def test_figures_want_the_right_encoder(trained, data, tmp_path):

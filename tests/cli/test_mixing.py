@@ -31,7 +31,9 @@ def test_pairs_are_measured_and_a_token_is_tracked(bundled_path, tmp_path):
     pairs.write_text(f"{FIRST}\t{SECOND}\n\nOne.\tTwo.\nleft\tout\n", encoding="utf-8")
     out = tmp_path / "run"
     options = ("--pairs", "--limit", 2, "--track", "snow", "--layers", "1,6", "--seed", 3, *QUICK)
-    done = identilens("mixing", "--model", bundled_path, "--file", pairs, *options, "--out", out, code=0)
+    done = identilens(
+        "mixing", "--model", bundled_path, "--file", pairs, *options, "--out", out, code=0
+    )
     assert "the token at its own position makes up" in done.output
     assert "What 'snow' (text 0, position 8) takes from each token" in done.output
     assert "report.html" in done.output
@@ -57,7 +59,9 @@ def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
     assert tags.filter(text=1)["tag"].to_list() == ["[CLS]", "NOUN", "VERB", "[SEP]"]
     identilens("report", tmp_path / "run", "--out", tmp_path / "again.html", code=0)
     assert "NOUN (" in (tmp_path / "again.html").read_text(encoding="utf-8")
-    message = failing("mixing", "--model", bundled_path, *options, "--max-length", 4, "--out", tmp_path / "cut")
+    message = failing(
+        "mixing", "--model", bundled_path, *options, "--max-length", 4, "--out", tmp_path / "cut"
+    )
     assert "expected --max-length to be left out: tags are of whole texts" in message
 
 
@@ -68,7 +72,10 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
     # One thread, as in this process: sums over more threads are rounded differently.
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
-        command(*arguments, tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=alone
+        command(*arguments, tmp_path / "killed"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=alone,
     )
     parts = tmp_path / "killed" / "parts"
     while not list(parts.glob("*.safetensors")):
@@ -81,7 +88,9 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
     for options in ((tmp_path / "killed", "--resume"), (tmp_path / "whole",)):
         identilens(*arguments, *options, code=0)
     for name in ("table", "token_names"):
-        killed, whole = (pl.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in ("killed", "whole"))
+        killed, whole = (
+            pl.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in ("killed", "whole")
+        )
         assert_frame_equal(killed, whole, check_exact=True)
     assert "contains another run" in failing(*arguments, tmp_path / "whole", "--seed", 1)
 
@@ -89,19 +98,31 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--text", FIRST, "--track", "stormy"], "no text contains the token 'stormy'; tokens such as 'storm'"),
+        (
+            ["--text", FIRST, "--track", "stormy"],
+            "no text contains the token 'stormy'; tokens such as 'storm'",
+        ),
         (
             ["--text", FIRST, "--method", "exact", "--sketch-probes", "8"],
             "expected --sketch-probes to be left out: exact norms",
         ),
-        (["--text", FIRST, "--sketch-probes", "1"], "expected --sketch-probes of at least 2; got 1"),
+        (
+            ["--text", FIRST, "--sketch-probes", "1"],
+            "expected --sketch-probes of at least 2; got 1",
+        ),
         (["--text", FIRST, "--sketch-probes", "500"], "probes must be from 2 to 384"),
-        (["--text", FIRST, "--layers", "0,1"], "expected --layers from 1 (the first layer's output) to 6"),
+        (
+            ["--text", FIRST, "--layers", "0,1"],
+            "expected --layers from 1 (the first layer's output) to 6",
+        ),
         (["--text", FIRST, "--memory-budget", "many"], "a size such as 512MiB or 2GB; got 'many'"),
         (["--text", FIRST, "--memory-budget", "1KiB"], "memory_budget=1024 bytes is too small"),
         (["--text", FIRST, "--pairs"], "--pairs reads every two texts as a pair; got 1"),
         (["--file", "none.conllu"], "no such file: none.conllu"),
-        (["--text", FIRST, "--spacy", "none_such"], "the spaCy pipeline 'none_such' is not installed"),
+        (
+            ["--text", FIRST, "--spacy", "none_such"],
+            "the spaCy pipeline 'none_such' is not installed",
+        ),
         (["--text", FIRST, "--dtype", "float16"], "too coarse for derivatives"),
         ([], "exactly one of --text"),
     ],

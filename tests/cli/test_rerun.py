@@ -43,12 +43,18 @@ def test_the_file_beside_a_run_gives_back_every_setting(name, tmp_path):
 
 def parsed(*words):
     """The groups of options that a command is called with."""
-    _, bound, _ = make_app().parse_args(list(map(str, words)), exit_on_error=False, print_error=False)
+    _, bound, _ = make_app().parse_args(
+        list(map(str, words)), exit_on_error=False, print_error=False
+    )
     return bound.arguments
 
 
 def _written(value):
-    return [str(one) if hasattr(one, "parts") else one for one in value] if isinstance(value, tuple) else value
+    return (
+        [str(one) if hasattr(one, "parts") else one for one in value]
+        if isinstance(value, tuple)
+        else value
+    )
 
 
 def test_what_is_typed_goes_before_the_file(tmp_path):
@@ -58,13 +64,18 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
     )
     (tmp_path / "dyck.toml").write_text('[lab.dyck.train]\nseeds = "4,6-7"')
     given = ("audit", "--config", tmp_path / "all.toml", "--text", TEXT)
-    of_file, typed = parsed(*given), parsed(*given, "--layers", "5", "--model", "other", "--out", "here")
+    of_file, typed = (
+        parsed(*given),
+        parsed(*given, "--layers", "5", "--model", "other", "--out", "here"),
+    )
     assert (of_file["settings"].layers, typed["settings"].layers) == ((3, 4), (5,))
     assert (of_file["lens"].model, typed["lens"].model) == ("some", "other")
     assert (str(of_file["run"].out), str(typed["run"].out)) == ("there", "here")
     assert of_file["settings"].matrices
     assert of_file["texts"].file is None
-    assert parsed("lab", "dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")["settings"].seeds == (
+    assert parsed("lab", "dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")[
+        "settings"
+    ].seeds == (
         4,
         6,
         7,
@@ -80,7 +91,10 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("matrices = 1", "bad.toml: expected matrices to be True or False; got 1."),
         ("text = 3", "bad.toml: expected text"),
         ('stream = "often"', "bad.toml: expected stream to be auto or"),
-        ('matrices = true\nstream = "always"', "bad.toml: expected stream auto or never with matrices"),
+        (
+            'matrices = true\nstream = "always"',
+            "bad.toml: expected stream auto or never with matrices",
+        ),
         ("folds = 3", "bad.toml: audit has no option folds; it has model, device"),
         ('config = "x"', "audit has no option config"),
         ("[audt]\nlayers = 1", "bad.toml: there is no command [audt]"),
@@ -88,10 +102,16 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
         ("layers = ", "bad.toml is not valid TOML"),
         ("layers = " + "[" * 5000, "bad.toml is not valid TOML"),
-        ("layers = " + "[" * 60 + "]" * 60, "bad.toml has values that are nested more than 10 deep"),
+        (
+            "layers = " + "[" * 60 + "]" * 60,
+            "bad.toml has values that are nested more than 10 deep",
+        ),
         ("[" + "a." * 3000 + "a]\nb = 1", "bad.toml has values that are nested more than 10 deep"),
         ("a." * 3000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
-        ("max_length = 1" + "0" * 22, "bad.toml: expected max_length of at most 9007199254740992; got 1"),
+        (
+            "max_length = 1" + "0" * 22,
+            "bad.toml: expected max_length of at most 9007199254740992; got 1",
+        ),
         ('device = "a\\u0000b"', "bad.toml: expected device without null characters; got 'a"),
         ('encoding = "a\\u0000b"', "bad.toml: expected encoding without null characters; got 'a"),
         (None, "bad.toml cannot be read: No such file or directory"),
@@ -126,12 +146,18 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
     request = tmp_path / "run" / "run.toml"
     request.write_text(request.read_text().replace("code = false", "code = true"))
     loaded = []
-    monkeypatch.setattr("identilens.cli.options.load", lambda *_, **options: loaded.append(options) or bundled)
-    assert "ran code of its checkpoint. Pass --trust-remote-code" in failing("rerun", tmp_path / "run")
+    monkeypatch.setattr(
+        "identilens.cli.options.load", lambda *_, **options: loaded.append(options) or bundled
+    )
+    assert "ran code of its checkpoint. Pass --trust-remote-code" in failing(
+        "rerun", tmp_path / "run"
+    )
     with pytest.raises(InputError, match=r"trust_remote_code=True\) if you trust"):
         idl.rerun(tmp_path / "run")
     typed = ("--config", request, "--out", tmp_path / "new")
-    assert "run.toml: trust_remote_code in a file has no effect. Type --trust" in failing("audit", *typed)
+    assert "run.toml: trust_remote_code in a file has no effect. Type --trust" in failing(
+        "audit", *typed
+    )
     assert loaded == []
     identilens("rerun", tmp_path / "run", "--trust-remote-code", code=0)
     idl.rerun(tmp_path / "run", trust_remote_code=True)
@@ -143,7 +169,9 @@ def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
     idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "run" / "run.toml").rename(tmp_path / "foreign" / "run.toml")
-    assert "does not list run.toml, so that it cannot be trusted" in failing("rerun", tmp_path / "foreign")
+    assert "does not list run.toml, so that it cannot be trusted" in failing(
+        "rerun", tmp_path / "foreign"
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,5 +226,9 @@ def test_a_file_read_in_python_is_named(bundled, tmp_path):
     texts = idl.read_texts(tmp_path / "texts.csv", columns=["body"], limit=1)
     idl.audit(bundled, texts, out=tmp_path / "run", **QUICK)
     options = Request.read(tmp_path / "run", list(STUDIES)).options
-    assert (options["file"], options["column"], options["limit"]) == (str(tmp_path / "texts.csv"), ["body"], 1)
+    assert (options["file"], options["column"], options["limit"]) == (
+        str(tmp_path / "texts.csv"),
+        ["body"],
+        1,
+    )
     assert len(idl.rerun(tmp_path / "run").table) == 12

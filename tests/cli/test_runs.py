@@ -14,20 +14,35 @@ QUICK = ("--layers", "0", "--certain-rows", "0", "--examples", "0")
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 
-def test_a_data_set_the_standard_input_and_workers_give_the_same(bundled_path, tmp_path, monkeypatch):
+def test_a_data_set_the_standard_input_and_workers_give_the_same(
+    bundled_path, tmp_path, monkeypatch
+):
     pytest.importorskip("datasets")
     (tmp_path / "data").mkdir()
     texts = [TEXT, "Nobody came.", "Snow fell."]
     rows = "".join(json.dumps({"text": text, "other": "x"}) + "\n" for text in texts)
     (tmp_path / "data" / "train.jsonl").write_text(rows, encoding="utf-8")
     given = ("audit", "--model", bundled_path, *QUICK)
-    identilens(*given, "--file", tmp_path / "data" / "train.jsonl", "-c", "text", "--out", tmp_path / "file", code=0)
-    identilens(*given, "--dataset", tmp_path / "data", "-c", "text", "--out", tmp_path / "data-set", code=0)
+    identilens(
+        *given,
+        "--file",
+        tmp_path / "data" / "train.jsonl",
+        "-c",
+        "text",
+        "--out",
+        tmp_path / "file",
+        code=0,
+    )
+    identilens(
+        *given, "--dataset", tmp_path / "data", "-c", "text", "--out", tmp_path / "data-set", code=0
+    )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
     identilens(
         *given, "--file", "-", "--engine", "local", "--workers", 1, "--out", tmp_path / "workers", code=0
     )  # fmt: skip
-    tables = [(tmp_path / name / "table.parquet").read_bytes() for name in ("file", "data-set", "workers")]
+    tables = [
+        (tmp_path / name / "table.parquet").read_bytes() for name in ("file", "data-set", "workers")
+    ]
     assert tables[0] == tables[1] == tables[2]
     assert len(pl.read_parquet(tmp_path / "workers" / "table.parquet")) == 3 * 12
 
@@ -35,15 +50,23 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(bundled_path, t
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--text", TEXT, "--workers", "2"), "expected --workers to be left out without an engine; got 2."),
-        (("--text", TEXT, "--engine", "local", "--address", "auto"), "--address to be left out with engine local"),
+        (
+            ("--text", TEXT, "--workers", "2"),
+            "expected --workers to be left out without an engine; got 2.",
+        ),
+        (
+            ("--text", TEXT, "--engine", "local", "--address", "auto"),
+            "--address to be left out with engine local",
+        ),
         (("--text", TEXT, "--engine", "ray", "--workers", "0"), "--workers"),
         (("--dataset", "no/such-folder", "--column", "text"), "no/such-folder cannot be loaded"),
         (("--file", "/dev/null"), "/dev/null is a device"),
     ],
 )
 def test_unusable_options(bundled_path, tmp_path, arguments, expected):
-    message = failing("audit", "--model", bundled_path, *QUICK, *arguments, "--out", tmp_path / "out")
+    message = failing(
+        "audit", "--model", bundled_path, *QUICK, *arguments, "--out", tmp_path / "out"
+    )
     assert expected in message
     assert not (tmp_path / "out").exists()
 
@@ -53,7 +76,9 @@ def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_pa
     message = failing(
         "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
     )  # fmt: skip
-    assert "structure runs in one process: each part adds to the sums of the previous part" in message
+    assert (
+        "structure runs in one process: each part adds to the sums of the previous part" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +100,8 @@ def test_a_damaged_model_is_named_by_file(bundled_path, tmp_path, name, damage):
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
     (tmp_path / name).write_bytes(damage(content))
-    message = failing("audit", "--model", tmp_path, *QUICK, "--text", TEXT, "--out", tmp_path / "out")
+    message = failing(
+        "audit", "--model", tmp_path, *QUICK, "--text", TEXT, "--out", tmp_path / "out"
+    )
     assert f"{tmp_path / name} is damaged" in message
     assert "save it again with save_pretrained" in message

@@ -27,9 +27,20 @@ main()
 """
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
-    command = [sys.executable, "-c", PROGRAM, "toy", "--layers", "1-4", "--out", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "toy",
+        "--layers",
+        "1-4",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "working\n"
@@ -41,7 +52,9 @@ def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
         assert "To continue, run the same command with --resume." in errors
     assert "Traceback" not in errors
     assert not list((tmp_path / "run").rglob("*.identilens-tmp"))
-    again = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120, check=False)
+    again = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, timeout=120, check=False
+    )
     assert again.returncode == 0, again.stderr
     assert pl.read_parquet(tmp_path / "run" / "table.parquet")["number"].to_list() == [1, 2, 3, 4]
     assert not (tmp_path / "run" / "parts").exists()

@@ -24,10 +24,24 @@ def corpus(tmp_path):
 def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
     out = tmp_path / "run"
     start = ("structure", "--model", bundled_path, "--file", corpus, "--length", 12, "--out", out)
-    options = ("--shorter", "skip", "--limit", 10, "--perturbed", 0, "--compared-pairs", 1, "--clusters", 2)
+    options = (
+        "--shorter",
+        "skip",
+        "--limit",
+        10,
+        "--perturbed",
+        0,
+        "--compared-pairs",
+        1,
+        "--clusters",
+        2,
+    )
     written = identilens(*start, *options, "--threshold", "0.1", code=0)
     printed = written.output
-    assert "9 texts of 12 tokens: R is the whole space in 72 of 72 heads, after 1 text at the latest" in printed
+    assert (
+        "9 texts of 12 tokens: R is the whole space in 72 of 72 heads, after 1 text at the latest"
+        in printed
+    )
     assert "report.html" in printed
     found = Structure.load(out)
     assert found.provenance["settings"]["threshold"] == 0.1
@@ -50,7 +64,10 @@ def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
         ),
         (("--shorter", "skip", "--limit", "1"), "expected at least 2 texts of 12 tokens, got 1"),
         (("--shorter", "skip", "--penalty", "1"), "expected --penalty below 1; got 1.0"),
-        (("--shorter", "skip", "--clusters", "99"), "expected --clusters of at most 9, one per text; got 99"),
+        (
+            ("--shorter", "skip", "--clusters", "99"),
+            "expected --clusters of at most 9, one per text; got 99",
+        ),
     ],
 )
 def test_bad_input_says_what_to_do(bundled_path, corpus, tmp_path, options, message):
@@ -61,8 +78,23 @@ def test_bad_input_says_what_to_do(bundled_path, corpus, tmp_path, options, mess
 
 
 def test_the_figures_of_the_draft(tmp_path):
-    small = ("--length", 5, "--epochs", 1, "--train", 64, "--held-out", 32, "--hidden", 16, "--inputs", 8)
-    written = identilens("reproduce", "structure2025-figure1", *small, "--out", tmp_path / "one", code=0)
+    small = (
+        "--length",
+        5,
+        "--epochs",
+        1,
+        "--train",
+        64,
+        "--held-out",
+        32,
+        "--hidden",
+        16,
+        "--inputs",
+        8,
+    )
+    written = identilens(
+        "reproduce", "structure2025-figure1", *small, "--out", tmp_path / "one", code=0
+    )
     assert "draft: LSTM" in written.output
     assert (tmp_path / "one" / "attention.png").is_file()
     assert len(pl.read_csv(tmp_path / "one" / "attention.csv")) == 2 * 25
@@ -75,7 +107,10 @@ def test_the_figures_of_the_draft(tmp_path):
     sweep = pl.read_csv(tmp_path / "two" / "sweep.csv")
     assert len(sweep) == (1 + 4) * 2 * 2 * 51
     best = pl.read_csv(tmp_path / "two" / "best.csv")
-    assert best.filter(pl.col("best_head"))["model"].unique().sort().to_list() == ["lstm", "transformer"]
+    assert best.filter(pl.col("best_head"))["model"].unique().sort().to_list() == [
+        "lstm",
+        "transformer",
+    ]
     record = json.loads((tmp_path / "two" / "provenance.json").read_text())
     assert record["settings"]["length"] == 5
     assert "l = 0.4" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
@@ -84,7 +119,20 @@ def test_the_figures_of_the_draft(tmp_path):
 
 
 def test_the_reversal_task_by_itself(tmp_path):
-    small = ("--length", 5, "--epochs", 1, "--train", 64, "--held-out", 32, "--hidden", 16, "--inputs", 8)
+    small = (
+        "--length",
+        5,
+        "--epochs",
+        1,
+        "--train",
+        64,
+        "--held-out",
+        32,
+        "--hidden",
+        16,
+        "--inputs",
+        8,
+    )
     done = identilens("lab", "reversal", *small, "--out", tmp_path / "run", code=0)
     assert "After 1 epoch the model has" in done.output
     assert (tmp_path / "run" / "report.html").is_file()

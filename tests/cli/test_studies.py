@@ -26,7 +26,19 @@ def audited(bundled_path, tmp_path_factory):
 
 def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
     out = tmp_path / "certify"
-    options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--queries", "village", "--order"]
+    options = [
+        "--model",
+        bundled_path,
+        "--text",
+        TEXT,
+        "--layers",
+        2,
+        "--heads",
+        5,
+        "--queries",
+        "village",
+        "--order",
+    ]
     done = identilens("certify", *options, "--out", out, code=0)
     assert "Weights and verdicts" in done.output
     table = pl.read_parquet(out / "table.parquet")
@@ -42,7 +54,20 @@ def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
 
 
 def test_several_rows(bundled_path, tmp_path):
-    options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--queries", "the", "--queries", 0]
+    options = [
+        "--model",
+        bundled_path,
+        "--text",
+        TEXT,
+        "--layers",
+        2,
+        "--heads",
+        5,
+        "--queries",
+        "the",
+        "--queries",
+        0,
+    ]
     identilens("certify", *options, "--out", tmp_path / "run", code=0)
     queries = set(pl.read_parquet(tmp_path / "run" / "rows.parquet")["query"])
     assert 0 in queries
@@ -50,10 +75,23 @@ def test_several_rows(bundled_path, tmp_path):
 
 
 def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
-    options = ["--model", bundled_path, "--text", TEXT, "--layers", 3, "--heads", 5, "--queries", "village"]
+    options = [
+        "--model",
+        bundled_path,
+        "--text",
+        TEXT,
+        "--layers",
+        3,
+        "--heads",
+        5,
+        "--queries",
+        "village",
+    ]
     done = identilens("certify", *options, "--out", audited, code=0)
     words = " ".join(done.output.split())
-    assert "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
+    assert (
+        "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
+    )
     assert "determined, little influence" in words
     assert "Weights and verdicts" in words
     page = (audited / "report.html").read_text(encoding="utf-8")
@@ -62,7 +100,18 @@ def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
 
 
 def test_studies_join_the_audits_report(bundled_path, audited):
-    options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--out", audited]
+    options = [
+        "--model",
+        bundled_path,
+        "--text",
+        TEXT,
+        "--layers",
+        2,
+        "--heads",
+        5,
+        "--out",
+        audited,
+    ]
     before = (audited / "table.parquet").read_bytes()
     identilens("alternatives", *options, "--realisable", "--distance", 0.03, code=0)
     identilens("certify", *options, "--queries", "village", code=0)
@@ -71,14 +120,30 @@ def test_studies_join_the_audits_report(bundled_path, audited):
     assert 'id="certify-intervals"' in page
     assert (audited / "table.parquet").read_bytes() == before
     table = pl.read_parquet(next(audited.glob("alternatives-*")) / "table.parquet")
-    assert set(table["alternative"]) == {"sampled", "far", "maximum_entropy", "realisable", "parameters"}
+    assert set(table["alternative"]) == {
+        "sampled",
+        "far",
+        "maximum_entropy",
+        "realisable",
+        "parameters",
+    }
     assert table["hidden_change"].max() < 1e-4
 
 
 def test_logit_ranks(bundled_path, tmp_path):
     options = ["--layers", "0", "--heads", "3", "--count", 3, "--lengths", "1-4"]
     done = identilens(
-        "lab", "encoder", "logit-ranks", "-m", bundled_path, "-t", TEXT, *options, "--out", tmp_path / "run", code=0
+        "lab",
+        "encoder",
+        "logit-ranks",
+        "-m",
+        bundled_path,
+        "-t",
+        TEXT,
+        *options,
+        "--out",
+        tmp_path / "run",
+        code=0,
     )
     assert "of 3 random alternatives of 1 attention maps" in done.output
 
@@ -86,7 +151,16 @@ def test_logit_ranks(bundled_path, tmp_path):
 def test_bad_input(bundled_path, tmp_path):
     model = ["--model", bundled_path]
     assert "layer 0 has heads 0 to 11; got 12" in failing(
-        "alternatives", *model, "--text", TEXT, "--layers", 0, "--heads", 12, "--out", tmp_path / "new"
+        "alternatives",
+        *model,
+        "--text",
+        TEXT,
+        "--layers",
+        0,
+        "--heads",
+        12,
+        "--out",
+        tmp_path / "new",
     )
     assert not (tmp_path / "new").exists()
     assert "no token or position 'zebra'" in failing(
@@ -105,8 +179,15 @@ def test_bad_input(bundled_path, tmp_path):
 
 
 def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(tmp_path / "tiny")
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(
+        tmp_path / "tiny"
+    )
     bundled.tokenizer.save_pretrained(tmp_path / "tiny")
     message = failing("certify", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
     assert "contains an audit of" in message
@@ -145,7 +226,16 @@ def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
 
 
 def test_rows_that_are_counted_from_the_end(bundled_path, tmp_path):
-    options = ("--model", bundled_path, "--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0)
+    options = (
+        "--model",
+        bundled_path,
+        "--text",
+        "The ferry left before dawn.",
+        "--layers",
+        0,
+        "--heads",
+        0,
+    )
     found = []
     for position in ("last", "-1", "7"):
         out = tmp_path / position

@@ -30,7 +30,12 @@ TEXT = (
     "a loose plate somewhere above the shaft until it grew regular and they opened the housing."
 )
 QUIET = (lambda: None, lambda step: None)
-GOOD = {"host": HOST, "x-identilens-token": TOKEN, "origin": f"http://{HOST}", "content-type": "application/json"}
+GOOD = {
+    "host": HOST,
+    "x-identilens-token": TOKEN,
+    "origin": f"http://{HOST}",
+    "content-type": "application/json",
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +82,9 @@ def held(client):
 )
 def test_forged_requests_are_refused(client, headers, status):
     body = json.dumps({"model": "encoder", "text": "one"})
-    assert client.post("/api/measure", content=body, headers={**GOOD, **headers}).status_code == status
+    assert (
+        client.post("/api/measure", content=body, headers={**GOOD, **headers}).status_code == status
+    )
 
 
 def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
@@ -87,14 +94,23 @@ def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
     assert "alert" not in page.text.replace('role="alert"', "")
     assert TOKEN not in page.text
     (start,) = ask(client, "start", {})
-    assert start == {"models": ["encoder"], "texts": ["<script>alert(1)</script>"], "load": {}, "runs": None}
+    assert start == {
+        "models": ["encoder"],
+        "texts": ["<script>alert(1)</script>"],
+        "load": {},
+        "runs": None,
+    }
     for token in ("", "wrong"):
         headers = {**GOOD, "x-identilens-token": token}
         assert client.post("/api/start", content="{}", headers=headers).status_code == 403
     policy = page.headers["content-security-policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'self'; ")
-    for name, words in (("viewer.js", "tokenMaps"), ("explorer.js", "api/"), ("explorer.css", "--accent")):
+    for name, words in (
+        ("viewer.js", "tokenMaps"),
+        ("explorer.js", "api/"),
+        ("explorer.css", "--accent"),
+    ):
         assert words in client.get(f"/{name}", headers={"host": HOST}).text
     assert client.get("/other.js", headers={"host": HOST}).status_code == 404
 
@@ -104,9 +120,17 @@ def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
     [
         ("measure", {"model": "other", "text": "one"}, "there is no model 'other'"),
         ("measure", {"model": "encoder", "text": " "}, "1 to 8000 characters"),
-        ("measure", {"model": "encoder", "text": "a" * (MOST_CHARACTERS + 1)}, "1 to 8000 characters"),
+        (
+            "measure",
+            {"model": "encoder", "text": "a" * (MOST_CHARACTERS + 1)},
+            "1 to 8000 characters",
+        ),
         ("measure", {"model": "encoder"}, "lacks what it needs"),
-        ("row", {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0}, "no longer held"),
+        (
+            "row",
+            {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0},
+            "no longer held",
+        ),
     ],
 )
 def test_bad_requests_say_what_is_wrong(client, what, body, words):
@@ -116,7 +140,10 @@ def test_bad_requests_say_what_is_wrong(client, what, body, words):
 
 
 def test_sizes_are_bounded(client):
-    assert client.post("/api/measure", content=b" " * (MOST_BYTES + 1), headers=GOOD).status_code == 413
+    assert (
+        client.post("/api/measure", content=b" " * (MOST_BYTES + 1), headers=GOOD).status_code
+        == 413
+    )
     assert client.post("/api/measure", content=b"[" * MOST_BYTES, headers=GOOD).status_code == 400
 
 
@@ -141,7 +168,15 @@ def test_what_is_no_request_is_refused(client, what, body):
 )  # fmt: skip
 @pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
 def test_values_of_no_request_are_refused_or_told(client, held, what, change):
-    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "which": "far", "change": [0.1]}
+    body = {
+        "held": held,
+        "layer": 3,
+        "head": 10,
+        "kind": "encoder",
+        "query": 2,
+        "which": "far",
+        "change": [0.1],
+    }
     if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
         body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
     answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)
@@ -150,22 +185,34 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
 
 
 def test_a_row_is_that_of_the_study(client, held, bundled):
-    (step,) = ask(client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12})
+    (step,) = ask(
+        client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
+    )
     found = idl.certify(bundled, [TEXT], layers=(3,), heads=(10,), queries=(12,)).table
     for name in ("weight", "lo", "hi"):
         assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
-    (step,) = ask(client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 999})
+    (step,) = ask(
+        client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 999}
+    )
     assert "queries 0 to" in step["error"]
 
 
 def test_an_alternative_is_put_back(client, held):
-    (step,) = ask(client, "alternative", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "sampled"})
+    (step,) = ask(
+        client,
+        "alternative",
+        {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "sampled"},
+    )
     found = step["alternative"]
     assert found["distance"] > 0.05
     assert found["output_error"] < 1e-9
     assert len(found["states"]) == 7
     assert max(one["change"] for one in found["states"]) < 1e-4
-    (step,) = ask(client, "alternative", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "odd"})
+    (step,) = ask(
+        client,
+        "alternative",
+        {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "odd"},
+    )
     assert "far or sampled" in step["error"]
 
 
@@ -229,7 +276,9 @@ def test_texts_are_let_go(bundled):
 def test_next_tokens_of_a_decoder_stand_beside_each_other():
     lens = idl.Lens(build("gpt2"))
     at = measured(lens, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], *QUIET)
-    moved = moved_row(lens, at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)])
+    moved = moved_row(
+        lens, at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)]
+    )
     assert moved["output_error"] < 1e-9
     assert len(moved["states"]) == len(at.layers) + 1
 
@@ -267,11 +316,18 @@ def test_a_report_is_made_from_the_tables_and_never_read_from_the_folder(desk, s
     assert "Attention audit" in opened("evil").text
     assert "evil()" not in opened("evil").text
     assert report.read_text() == "<script>evil()</script>"
-    for name, words in (("damaged", "table.parquet cannot"), ("outside", "no such run"), ("dangling", "no such run")):
+    for name, words in (
+        ("damaged", "table.parquet cannot"),
+        ("outside", "no such run"),
+        ("dangling", "no such run"),
+    ):
         assert opened(name).status_code == 404
         assert words in opened(name).text
     held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
-    assert "there is a run dangling" in ask(client, "save", {"held": held, "name": "dangling"})[-1]["error"]
+    assert (
+        "there is a run dangling"
+        in ask(client, "save", {"held": held, "name": "dangling"})[-1]["error"]
+    )
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -283,7 +339,13 @@ def test_half_open_connections_are_closed(bundled, monkeypatch):
     with explorer({"encoder": bundled}) as address:
         host = address.removeprefix("http://")
         whole = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"
-        begun = ["", "GET / HT", "GET / HTTP/1.1\r\nA: b\r\n", f"{whole}GET /", head.replace("HOST", host) + "{"]
+        begun = [
+            "",
+            "GET / HT",
+            "GET / HTTP/1.1\r\nA: b\r\n",
+            f"{whole}GET /",
+            head.replace("HOST", host) + "{",
+        ]
         for sent, answered in zip(begun, [b"", b"", b"", b"200", b"408"], strict=True):
             with socket.create_connection(host.split(":"), timeout=20) as connection:
                 connection.sendall(sent.encode())
@@ -294,13 +356,20 @@ def test_half_open_connections_are_closed(bundled, monkeypatch):
 def test_a_used_port_is_named_before_anything_is_loaded(monkeypatch):
     with opened_port(0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"port {port} cannot be used .*in use.*Choose another with --port"):
+        with pytest.raises(
+            InputError, match=rf"port {port} cannot be used .*in use.*Choose another with --port"
+        ):
             opened_port(port)
-        monkeypatch.setattr("identilens.cli.explore.ModelOptions.load", lambda _: pytest.fail("loaded"))
+        monkeypatch.setattr(
+            "identilens.cli.explore.ModelOptions.load", lambda _: pytest.fail("loaded")
+        )
         done = identilens("explore", "--model", "bundled", "--port", port, code=2)
         assert "Choose another with --port" in done.error
         assert done.output == ""
-    assert "port 99999 cannot be used" in identilens("explore", "--model", "bundled", "--port", 99999, code=2).error
+    assert (
+        "port 99999 cannot be used"
+        in identilens("explore", "--model", "bundled", "--port", 99999, code=2).error
+    )
 
 
 def test_runs_are_saved_and_opened(desk, tmp_path):
@@ -312,7 +381,9 @@ def test_runs_are_saved_and_opened(desk, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
     address = f"/{ask(client, 'start', {})[0]['runs']['first']}"
     around = client.get(address, headers={"host": HOST})
-    (frame,) = re.findall(r'<iframe [^>]*sandbox="allow-scripts allow-downloads" [^>]*src="([^"]*)"', around.text)
+    (frame,) = re.findall(
+        r'<iframe [^>]*sandbox="allow-scripts allow-downloads" [^>]*src="([^"]*)"', around.text
+    )
     assert "frame-src 'self'" in around.headers["content-security-policy"]
     assert "script" not in around.headers["content-security-policy"]
     page = client.get(f"/run/{frame}", headers={"host": HOST, "sec-fetch-dest": "iframe"})
@@ -346,10 +417,20 @@ def test_the_key_of_a_report_opens_that_report_alone(desk, saved, tmp_path):
         f"run/second/report?key={key}",
     ):
         assert answer(forged).status_code == 403
-    assert client.post("/api/start", content="{}", headers={**GOOD, "x-identilens-token": key}).status_code == 403
+    assert (
+        client.post(
+            "/api/start", content="{}", headers={**GOOD, "x-identilens-token": key}
+        ).status_code
+        == 403
+    )
     other = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
     assert other.get(f"/{address}", headers={"host": HOST}).status_code == 403
-    assert TestClient(explorer_app(desk, TOKEN, [HOST])).get(f"/{address}", headers={"host": HOST}).status_code == 404
+    assert (
+        TestClient(explorer_app(desk, TOKEN, [HOST]))
+        .get(f"/{address}", headers={"host": HOST})
+        .status_code
+        == 404
+    )
 
 
 def test_pages_do_not_see_each_others_texts(client, held, desk):
@@ -361,7 +442,9 @@ def test_pages_do_not_see_each_others_texts(client, held, desk):
 
 def test_other_matrices_are_put_into_the_model():
     lens = idl.Lens(build("gpt2"))
-    at = measured(lens, torch.randint(50, (30,), generator=torch.Generator().manual_seed(0)).tolist(), *QUIET)
+    at = measured(
+        lens, torch.randint(50, (30,), generator=torch.Generator().manual_seed(0)).tolist(), *QUIET
+    )
     found = realised(lens, at, at.head(1, 0, "decoder"))
     assert 0.09 < found["distance"] < 0.12
     assert found["dimension"] > 0
@@ -376,7 +459,10 @@ def test_other_matrices_are_put_into_the_model():
 
 @pytest.mark.parametrize(
     ("family", "parts"),
-    [("llama", ["k_proj.weight", "q_proj.weight"]), ("gpt_neox", ["query_key_value.bias", "query_key_value.weight"])],
+    [
+        ("llama", ["k_proj.weight", "q_proj.weight"]),
+        ("gpt_neox", ["query_key_value.bias", "query_key_value.weight"]),
+    ],
 )
 def test_other_matrices_of_heads_with_turned_and_shared_keys(family, parts, monkeypatch):
     monkeypatch.setattr("identilens.explorer.realised.DISTANCE", 0.01)

@@ -25,7 +25,12 @@ TEXT = (
 def small(bundled, tmp_path_factory):
     """A small encoder in a folder, with a tokenizer for words."""
     folder = tmp_path_factory.mktemp("models") / "small"
-    sizes = {"hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 48,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(folder)
     bundled.tokenizer.save_pretrained(folder)
@@ -43,7 +48,9 @@ def tuned(small, bundled):
     torch.manual_seed(0)
     model = BertForSequenceClassification.from_pretrained(small, num_labels=2).train()
     optimiser, labels = torch.optim.AdamW(model.parameters(), lr=5e-3), torch.tensor([0, 1])
-    batch = bundled.tokenizer(["The engine had run.", "Nobody came."], padding=True, return_tensors="pt")
+    batch = bundled.tokenizer(
+        ["The engine had run.", "Nobody came."], padding=True, return_tensors="pt"
+    )
     for _ in range(5):
         model(**batch, labels=labels).loss.backward()
         optimiser.step()
@@ -102,7 +109,9 @@ def page(browser, address):
 
 def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     opened_row(page)
-    rows = page.eval_on_selector_all("#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))")
+    rows = page.eval_on_selector_all(
+        "#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))"
+    )
     found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
     for row in rows:
         expected = found.row(int(row["key"]), named=True)
@@ -171,7 +180,9 @@ def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address
     opened_row(page)
     page.get_by_role("button", name="Two columns").click()
     page.wait_for_selector("#maps-1[data-all]")
-    page.locator(".pane >> nth=1").get_by_label("Text", exact=True).fill("Nobody came, and the engine ran on & on.")
+    page.locator(".pane >> nth=1").get_by_label("Text", exact=True).fill(
+        "Nobody came, and the engine ran on & on."
+    )
     page.wait_for_selector("#maps-1[data-all] .tokens span:text-is('nobody')")
     page.locator("#maps-1 [title='layer 0, head 3']").click()
     page.wait_for_selector("#maps-1 .viewer-title:text-is('Layer 0, head 3')")
@@ -188,12 +199,16 @@ def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address
     ]
     other = idl.load(tuned)
     for place, (model, layer, head, row) in enumerate([(lens, 1, 2, 1), (other, 0, 3, 2)]):
-        found = idl.certify(model, [before[place]["text"]], layers=layer, heads=head, queries=row).table["weight"]
+        found = idl.certify(
+            model, [before[place]["text"]], layers=layer, heads=head, queries=row
+        ).table["weight"]
         expected = found.sort(descending=True).to_list()[: len(before[place]["weights"])]
         assert before[place]["weights"] == pytest.approx(expected, abs=1e-9)
     page.reload()
     for number in (0, 1):
-        page.wait_for_selector(f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]")
+        page.wait_for_selector(
+            f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]"
+        )
     assert shown(page) == before
     # Opened elsewhere, the link shows nothing until the token is given.
     elsewhere = browser.new_page()
@@ -206,7 +221,9 @@ def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address
     elsewhere.locator("#entry input").fill(f"{address}/#token={TOKEN}")
     elsewhere.keyboard.press("Enter")
     for number in (0, 1):
-        elsewhere.wait_for_selector(f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]")
+        elsewhere.wait_for_selector(
+            f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]"
+        )
     assert shown(elsewhere) == before
     assert elsewhere.url == link
     elsewhere.close()
@@ -216,7 +233,9 @@ def test_an_address_that_does_not_fit_is_told(page):
     page.evaluate("location.hash = 'model=other&text=Nobody&view=layer%3D99%26head%3D7'")
     page.wait_for_selector(".complaint:has-text('This explorer has no model other.')")
     assert page.locator(".viewer").count() == 0
-    page.evaluate("location.hash = 'model=tuned&text=Nobody%20came.&view=layer%3D99%26head%3D3%26row%3D400'")
+    page.evaluate(
+        "location.hash = 'model=tuned&text=Nobody%20came.&view=layer%3D99%26head%3D3%26row%3D400'"
+    )
     page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('nobody')")
     page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 0, head 3')")
     page.get_by_label("Text", exact=True).fill("Nobody came. " * 200)
@@ -259,7 +278,9 @@ def test_a_hostile_report_learns_nothing(page, folder, monkeypatch):
     assert TOKEN not in str(loot)
     assert loot["address"].split("?")[0].endswith("/run/hostile/report")
     assert (loot["referrer"], loot["opener"], loot["name"]) == ("", "null", "")
-    assert [loot[name] for name in ("session", "local", "cookies")] == ["refused: SecurityError"] * 3
+    assert [loot[name] for name in ("session", "local", "cookies")] == [
+        "refused: SecurityError"
+    ] * 3
     assert loot["answers"] == ["TypeError"] * 3
     # A report can go nowhere, and takes nothing there: neither in its frame nor around it.
     asked = []
@@ -316,7 +337,9 @@ def test_a_run_is_saved_and_opened_in_a_sandbox(page, folder):
     page.wait_for_selector("#runs option:text-is('first')", state="attached", timeout=60_000)
     assert (folder / "first" / "provenance.json").is_file()
     complaints = []
-    page.context.on("page", lambda report: report.on("console", lambda message: complaints.append(message.text)))
+    page.context.on(
+        "page", lambda report: report.on("console", lambda message: complaints.append(message.text))
+    )
     with page.expect_popup() as waiting:
         page.locator("#runs").select_option(label="first")
     around = waiting.value
@@ -326,7 +349,9 @@ def test_a_run_is_saved_and_opened_in_a_sandbox(page, folder):
     assert "Attention audit" in report.inner_text("h1")
     assert report.evaluate("self.origin") == "null"
     assert report.evaluate("window.opener") is None
-    assert report.evaluate("fetch('/explorer.js').then(() => 'asked', () => 'refused')") == "refused"
+    assert (
+        report.evaluate("fetch('/explorer.js').then(() => 'asked', () => 'refused')") == "refused"
+    )
     around.close()
     assert [words for words in complaints if "explorer.js" not in words] == []
 
@@ -353,13 +378,22 @@ def test_everything_is_reached_by_keys(page):
     reached = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
+        reached.append(
+            page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
+        )
         if page.evaluate("document.activeElement.matches('#maps-0 .maps canvas')"):
             break
         if reached[-1] == "Layer 0, head 0":
             page.keyboard.press("ArrowDown")
             page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 1, head 0')")
-    assert {"Model", "Text", "Farthest alternative", "Other W_Q and W_K", "Layer 0, head 0", "Raw"} <= set(reached)
+    assert {
+        "Model",
+        "Text",
+        "Farthest alternative",
+        "Other W_Q and W_K",
+        "Layer 0, head 0",
+        "Raw",
+    } <= set(reached)
     assert reached[-1].startswith("Raw, layer 1, head 0: ")
     for key in ("ArrowDown", "Enter"):
         page.keyboard.press(key)

@@ -85,7 +85,11 @@ def test_an_error_that_is_not_ours_is_told(monkeypatch):
 
 def test_sizes_keep_their_proportions():
     config = sized(BertConfig(hidden_size=512, num_attention_heads=16), LADDER[0])
-    assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (32, 16, 192)
+    assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (
+        32,
+        16,
+        192,
+    )
     assert (config.num_hidden_layers, config.vocab_size) == (2, VOCABULARY)
     assert next(tiny_models("llama")).config.num_key_value_heads == 32
 
@@ -97,7 +101,10 @@ def test_names_of_types():
 
 
 def test_the_table_comes_back_as_it_was_written(tmp_path, monkeypatch):
-    made = [Trial("a", "served", "A", "interface", "text", 2, 1e-8, "b, c"), Trial("d", "not built", reason='"e"')]
+    made = [
+        Trial("a", "served", "A", "interface", "text", 2, 1e-8, "b, c"),
+        Trial("d", "not built", reason='"e"'),
+    ]
     write_table(made, tmp_path / "families.csv")
     monkeypatch.setattr("identilens.families.table.files", lambda _: tmp_path)
     assert read_table() == {one.family: one for one in made}
@@ -116,7 +123,9 @@ def test_the_packaged_table_holds_every_type():
 def test_the_command_tells_what_a_type_is():
     assert "served" in identilens("families", code=0).output
     told = identilens("families", "--family", "bert", code=0).output
-    assert told.startswith("bert: served, captured with proof. BertModel on text; 2 attention layers")
+    assert told.startswith(
+        "bert: served, captured with proof. BertModel on text; 2 attention layers"
+    )
     assert "resnet: no attention" in identilens("families", "--family", "resnet", code=0).output
     assert "The nearest are" in failing("families", "--family", "berd")
 

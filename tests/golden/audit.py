@@ -36,7 +36,13 @@ def audit_long_causal() -> Tables:
     """Texts long enough for several blocks of rows."""
     torch.manual_seed(0)
     config = hf.GPT2Config(
-        vocab_size=96, n_embd=32, n_layer=1, n_head=4, n_positions=320, bos_token_id=1, eos_token_id=1
+        vocab_size=96,
+        n_embd=32,
+        n_layer=1,
+        n_head=4,
+        n_positions=320,
+        bos_token_id=1,
+        eos_token_id=1,
     )
     lens = idl.Lens(drawn(hf.GPT2LMHeadModel(config), 0))
     return audit(lens, [ids(300, 5), ids(280, 6)], stream="always")
@@ -53,9 +59,13 @@ CASES: dict[str, Case] = {
         lambda: audit(real(), [" ".join([LONG] * 3)], stream="always", layers=(1, 4))
     ),  # 0.1 s
     "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(5,))),  # 0.0 s
-    "audit_encoder": Case(lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")),  # 0.1 s
+    "audit_encoder": Case(
+        lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")
+    ),  # 0.1 s
     "audit_value_bias": Case(lambda: audit(tiny("bert"), TOKENS, value_bias="out")),  # 0.1 s
-    "audit_causal": rounded(lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder")),  # 0.1 s
+    "audit_causal": rounded(
+        lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder")
+    ),  # 0.1 s
     "audit_long_causal": Case(audit_long_causal),  # 0.1 s
     "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS), local=True),  # 0.2 s
     "audit_window": Case(lambda: audit(tiny("mistral"), TOKENS), local=True),  # 0.4 s

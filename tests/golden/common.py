@@ -54,7 +54,17 @@ def maps(matrices: Mapping[str, Tensor], *prefixes: str) -> dict[str, pl.DataFra
     """Return kept maps as tables: one for each prefix, a row a query and key, a column a kind of weights."""
     found: dict[str, pl.DataFrame] = {}
     for prefix in prefixes:
-        held = {name.removeprefix(f"{prefix}."): matrices[name] for name in matrices if name.startswith(f"{prefix}.")}
-        wanted = {name: one for name, one in held.items() if name in ("raw", "effective") or "alternative" in name}
-        found[prefix.replace(".", "_")] = pl.DataFrame({name: one.flatten().numpy() for name, one in wanted.items()})
+        held = {
+            name.removeprefix(f"{prefix}."): matrices[name]
+            for name in matrices
+            if name.startswith(f"{prefix}.")
+        }
+        wanted = {
+            name: one
+            for name, one in held.items()
+            if name in ("raw", "effective") or "alternative" in name
+        }
+        found[prefix.replace(".", "_")] = pl.DataFrame(
+            {name: one.flatten().numpy() for name, one in wanted.items()}
+        )
     return found

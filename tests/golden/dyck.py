@@ -12,7 +12,11 @@ from identilens.lab.dyck.settings import DyckSetting
 
 def dyck_tables(found: idl.lab.DyckRuns) -> Tables:
     names = ("table", "curves", "heads", "patterns", "variation")
-    return {**{name: getattr(found, name) for name in names}, "means": found.means(), "misleading": found.misleading()}
+    return {
+        **{name: getattr(found, name) for name in names},
+        "means": found.means(),
+        "misleading": found.misleading(),
+    }
 
 
 def dyck() -> Tables:
@@ -24,10 +28,15 @@ def dyck_options() -> Tables:
     kinds = {
         "by depth": ({**MINIMAL, "first_layer": "type-depth"}, {"weight_decay": 0.1}),
         "by angle": ({**MINIMAL, "first_layer": "angle"}, {"contrast": 0.3}),
-        "prefixes": (SETTINGS[1].config | {"positions": "linear"}, {"data": "prefixes", "loss": "all"}),
+        "prefixes": (
+            SETTINGS[1].config | {"positions": "linear"},
+            {"data": "prefixes", "loss": "all"},
+        ),
     }
     quick = replace(QUICK, tokens=1200, epochs=2)
-    settings = [DyckSetting(name, config, replace(quick, **own)) for name, (config, own) in kinds.items()]
+    settings = [
+        DyckSetting(name, config, replace(quick, **own)) for name, (config, own) in kinds.items()
+    ]
     found = idl.lab.train_dyck(settings, seeds=[0, 1], **MEASURING)
     return {name: getattr(found, name) for name in ("table", "heads", "variation")}
 
@@ -41,7 +50,11 @@ def dyck_saved() -> Tables:
 
 
 def dyck_construction() -> Tables:
-    return {"table": idl.lab.construct_dyck(depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
+    return {
+        "table": idl.lab.construct_dyck(
+            depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)
+        ).table
+    }
 
 
 def dyck_pruning() -> Tables:

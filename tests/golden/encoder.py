@@ -34,20 +34,35 @@ def task() -> Iterator[tuple[Path, Path]]:
 def encoder() -> Tables:
     with task() as (data, folder):
         found = idl.lab.train(task="trec", out=folder / "run", data=data, d_k=4, **SMALL)
-    metrics = {name: value for name, value in found.metrics.items() if name not in LATER and value is not None}
+    metrics = {
+        name: value
+        for name, value in found.metrics.items()
+        if name not in LATER and value is not None
+    }
     return {"table": found.table, "metrics": pl.DataFrame([metrics])}
 
 
 def encoder_sweep() -> Tables:
     with task() as (data, folder):
         found = idl.lab.sweep(
-            tasks="trec", out=folder / "run", d_k=3, data=data, seeds=(0, 1), **{**SMALL, "epochs": 1}
+            tasks="trec",
+            out=folder / "run",
+            d_k=3,
+            data=data,
+            seeds=(0, 1),
+            **{**SMALL, "epochs": 1},
         )
-    return {"table": found.table.drop("seconds"), "cells": found.cells(), "table_one": found.table_one()}
+    return {
+        "table": found.table.drop("seconds"),
+        "cells": found.cells(),
+        "table_one": found.table_one(),
+    }
 
 
 def corpus(count: int, length: int) -> list[str]:
-    orders = [torch.randperm(200, generator=torch.Generator().manual_seed(seed)) for seed in range(count)]
+    orders = [
+        torch.randperm(200, generator=torch.Generator().manual_seed(seed)) for seed in range(count)
+    ]
     return [" ".join(WORDS[index] for index in order[:length].tolist()) for order in orders]
 
 

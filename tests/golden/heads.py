@@ -25,7 +25,9 @@ def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "certify_bundled": single(lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 0.5 s
+    "certify_bundled": single(
+        lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])
+    ),  # 0.5 s
     "certify_encoder": Case(
         lambda: certify(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
     ),  # 0.1 s
@@ -33,35 +35,64 @@ CASES: dict[str, Case] = {
         lambda: certify(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
     ),  # 0.1 s
     "certify_cross": Case(
-        lambda: certify(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)), CONDITIONED
+        lambda: certify(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)),
+        CONDITIONED,
     ),  # 0.1 s
     "verdicts_bundled": single(
         lambda: {"table": idl.certify(real(), LONG, layers=3, heads=7, queries=["reef", 0]).table}
     ),  # 0.3 s
     "verdicts_causal": Case(
-        lambda: {"table": idl.certify(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)).table}
+        lambda: {
+            "table": idl.certify(
+                tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)
+            ).table
+        }
     ),  # 0.1 s
     "alternatives_bundled": single(lambda: alternatives(real(), LONG, layers=2, heads=5)),  # 2.7 s
     "alternatives_encoder": Case(
-        lambda: alternatives(tiny("bert"), [ids(12)], "text0.layer0.head1.encoder", layers=0, heads=1, realisable=True)
+        lambda: alternatives(
+            tiny("bert"),
+            [ids(12)],
+            "text0.layer0.head1.encoder",
+            layers=0,
+            heads=1,
+            realisable=True,
+        )
     ),  # 0.2 s
     "alternatives_heads": Case(
-        lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2), CONDITIONED
+        lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2),
+        CONDITIONED,
     ),  # 0.6 s
-    "alternatives_causal": Case(lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)),  # 0.2 s
+    "alternatives_causal": Case(
+        lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)
+    ),  # 0.2 s
     "alternatives_cross": Case(
-        lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross"), relative=10 * CONDITIONED
+        lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross"),
+        relative=10 * CONDITIONED,
     ),  # 0.2 s
     "logit_ranks_bundled": single(
-        lambda: {"table": idl.lab.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
+        lambda: {
+            "table": idl.lab.logit_ranks(
+                real(), [LONG], layers=(0, 3), heads=(1, 7), count=10
+            ).table
+        }
     ),  # 0.2 s
     "logit_ranks_encoder": Case(
-        lambda: {"table": idl.lab.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20).table}
+        lambda: {
+            "table": idl.lab.logit_ranks(
+                tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20
+            ).table
+        }
     ),  # 0.2 s
     "faithfulness_encoder": Case(
-        lambda: faithfulness(tiny("bert"), [ids(14), ids(12, 1)], maps=2, rows=2), CONDITIONED, floor=1e-9
+        lambda: faithfulness(tiny("bert"), [ids(14), ids(12, 1)], maps=2, rows=2),
+        CONDITIONED,
+        floor=1e-9,
     ),  # 0.5 s
     "faithfulness_causal": Case(
-        lambda: faithfulness(tiny("llama"), [ids(14)], maps=2, rows=1), CONDITIONED, floor=1e-9, local=True
+        lambda: faithfulness(tiny("llama"), [ids(14)], maps=2, rows=1),
+        CONDITIONED,
+        floor=1e-9,
+        local=True,
     ),  # 0.3 s
 }

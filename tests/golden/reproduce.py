@@ -33,7 +33,9 @@ def bhardwaj_figure5() -> Tables:
 
 def bhardwaj_table1() -> Tables:
     with task() as (data, folder):
-        found = table1(Table1Settings(data=data, d_k=(1,), **{**SMALL, "epochs": 1}), folder / "out")
+        found = table1(
+            Table1Settings(data=data, d_k=(1,), **{**SMALL, "epochs": 1}), folder / "out"
+        )
     return {"runs": found.tables["runs"].drop("seconds"), "table1": found.tables["table1"]}
 
 
@@ -51,7 +53,9 @@ def wen(name: str, *shared: str) -> Tables:
 
 
 def wen_corollary2() -> Tables:
-    small = Corollary2Settings(lengths=(4, 6), strengths=(1e-2, 1e-3), hidden=10, seeds=2, iterations=12)
+    small = Corollary2Settings(
+        lengths=(4, 6), strengths=(1e-2, 1e-3), hidden=10, seeds=2, iterations=12
+    )
     return dict(corollary2(small).tables)
 
 

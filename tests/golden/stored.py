@@ -107,7 +107,9 @@ def _read(path: Path) -> pl.DataFrame:
     return pl.read_csv(path, infer_schema=False)
 
 
-def differences(case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame, elsewhere: bool = False) -> list[str]:
+def differences(
+    case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame, elsewhere: bool = False
+) -> list[str]:
     """Return what a new table says otherwise than the stored one, a line a column; ``elsewhere``: on another processor.
 
     Columns that the stored table lacks may be added; rows stand in the same order. Stored text is read as the new
@@ -120,7 +122,9 @@ def differences(case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame,
         return [f"{table}: no columns {', '.join(missing)}"]
     loose = case.local and elsewhere
     found = [_column(case, _flat(stored[name]), _flat(new[name]), loose) for name in stored.columns]
-    return [f"{table}.{name}: {said}" for name, said in zip(stored.columns, found, strict=True) if said]
+    return [
+        f"{table}.{name}: {said}" for name, said in zip(stored.columns, found, strict=True) if said
+    ]
 
 
 def _flat(column: pl.Series) -> pl.Series:
@@ -132,7 +136,11 @@ def _column(case: Case, stored: pl.Series, new: pl.Series, loose: bool) -> str:
         return "other places are empty"
     if not new.dtype.is_float():
         apart = stored.cast(pl.String).ne_missing(new.cast(pl.String))
-        return f"{apart.sum()} of {len(apart)} differ, first in row {apart.arg_max()}" if apart.any() else ""
+        return (
+            f"{apart.sum()} of {len(apart)} differ, first in row {apart.arg_max()}"
+            if apart.any()
+            else ""
+        )
     relative = case.relative
     if pl.Float32 in (stored.dtype, new.dtype):
         relative = max(relative, SINGLE)

@@ -18,7 +18,10 @@ def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
         "table", "growth", "spectrum", "texts", "pairs", "patterns", "clusters", "representatives", "stability",
         "perturbations",
     )  # fmt: skip
-    weights = {name.replace(".", "_"): pl.DataFrame({"value": found.matrices[name].flatten().numpy()}) for name in kept}
+    weights = {
+        name.replace(".", "_"): pl.DataFrame({"value": found.matrices[name].flatten().numpy()})
+        for name in kept
+    }
     return {
         **{name: getattr(found, name) for name in names}, **weights,
         "correlations": found.correlations(), "by_perturbation": found.by_perturbation(),
@@ -28,20 +31,37 @@ def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
 def structure_encoder() -> Tables:
     kept = ("encoder.layer0.raw", "encoder.layer1.effective", "encoder.layer1.visibility")
     corpus = [ids(14, seed) for seed in range(9)]
-    return structure(tiny("bert"), corpus, *kept, length=12, clusters=3, compared_pairs=3, perturbed=1)
+    return structure(
+        tiny("bert"), corpus, *kept, length=12, clusters=3, compared_pairs=3, perturbed=1
+    )
 
 
 def structure_causal() -> Tables:
     corpus = [ids(20, seed) for seed in range(6)]
     return structure(
-        tiny("gpt2"), corpus, length=10, cut="window", compared_pairs=4, threshold=0.3, scale="sum", penalty=0.1
+        tiny("gpt2"),
+        corpus,
+        length=10,
+        cut="window",
+        compared_pairs=4,
+        threshold=0.3,
+        scale="sum",
+        penalty=0.1,
     )
 
 
 def structure_bundled() -> Tables:
     places = [f"The {animal} slept under the {place} until the rain had stopped."
               for animal in ("fox", "cat") for place in ("bridge", "table", "tree")]  # fmt: skip
-    found = structure(real(), [*places, SHORT], length=10, shorter="skip", clusters=2, compared_pairs=1, perturbed=0)
+    found = structure(
+        real(),
+        [*places, SHORT],
+        length=10,
+        shorter="skip",
+        clusters=2,
+        compared_pairs=1,
+        perturbed=0,
+    )
     return {name: found[name] for name in ("table", "pairs", "representatives")}
 
 
@@ -50,7 +70,8 @@ REVERSAL = {"length": 5, "epochs": 1, "train": 64, "held_out": 32, "hidden": 16,
 
 def reversal() -> Tables:
     lstm, transformer = (
-        idl.lab.train_reversal(model=model, learning_rate=3e-3, **REVERSAL) for model in ("lstm", "transformer")
+        idl.lab.train_reversal(model=model, learning_rate=3e-3, **REVERSAL)
+        for model in ("lstm", "transformer")
     )
     accuracy = pl.concat([lstm.table, transformer.table]).select("accuracy", "whole", "written")
     return {

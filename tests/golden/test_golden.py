@@ -38,7 +38,9 @@ def test_every_case_of_a_file_is_listed(file):
 
 def test_on_another_processor_less_is_allowed_to_differ():
     case = stored.Case(dict, local=True)
-    table = pl.DataFrame({"share": [0.5, 1e-3, None], "rank": [1, 2, 3], "whole_spearman": [0.9, 0.5, 0.1]})
+    table = pl.DataFrame(
+        {"share": [0.5, 1e-3, None], "rank": [1, 2, 3], "whole_spearman": [0.9, 0.5, 0.1]}
+    )
     for changed, differs in (
         (pl.col("share") + 2e-5, False), (pl.col("share") + 1e-3, True), (pl.col("rank") + 1, True),
         (pl.col("share").fill_null(0), True), (pl.col("whole_spearman") + 0.01, False),
@@ -48,7 +50,9 @@ def test_on_another_processor_less_is_allowed_to_differ():
         assert stored.differences(case, "table", table, new)
         assert bool(stored.differences(case, "table", table, new, elsewhere=True)) == differs
         exact = stored.Case(dict)
-        assert stored.differences(exact, "table", table, new, elsewhere=True), "cases that hold everywhere"
+        assert stored.differences(exact, "table", table, new, elsewhere=True), (
+            "cases that hold everywhere"
+        )
 
 
 def test_differences_are_seen(tmp_path, monkeypatch):
@@ -62,7 +66,9 @@ def test_differences_are_seen(tmp_path, monkeypatch):
     for frame in (table, table.drop("maps")):
         stored.write("made", {"table": frame})
         held = stored.read("made")["table"]
-        assert not stored.differences(case, "table", held, frame.with_columns(pl.col("output_error") + 1e-14, new=1))
+        assert not stored.differences(
+            case, "table", held, frame.with_columns(pl.col("output_error") + 1e-14, new=1)
+        )
         for changed in (
             pl.col("share") * (1 + 1e-10), pl.col("rank") + 1, pl.lit("b").alias("kind"), pl.col("used").not_(),
             pl.col("output_error") + 1e-9, pl.col("share").fill_null(0),

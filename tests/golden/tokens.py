@@ -6,7 +6,12 @@ import identilens as idl
 from golden.common import LONG, SENTENCES, TEXTS, real, tiny
 from golden.stored import Case, Tables, single
 
-QUICK: dict[str, Any] = {"folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 4, "hidden_units": 16}
+QUICK: dict[str, Any] = {
+    "folds": 2,
+    "learning_rates": (0.01, 0.003),
+    "max_epochs": 4,
+    "hidden_units": 16,
+}
 
 
 def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Tables:
@@ -16,27 +21,52 @@ def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Table
 
 
 def checkpoints() -> Tables:
-    return tokens("layer-to-layer", tiny("bert"), SENTENCES, compare_model=tiny("bert", 3), probes=("naive", "ridge"))
+    return tokens(
+        "layer-to-layer",
+        tiny("bert"),
+        SENTENCES,
+        compare_model=tiny("bert", 3),
+        probes=("naive", "ridge"),
+    )
 
 
 CASES: dict[str, Case] = {
     "tokens_same_layer": single(
-        lambda: tokens("same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge", "mlp")), False
+        lambda: tokens(
+            "same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge", "mlp")
+        ),
+        False,
     ),  # 0.2 s
     "tokens_every_fold": single(
-        lambda: tokens("same-layer", tiny("gpt2"), SENTENCES, probes=("linear",), search="every fold"), False
+        lambda: tokens(
+            "same-layer", tiny("gpt2"), SENTENCES, probes=("linear",), search="every fold"
+        ),
+        False,
     ),  # 0.1 s
     "tokens_across_layers": single(
-        lambda: tokens("across-layers", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")), False
+        lambda: tokens(
+            "across-layers", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")
+        ),
+        False,
     ),  # 0.2 s
     "tokens_layer_to_layer": single(checkpoints, False),  # 0.2 s
     "tokens_neighbours": single(
-        lambda: tokens("neighbours", tiny("bert"), SENTENCES, probes=("ridge", "mlp"), offsets=(-2, 1)), False
+        lambda: tokens(
+            "neighbours", tiny("bert"), SENTENCES, probes=("ridge", "mlp"), offsets=(-2, 1)
+        ),
+        False,
     ),  # 0.2 s
     "tokens_data_share": single(
-        lambda: tokens("data-share", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")), False
+        lambda: tokens("data-share", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")),
+        False,
     ),  # 0.2 s
     "tokens_bundled": single(
-        lambda: tokens("same-layer", real(), [*TEXTS, *LONG.split(", ")], layers=(1, 6), probes=("naive", "ridge"))
+        lambda: tokens(
+            "same-layer",
+            real(),
+            [*TEXTS, *LONG.split(", ")],
+            layers=(1, 6),
+            probes=("naive", "ridge"),
+        )
     ),  # 0.4 s
 }

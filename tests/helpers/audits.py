@@ -9,7 +9,21 @@ from identilens.runs.tables import table_of
 from identilens.studies.audit.result import Audit
 
 SCRIPT = "<script>alert(1)</script>"
-TRICKY = (SCRIPT, "</script>", "<!--", "\u2028", "$x$", "_$", "&amp;", "<b>bold</b>", "水", "", "\n", "\u202egnp", "if")
+TRICKY = (
+    SCRIPT,
+    "</script>",
+    "<!--",
+    "\u2028",
+    "$x$",
+    "_$",
+    "&amp;",
+    "<b>bold</b>",
+    "水",
+    "",
+    "\n",
+    "\u202egnp",
+    "if",
+)
 
 TEXTS = [
     "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
@@ -52,7 +66,10 @@ def made_audit(texts, keep=()):
                     types += _types(plan, layer, head, raw, effective)
                     if text in keep:
                         key = f"text{text}.layer{layer}.head{head}.{plan.kind}"
-                        matrices |= {f"{key}.raw": raw.float(), f"{key}.effective": effective.float()}
+                        matrices |= {
+                            f"{key}.raw": raw.float(),
+                            f"{key}.effective": effective.float(),
+                        }
             if text in keep:
                 own = "decoder" if plan.kind in ("decoder", "cross") else "encoder"
                 tokens.setdefault(text, {})[own] = list(plan.queries)
@@ -71,12 +88,17 @@ def mixed_audit():
         ends = ((source, source, "encoder"), (target, target, "decoder"), (target, source, "cross"))
         return [Plan(queries, keys, kind, types=odd) for queries, keys, kind in ends]
 
-    return made_audit([three(source, target), three(words(8), words(3)), [Plan(["one"], ["one"], types=odd)]], (0, 1))
+    return made_audit(
+        [three(source, target), three(words(8), words(3)), [Plan(["one"], ["one"], types=odd)]],
+        (0, 1),
+    )
 
 
 def _maps(plan, generator):
     values = torch.randn(len(plan.keys), plan.d_v, generator=generator, dtype=torch.float64)
-    weights = torch.softmax(2 * torch.randn(len(plan.queries), len(plan.keys), generator=generator).double(), -1)
+    weights = torch.softmax(
+        2 * torch.randn(len(plan.queries), len(plan.keys), generator=generator).double(), -1
+    )
     return weights, weights @ values @ torch.linalg.pinv(values)
 
 
@@ -124,7 +146,12 @@ def _record(texts):
     return {
         "analysis": "audit",
         "fingerprint": "f0" * 32,
-        "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32, "dtype": "float32", "device": "cpu"},
+        "model": {
+            "name": f"models/{SCRIPT}",
+            "sha256": "ab" * 32,
+            "dtype": "float32",
+            "device": "cpu",
+        },
         "settings": {"layers": None, "batch_size": 8, "rank_tolerance": "max(n, d_model) * eps"},
         "seed": None,
         "libraries": {"identilens": "0.1.0"},

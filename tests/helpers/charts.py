@@ -4,7 +4,12 @@
 def leaves(spec, data=None):
     """Return the views within a chart, each with its data or that of the chart around it."""
     held = spec.get("data", data)
-    inner = [leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one, held)]
+    inner = [
+        leaf
+        for part in ("layer", "concat")
+        for one in spec.get(part, ())
+        for leaf in leaves(one, held)
+    ]
     return inner or [{**spec, "data": held}]
 
 
@@ -21,4 +26,8 @@ def marks(chart):
 def drop_downs(chart):
     """Return the values that each drop-down of a chart offers, by its label."""
     params = chart.to_dict().get("params", ())
-    return {param["bind"]["name"].strip(): param["bind"]["options"] for param in params if "bind" in param}
+    return {
+        param["bind"]["name"].strip(): param["bind"]["options"]
+        for param in params
+        if "bind" in param
+    }

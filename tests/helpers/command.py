@@ -55,4 +55,6 @@ def command(*arguments):
 
 def run(*arguments, cwd=None):
     """Run a command in a process of its own."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=300, check=False
+    )

@@ -42,7 +42,13 @@ MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in rang
 WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
 TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
 DYCK = [DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)]
-PROBES = {"probes": "naive,linear", "distances": "cosine", "folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 2}
+PROBES = {
+    "probes": "naive,linear",
+    "distances": "cosine",
+    "folds": 2,
+    "learning_rates": (0.01, 0.003),
+    "max_epochs": 2,
+}
 
 
 def model():
@@ -52,11 +58,15 @@ def model():
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
     "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
-    "alternatives": lambda at, **run: idl.alternatives(model(), TEXTS[:2], layers=0, heads=0, starts=1, **run),
+    "alternatives": lambda at, **run: idl.alternatives(
+        model(), TEXTS[:2], layers=0, heads=0, starts=1, **run
+    ),
     "lab encoder logit-ranks": lambda at, **run: idl.lab.logit_ranks(
         model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run
     ),
-    "mixing": lambda at, **run: idl.mixing(model(), TEXTS[:3], method="exact", rollouts=False, **run),
+    "mixing": lambda at, **run: idl.mixing(
+        model(), TEXTS[:3], method="exact", rollouts=False, **run
+    ),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run
@@ -68,13 +78,20 @@ CASES = {
     "lab reversal": lambda at, **run: idl.lab.train_reversal(
         model="lstm", length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8, **run
     ),
-    "lab encoder train": lambda at, **run: idl.lab.train(task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run),
+    "lab encoder train": lambda at, **run: idl.lab.train(
+        task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run
+    ),
     "lab encoder sweep": lambda at, **run: idl.lab.sweep(
         tasks="trec", heads="con", d_k=(1, 3), data=at / "trec", epochs=1, **TASK, **run
     ),
-    "lab dyck train": lambda at, **run: idl.lab.train_dyck(DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run),
+    "lab dyck train": lambda at, **run: idl.lab.train_dyck(
+        DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run
+    ),
     "lab dyck analyse": lambda at, **run: idl.lab.analyse_dyck(
-        models=sorted((at / "models").glob("models/*/seed*")), length=dycks.QUICK.length, **dycks.MEASURING, **run
+        models=sorted((at / "models").glob("models/*/seed*")),
+        length=dycks.QUICK.length,
+        **dycks.MEASURING,
+        **run,
     ),
     "lab dyck construct": lambda at, **run: idl.lab.construct_dyck(
         depth=2, lengths=(10, 20), count=3, off_balance=(0.0, 1.0), **run
@@ -85,7 +102,10 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
-SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), 4 * MANY, certain_rows=0, examples=1, **run)}
+SHARED = {
+    **CASES,
+    "audit": lambda at, **run: idl.audit(model(), 4 * MANY, certain_rows=0, examples=1, **run),
+}
 """Runs for several workers: more parts, so that some are open when someone dies."""
 
 
@@ -228,7 +248,13 @@ class Head:
 
     def start(self):
         ray = Path(sys.executable).with_name("ray")
-        options = ["--num-cpus=2", "--port", str(self.port), "--include-dashboard=false", "--disable-usage-stats"]
+        options = [
+            "--num-cpus=2",
+            "--port",
+            str(self.port),
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+        ]
         command = [ray if ray.exists() else "ray", "start", "--head", "--block", *options]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -269,7 +295,10 @@ def prepare(name, at, case):
 
 def engines(options, head):
     address = f"127.0.0.1:{head.port}" if head else None
-    made = {"local": lambda: idl.Local(workers=2), "ray": lambda: idl.Ray(workers=2, address=address)}
+    made = {
+        "local": lambda: idl.Local(workers=2),
+        "ray": lambda: idl.Ray(workers=2, address=address),
+    }
     return made.get(options.engine)
 
 
@@ -310,7 +339,10 @@ def row_of(trial, folder, points, head):
     ended = forked(trial.killed, folder, point, head.kill if trial.dies == "head" else die)
     if trial.dies == "head":
         head.restart()
-    return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
+    return {
+        "killed": ended is None or "error" in ended,
+        **(forked(trial.resumed, folder) or {"error": "killed"}),
+    }
 
 
 def undisturbed(trial):
@@ -327,10 +359,15 @@ def undisturbed(trial):
 
 def drawn_points(drawn, happened, options):
     """Points at which someone dies."""
-    places = {what: [at for at, one in enumerate(happened) if one == what] for what in ("handed out", "change")}
+    places = {
+        what: [at for at, one in enumerate(happened) if one == what]
+        for what in ("handed out", "change")
+    }
     wanted = options.points // 2 if options.dies == "driver" else options.points
     first = drawn.sample(places["handed out"], min(len(places["handed out"]), wanted))
-    more = 0 if options.dies != "driver" else min(len(places["change"]), options.points - len(first))
+    more = (
+        0 if options.dies != "driver" else min(len(places["change"]), options.points - len(first))
+    )
     return sorted(first + drawn.sample(places["change"], more))
 
 
@@ -359,7 +396,16 @@ def main():
             row = row_of(trial, at / f"run{run}", points[run::runs], head)
             rows.append({"points": points[run::runs], **row})
             print(rows[-1], file=sys.stderr, flush=True)
-    print(json.dumps({"study": options.study, "happened": len(happened), "parts": trial.parts, "points": rows}))
+    print(
+        json.dumps(
+            {
+                "study": options.study,
+                "happened": len(happened),
+                "parts": trial.parts,
+                "points": rows,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -54,5 +54,6 @@ class AloneStudy(ToyStudy):
 
 
 failing, deadly, fatal, slow, alone = (
-    study_function(one, "toy") for one in (FailingStudy, DeadlyStudy, FatalStudy, SlowStudy, AloneStudy)
+    study_function(one, "toy")
+    for one in (FailingStudy, DeadlyStudy, FatalStudy, SlowStudy, AloneStudy)
 )

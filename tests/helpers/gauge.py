@@ -75,7 +75,9 @@ class KeyGroup:
         A change W_Q → Gᵀ W_Q, W_K → G⁻¹ W_K changes no logit if G commutes with every R_i: an invertible matrix of the
         plain coordinates and a complex one of the pairs of each frequency. A constant may be added to plain keys.
         """
-        return self.plain**2 + 2 * sum(count**2 for count in self.turned) + self.plain * self.key_bias
+        return (
+            self.plain**2 + 2 * sum(count**2 for count in self.turned) + self.plain * self.key_bias
+        )
 
     @cached_property
     def weights_rank(self) -> int:
@@ -90,7 +92,9 @@ class KeyGroup:
     @cached_property
     def kernel(self) -> int:
         """Dimension of the changes that change no output of a head on this text, to first order."""
-        return self.parameters - nested_rank(self._reached, [self.heads * rank for _, rank in self._rows])
+        return self.parameters - nested_rank(
+            self._reached, [self.heads * rank for _, rank in self._rows]
+        )
 
     @property
     def dimension(self) -> int:
@@ -104,7 +108,9 @@ class KeyGroup:
     @cached_property
     def _reached(self) -> list[int]:
         """In how many directions the weights of the first t rows of every head can move, t from 0."""
-        return [self._reach([count for count, _ in self._rows[:t]]) for t in range(len(self._rows) + 1)]
+        return [
+            self._reach([count for count, _ in self._rows[:t]]) for t in range(len(self._rows) + 1)
+        ]
 
     def _reach(self, counts: Sequence[int]) -> int:
         # A row of logits is a linear map of the keys' inputs, and of these once more for each frequency.
@@ -116,7 +122,10 @@ class KeyGroup:
         if counts and self.heads * len(counts) >= self.d_k < counts[-1]:
             reached = min(reached, self._linear - self._undone(len(counts), counts[-1]))
         # A constant in the whole table changes no weight.
-        return min(self.heads * sum(count - 1 for count in counts), reached + self.heads * max(0, self.table - 1))
+        return min(
+            self.heads * sum(count - 1 for count in counts),
+            reached + self.heads * max(0, self.table - 1),
+        )
 
     def _undone(self, queries: int, keys: int) -> int:
         """Return the gauge on a text of so many queries and keys without a mask.
@@ -135,7 +144,13 @@ class KeyGroup:
 
 
 def latent_gauge(
-    heads: int, plain: int, turned: Sequence[int], *, shared: bool = True, queries: int = 0, rank: int | None = None
+    heads: int,
+    plain: int,
+    turned: Sequence[int],
+    *,
+    shared: bool = True,
+    queries: int = 0,
+    rank: int | None = None,
 ) -> int:
     """Return the dimension of the gauge of heads with latent keys (DeepSeek-AI 2024) on long texts.
 
@@ -168,4 +183,8 @@ def normed_gauge(heads: int, plain: int, turned: Sequence[int], *, unit_gain: bo
         >>> normed_gauge(2, 0, (1, 1), unit_gain=True), normed_gauge(2, 0, (1, 1), unit_gain=False)
         (5, 3)
     """
-    return heads + 1 + (plain * (plain - 1) // 2 + sum(count**2 for count in turned) if unit_gain else 0)
+    return (
+        heads
+        + 1
+        + (plain * (plain - 1) // 2 + sum(count**2 for count in turned) if unit_gain else 0)
+    )

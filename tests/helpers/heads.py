@@ -67,7 +67,14 @@ def real_head(model, ids, layer, head):
         torch.nn.functional.linear(hidden, layer_.weight[part], layer_.bias[part])
         for layer_ in (block.self.query, block.self.key, block.self.value)
     )
-    return RealHead(q, k, v, block.output.dense.weight[:, part].T.clone(), hidden, found.attentions[layer][0, head])
+    return RealHead(
+        q,
+        k,
+        v,
+        block.output.dense.weight[:, part].T.clone(),
+        hidden,
+        found.attentions[layer][0, head],
+    )
 
 
 @torch.no_grad()

@@ -16,7 +16,8 @@ def contents(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (".lock", "provenance.json", "manifest.txt", "states.json")
+        if path.is_file()
+        and path.name not in (".lock", "provenance.json", "manifest.txt", "states.json")
     }
 
 

@@ -24,7 +24,8 @@ class TensorLayer(Layer):
         self.heads, self.queries, self.keys = self.weights.shape
         self.projector = self.projected.projector(self.queries, self.visible)
         self.query_types, self.key_types = (
-            torch.ones(self.heads, size, 1, dtype=torch.float64) for size in (self.queries, self.keys)
+            torch.ones(self.heads, size, 1, dtype=torch.float64)
+            for size in (self.queries, self.keys)
         )
         self.structural = torch.zeros(1, self.keys, dtype=torch.bool)
 
@@ -37,9 +38,18 @@ class TensorLayer(Layer):
             weights = self.weights[:, rows]
             norms = (weights.double() @ self.lengths()[..., None])[..., 0].to(weights.dtype)
             outputs = weights.double() @ self.projected.compact
-            yield Block(slice(None), rows, weights, norms, weights @ self.key_types.to(weights.dtype), outputs)
+            yield Block(
+                slice(None),
+                rows,
+                weights,
+                norms,
+                weights @ self.key_types.to(weights.dtype),
+                outputs,
+            )
 
 
-def measured(projected: ProjectedValues, weights: torch.Tensor, visible=None, block: int = 10**9) -> LayerMeasures:
+def measured(
+    projected: ProjectedValues, weights: torch.Tensor, visible=None, block: int = 10**9
+) -> LayerMeasures:
     """Return the measures of heads, given their projected values and weights."""
     return measure_layer(TensorLayer(projected, weights, visible, block))

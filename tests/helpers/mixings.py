@@ -25,12 +25,33 @@ def mixing_of(arrays, tokens, kind="encoder", inputs=None):
     rows, names = [], []
     for text, array in enumerate(arrays):
         for (layer, hidden, position), value in np.ndenumerate(np.asarray(array, dtype=float)):
-            rows.append((text, kind, layer + 1, hidden, position, value, 0.01, 0.02, value, value**2, 1 - value))
+            rows.append(
+                (
+                    text,
+                    kind,
+                    layer + 1,
+                    hidden,
+                    position,
+                    value,
+                    0.01,
+                    0.02,
+                    value,
+                    value**2,
+                    1 - value,
+                )
+            )
         for side, held in (("hidden", tokens), ("input", inputs or tokens)):
-            names += [(text, kind, side, position, token) for position, token in enumerate(held[text])]
+            names += [
+                (text, kind, side, position, token) for position, token in enumerate(held[text])
+            ]
     made = {"table": rows, "token_names": names}
-    tables = {name: pl.DataFrame(held, schema=Mixing.schema[name], orient="row") for name, held in made.items()}
-    return Mixing.of(tables, {**RECORD, "texts": {"count": len(arrays), "sha256": ["00"] * len(arrays)}})
+    tables = {
+        name: pl.DataFrame(held, schema=Mixing.schema[name], orient="row")
+        for name, held in made.items()
+    }
+    return Mixing.of(
+        tables, {**RECORD, "texts": {"count": len(arrays), "sha256": ["00"] * len(arrays)}}
+    )
 
 
 def random_mixing(tokens, layers=3, kind="encoder", inputs=None):
@@ -54,7 +75,9 @@ def tricky_mixing():
         random_mixing(target, kind="decoder")[1],
         random_mixing(target, kind="cross", inputs=source)[1],
     ]
-    table, names = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names"))
+    table, names = (
+        pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names")
+    )
     return replace(parts[0], table=table, token_names=names)
 
 

@@ -16,14 +16,36 @@ _NEO = {
     "vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4,
     "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64,
 }  # fmt: skip
-_FSMT = {key: value for key, value in _SEQ2SEQ.items() if key not in ("vocab_size", "pad_token_id", "bos_token_id")}
-_XLM = {"vocab_size": VOCAB, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}
-_LAYOUT = {"coordinate_size": 6, "shape_size": 4, "max_2d_position_embeddings": 64, "visual_embed": False}
+_FSMT = {
+    key: value
+    for key, value in _SEQ2SEQ.items()
+    if key not in ("vocab_size", "pad_token_id", "bos_token_id")
+}
+_XLM = {
+    "vocab_size": VOCAB,
+    "emb_dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+}
+_LAYOUT = {
+    "coordinate_size": 6,
+    "shape_size": 4,
+    "max_2d_position_embeddings": 64,
+    "visual_embed": False,
+}
 _SQUEEZE = {
     "embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2, "post_attention_groups": 1,
     "intermediate_groups": 2, "output_groups": 2,
 }  # fmt: skip
-_SWIN = {"image_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": [2], "num_heads": [2]}
+_SWIN = {
+    "image_size": 16,
+    "patch_size": 2,
+    "window_size": 4,
+    "embed_dim": 16,
+    "depths": [2],
+    "num_heads": [2],
+}
 _SAM = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16, "patch_size": 2,
     "window_size": 4,
@@ -38,26 +60,34 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "deberta_v2": lambda: hf.DebertaV2Model(hf.DebertaV2Config(**_DEBERTA, position_buckets=8)),
     "flaubert": lambda: hf.FlaubertModel(hf.FlaubertConfig(**_XLM)),
     "funnel": lambda: hf.FunnelBaseModel(
-        hf.FunnelConfig(vocab_size=VOCAB, d_model=32, block_sizes=[2], n_head=4, d_head=8, d_inner=48)
+        hf.FunnelConfig(
+            vocab_size=VOCAB, d_model=32, block_sizes=[2], n_head=4, d_head=8, d_inner=48
+        )
     ),
     "layoutlmv3": lambda: hf.LayoutLMv3Model(hf.LayoutLMv3Config(**_BERT, **_LAYOUT)),
     "luke": lambda: hf.LukeModel(hf.LukeConfig(**_BERT, entity_vocab_size=10, entity_emb_size=8)),
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_BERT)),
     "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_BERT, embedding_size=16)),
     "squeezebert": lambda: hf.SqueezeBertModel(hf.SqueezeBertConfig(**_BERT, **_SQUEEZE)),
-    "xlnet": lambda: hf.XLNetModel(hf.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=48)),
+    "xlnet": lambda: hf.XLNetModel(
+        hf.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=48)
+    ),
     "xlm": lambda: hf.XLMModel(hf.XLMConfig(**_XLM)),
 }
 DECODERS: dict[str, Callable[[], Any]] = {
     "bloom": lambda: hf.BloomForCausalLM(hf.BloomConfig(**_BLOOM)),
     "codegen": lambda: hf.CodeGenForCausalLM(hf.CodeGenConfig(**_GPT2, rotary_dim=4)),
     "falcon": lambda: hf.FalconForCausalLM(hf.FalconConfig(**_SMALL)),
-    "falcon_alibi": lambda: hf.FalconForCausalLM(hf.FalconConfig(**_SMALL, alibi=True, multi_query=False)),
+    "falcon_alibi": lambda: hf.FalconForCausalLM(
+        hf.FalconConfig(**_SMALL, alibi=True, multi_query=False)
+    ),
     "falcon_groups": lambda: hf.FalconForCausalLM(
         hf.FalconConfig(**_SMALL, num_kv_heads=2, new_decoder_architecture=True)
     ),
     "fsmt": lambda: hf.FSMTModel(
-        hf.FSMTConfig(**_FSMT, langs=["en", "de"], src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0)
+        hf.FSMTConfig(
+            **_FSMT, langs=["en", "de"], src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0
+        )
     ),
     "gpt_neo": lambda: hf.GPTNeoForCausalLM(hf.GPTNeoConfig(**_NEO)),
     "gptj": lambda: hf.GPTJForCausalLM(hf.GPTJConfig(**_GPT2, rotary_dim=4)),

@@ -10,12 +10,27 @@ import torch
 from identilens.charts import TokenMap
 
 SCRIPT = "<script>alert(1)</script>"
-TOKENS = ["[CLS]", SCRIPT, "</script>", "<!--", "\u2028", "&amp;", "水", "", "\n", "\u202egnp", "harbour", "[SEP]"]
+TOKENS = [
+    "[CLS]",
+    SCRIPT,
+    "</script>",
+    "<!--",
+    "\u2028",
+    "&amp;",
+    "水",
+    "",
+    "\n",
+    "\u202egnp",
+    "harbour",
+    "[SEP]",
+]
 
 
 def heads(kinds=("encoder", "decoder"), layers=3, count=4):
     """Return a made-up number for every head."""
-    rows = [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(count)]
+    rows = [
+        (kind, layer, head) for kind in kinds for layer in range(layers) for head in range(count)
+    ]
     values = [(7 * place % 11) / 11 for place in range(len(rows))]
     frame = pl.DataFrame(rows, schema=["kind", "layer", "head"], orient="row")
     return frame.with_columns(pl.Series("share", values), signed=0.5 - pl.Series("share", values))

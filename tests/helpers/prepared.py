@@ -49,12 +49,18 @@ def _llava() -> Any:
     vision, text = hf.CLIPVisionConfig(**_VIT), hf.LlamaConfig(**_LLAMA)
     config = hf.LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
     tokens = torch.tensor([[7, 8, *[IMAGE] * 9, 9, 10]])
-    return hf.LlavaForConditionalGeneration(config), {"input_ids": tokens, "pixel_values": _drawn(1, 3, 12, 12)}
+    return hf.LlavaForConditionalGeneration(config), {
+        "input_ids": tokens,
+        "pixel_values": _drawn(1, 3, 12, 12),
+    }
 
 
 def _idefics3() -> Any:
     config = hf.Idefics3Config(
-        vision_config=dict(_VIT), text_config=hf.LlamaConfig(**_LLAMA), image_token_id=IMAGE, scale_factor=3
+        vision_config=dict(_VIT),
+        text_config=hf.LlamaConfig(**_LLAMA),
+        image_token_id=IMAGE,
+        scale_factor=3,
     )
     batch = {
         "input_ids": torch.tensor([[7, 8, 9, IMAGE, 10, 11]]), "pixel_values": _drawn(1, 1, 3, 12, 12),

@@ -50,15 +50,20 @@ def rates_of(experiment, rows, **settings):
             table.append({**full, "rate": full["rate"] + 0.02 * fold})
     record = {**RECORD, "settings": {**RECORD["settings"], **settings}}
     columns = TokenIdentifiability.schema["table"]
-    return TokenIdentifiability.of({"table": pl.DataFrame(table, schema=pl.Schema(columns))}, record)
+    return TokenIdentifiability.of(
+        {"table": pl.DataFrame(table, schema=pl.Schema(columns))}, record
+    )
 
 
 def same_layer():
     """Three layers, a naive and a trained probe."""
     trained = {"learning_rate": 0.001, "epochs": 30, "converged": True, "validation_loss": 0.3}
-    rows = [{"probe": "naive", "layer_trained": layer, "rate": 0.9 - 0.2 * layer} for layer in (1, 2, 3)]
+    rows = [
+        {"probe": "naive", "layer_trained": layer, "rate": 0.9 - 0.2 * layer} for layer in (1, 2, 3)
+    ]
     rows += [
-        {"layer_trained": layer, "rate": 0.95 - 0.05 * layer, "train_rate": 0.97, **trained} for layer in (1, 2, 3)
+        {"layer_trained": layer, "rate": 0.95 - 0.05 * layer, "train_rate": 0.97, **trained}
+        for layer in (1, 2, 3)
     ]
     return rates_of("same-layer", rows)
 
@@ -68,7 +73,10 @@ def across_layers():
     rates = [(trained, tested) for trained in (1, 2, 3) for tested in (1, 2, 3)]
     return rates_of(
         "across-layers",
-        [{"layer_trained": one, "layer_tested": other, "rate": 0.9 - 0.1 * abs(one - other)} for one, other in rates],
+        [
+            {"layer_trained": one, "layer_tested": other, "rate": 0.9 - 0.1 * abs(one - other)}
+            for one, other in rates
+        ],
     )
 
 
@@ -77,7 +85,11 @@ def neighbours():
     return rates_of(
         "neighbours",
         [
-            {"layer_trained": layer, "offset": offset, "rate": 0.5 / abs(offset) - (0.1 if offset < 0 else 0.0)}
+            {
+                "layer_trained": layer,
+                "offset": offset,
+                "rate": 0.5 / abs(offset) - (0.1 if offset < 0 else 0.0),
+            }
             for layer in (1, 2)
             for offset in (-2, -1, 1, 2)
         ],
@@ -87,7 +99,8 @@ def neighbours():
 def shares():
     """Half of the training sentences, and all."""
     return rates_of(
-        "data-share", [{"layer_trained": 5, "share": share, "rate": 0.4 + 0.2 * share} for share in (0.5, 1)]
+        "data-share",
+        [{"layer_trained": 5, "share": share, "rate": 0.4 + 0.2 * share} for share in (0.5, 1)],
     )
 
 
@@ -104,4 +117,6 @@ def two_checkpoints():
         for name, rate in (("model", 0.9), ("compared", 0.7))
         for layer in (1, 2)
     ]
-    return rates_of("layer-to-layer", rows, compared={"name": f"tuned {SCRIPT}", "sha256": "cd" * 32})
+    return rates_of(
+        "layer-to-layer", rows, compared={"name": f"tuned {SCRIPT}", "sha256": "cd" * 32}
+    )

@@ -59,7 +59,9 @@ class Toy(Result):
 
     def summary(self) -> Finding:
         total = self.table["square"].sum()
-        return Finding(f"The squares add up to {total:g}.", {"total": total}, ((f"{total:g}", "in all"),))
+        return Finding(
+            f"The squares add up to {total:g}.", {"total": total}, ((f"{total:g}", "in all"),)
+        )
 
     def charts(self) -> dict[str, AnyChart]:
         return {"squares": lines(self.table, "number", "square", title="Squares")}
@@ -96,8 +98,12 @@ class ToyStudy(Study[ToySettings, Toy]):
         self.tell(f"number {self.numbers[part]}")
         number = self.numbers[part]
         tables = {
-            "table": table_of(Toy.schema["table"], [{"number": number, "square": float(number) ** 2}]),
-            "notes": table_of(Toy.schema["notes"], [{"word": word} for word in self.settings.words]),
+            "table": table_of(
+                Toy.schema["table"], [{"number": number, "square": float(number) ** 2}]
+            ),
+            "notes": table_of(
+                Toy.schema["notes"], [{"word": word} for word in self.settings.words]
+            ),
         }
         matrices = {f"text{part}.layer0.head0.encoder.raw": torch.full((2, 2), float(number))}
         return Output(tables, matrices, {part: {"encoder": ["a", "b"]}})

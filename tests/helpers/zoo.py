@@ -53,7 +53,12 @@ _SEQ2SEQ = {
 
 def _gpt_oss() -> Any:
     config = hf.GptOssConfig(
-        **_LLAMA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4, rope_parameters=None
+        **_LLAMA,
+        head_dim=8,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        sliding_window=4,
+        rope_parameters=None,
     )
     return hf.GptOssForCausalLM(config)
 
@@ -70,7 +75,12 @@ def _deepseek_v32() -> Any:
     return hf.DeepseekV32ForCausalLM(config)
 
 
-_GEMMA = {**_LLAMA, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+_GEMMA = {
+    **_LLAMA,
+    "head_dim": 8,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 _OPT = {
     **_COMMON,
     "hidden_size": 32,
@@ -93,7 +103,14 @@ _DISTIL = {
     "n_heads": 4,
     "max_position_embeddings": 128,
 }
-_GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1}
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "bos_token_id": 1,
+}
 _T5 = {
     "vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0, "pad_token_id": 0,
@@ -121,8 +138,12 @@ _DYCK = {
 
 BUILDERS: dict[str, Callable[[], Any]] = {
     "dyck": lambda: DyckForCausalLM(DyckConfig(**_DYCK)),
-    "identifiable_con": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="concat")),
-    "identifiable_add": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="add")),
+    "identifiable_con": lambda: IdentifiableEncoderModel(
+        IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="concat")
+    ),
+    "identifiable_add": lambda: IdentifiableEncoderModel(
+        IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="add")
+    ),
     "bert": lambda: hf.BertModel(hf.BertConfig(**_BERT)),
     "bert_decoder": lambda: hf.BertLMHeadModel(hf.BertConfig(**_BERT, is_decoder=True)),
     "roberta": lambda: hf.RobertaModel(hf.RobertaConfig(**_BERT, pad_token_id=1)),
@@ -132,7 +153,9 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "modernbert": lambda: hf.ModernBertModel(hf.ModernBertConfig(**_MODERN)),
     "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**_GPT2)),
     "gpt_neox": lambda: hf.GPTNeoXForCausalLM(
-        hf.GPTNeoXConfig(**{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"})
+        hf.GPTNeoXConfig(
+            **{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"}
+        )
     ),
     "opt": lambda: hf.OPTForCausalLM(hf.OPTConfig(**_OPT)),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA)),
@@ -150,14 +173,18 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**_WHISPER)),
     "vit": lambda: hf.ViTModel(hf.ViTConfig(**_VIT)),
     "clip": lambda: hf.CLIPTextModel(
-        hf.CLIPTextConfig(**{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"})
+        hf.CLIPTextConfig(
+            **{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"}
+        )
     ),
 }
 
 MORE: dict[str, Callable[[], Any]] = {
     "deepseek_v32": _deepseek_v32,
     "gemma4": lambda: hf.Gemma4ForCausalLM(
-        hf.Gemma4TextConfig(**_GEMMA, global_head_dim=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0)
+        hf.Gemma4TextConfig(
+            **_GEMMA, global_head_dim=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0
+        )
     ),
     "nllb_moe": lambda: hf.NllbMoeModel(
         hf.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=0, decoder_sparse_step=0)
@@ -188,7 +215,9 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
     "lfm2": lambda: hf.Lfm2ForCausalLM(
         hf.Lfm2Config(**_HYBRID, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8)
     ),
-    "granitemoehybrid": lambda: hf.GraniteMoeHybridForCausalLM(hf.GraniteMoeHybridConfig(**_HYBRID, **_GRANITE)),
+    "granitemoehybrid": lambda: hf.GraniteMoeHybridForCausalLM(
+        hf.GraniteMoeHybridConfig(**_HYBRID, **_GRANITE)
+    ),
     "zamba": lambda: hf.ZambaForCausalLM(hf.ZambaConfig(**(_HYBRID | _ZAMBA))),
 }
 """Models of four layers, of which 1 and 3 hold attention."""
@@ -214,7 +243,9 @@ def granite_swa() -> Any:
 def swin() -> Any:
     """Its attention batch holds windows: 4 an image."""
     torch.manual_seed(0)
-    config = hf.SwinConfig(image_size=16, patch_size=2, window_size=4, embed_dim=16, depths=[1], num_heads=[2])
+    config = hf.SwinConfig(
+        image_size=16, patch_size=2, window_size=4, embed_dim=16, depths=[1], num_heads=[2]
+    )
     return _random(hf.SwinModel(config))
 
 
@@ -237,7 +268,10 @@ def example(family: str, seed: int = 0) -> Any:
         return {"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)}
     if family == "whisper":
         features = torch.randn(2, 8, 24, generator=generator)
-        return {"input_features": features, "decoder_input_ids": torch.tensor([ids(7, seed), ids(7, seed + 1)])}
+        return {
+            "input_features": features,
+            "decoder_input_ids": torch.tensor([ids(7, seed), ids(7, seed + 1)]),
+        }
     return [ids(9, seed), ids(6, seed + 1), ids(13, seed + 2)]
 
 

@@ -23,7 +23,11 @@ def example(n, d_v, repeated, dtype):
 def without_even(sums):
     """Return Σ a, ‖a‖², ‖P a‖² from sums of what remains when the even share m is subtracted."""
     even, total, effective = sums.even, sums.raw + 1, sums.effective + 1
-    return total, sums.raw_square + 2 * even * total - even, sums.effective_square + 2 * even * effective - even
+    return (
+        total,
+        sums.raw_square + 2 * even * total - even,
+        sums.effective_square + 2 * even * effective - even,
+    )
 
 
 def in_blocks(projected, weights, types, size, narrow=False):
@@ -43,7 +47,9 @@ def in_blocks(projected, weights, types, size, narrow=False):
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float64, 1e-9), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("size", [5, 64, 300])
-@pytest.mark.parametrize(("n", "d_v", "repeated"), [(300, 8, 0), (300, 8, 3), (150, 32, 9), (40, 33, 2), (20, 33, 1)])
+@pytest.mark.parametrize(
+    ("n", "d_v", "repeated"), [(300, 8, 0), (300, 8, 3), (150, 32, 9), (40, 33, 2), (20, 33, 1)]
+)
 def test_sums_of_blocks_are_those_of_effective_attention(n, d_v, repeated, size, dtype, accuracy):
     projected, weights, types = example(n, d_v, repeated, dtype)
     projector, exact = projected.projector(n, "causal"), weights.double()
@@ -52,11 +58,19 @@ def test_sums_of_blocks_are_those_of_effective_attention(n, d_v, repeated, size,
     outside = (ones - projector.effective(slice(None), ones)).square().sum(-1)
     for narrow in (False, True):
         found, places, output = in_blocks(projected, weights, types, size, narrow)
-        expected = exact.sum(-1), exact.square().sum(-1), effective.square().sum(-1), effective @ types, outside
+        expected = (
+            exact.sum(-1),
+            exact.square().sum(-1),
+            effective.square().sum(-1),
+            effective @ types,
+            outside,
+        )
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=accuracy, rtol=accuracy)
         assert places == sampled_rows(slice(0, n))
-        torch.testing.assert_close(output, (effective @ projected.compact)[:, places], atol=2e-6, rtol=2e-6)
+        torch.testing.assert_close(
+            output, (effective @ projected.compact)[:, places], atol=2e-6, rtol=2e-6
+        )
 
 
 def test_rows_far_into_a_text_are_checked_less_often():

@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from identilens.linalg.factor import certified_full_rank, certified_rank, inverse_cholesky, least_share
+from identilens.linalg.factor import (
+    certified_full_rank,
+    certified_rank,
+    inverse_cholesky,
+    least_share,
+)
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
@@ -14,12 +19,17 @@ def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, sh
     gram[2, 2] = share * least * 1.5
     assert bool(certified_full_rank(gram, tolerance)) == certified
     assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
-    assert not certified_full_rank(gram, tolerance, growth=10.0), "a larger trace makes the limit larger"
+    assert not certified_full_rank(gram, tolerance, growth=10.0), (
+        "a larger trace makes the limit larger"
+    )
 
 
 def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values():
     generator = torch.Generator().manual_seed(0)
-    left, right = (torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0] for _ in range(2))
+    left, right = (
+        torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0]
+        for _ in range(2)
+    )
     for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
         sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
         sigma[0] = small

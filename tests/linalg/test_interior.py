@@ -13,7 +13,9 @@ from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
 
 
 def test_line_by_hand():
-    costs = torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64)
+    costs = torch.tensor(
+        [[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64
+    )
     optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
     assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
     assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-12)
@@ -22,7 +24,10 @@ def test_line_by_hand():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 12), sharpness=st.sampled_from([0.5, 4.0, 15.0])
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 40),
+    d=st.integers(1, 12),
+    sharpness=st.sampled_from([0.5, 4.0, 15.0]),
 )
 @example(seed=0, n=9, d=8, sharpness=4.0)  # one point is all there is
 @example(seed=1, n=40, d=3, sharpness=15.0)  # rows that are nearly one-hot
@@ -31,14 +36,18 @@ def test_equal_to_a_simplex_method_one_by_one(seed, n, d, sharpness):
     kept = kept_basis(T)
     generator = torch.Generator().manual_seed(seed + 1)
     drawn = torch.randn(3, n, generator=generator, dtype=torch.float64)
-    costs = torch.cat([torch.eye(n, dtype=torch.float64), -torch.eye(n, dtype=torch.float64), drawn])
+    costs = torch.cat(
+        [torch.eye(n, dtype=torch.float64), -torch.eye(n, dtype=torch.float64), drawn]
+    )
     rows = row.expand(len(costs), n)
     optima = SharedPrograms(kept).minimise(costs, rows)
     programs = RowPrograms(row, kept)
     reference = torch.tensor([programs.minimise(cost).value for cost in costs], dtype=torch.float64)
     torch.testing.assert_close(optima.values, reference, atol=2 * ACCEPTED_ERROR, rtol=1e-8)
     assert (optima.bounds <= optima.values).all()
-    assert ((optima.values - optima.bounds) <= ACCEPTED_ERROR * costs.abs().amax(1).clamp_min(1.0)).all()
+    assert (
+        (optima.values - optima.bounds) <= ACCEPTED_ERROR * costs.abs().amax(1).clamp_min(1.0)
+    ).all()
     assert (optima.points >= 0).all()
     assert ((optima.points - rows) @ kept).abs().max() <= ACCEPTED_ERROR
     # The multipliers prove the bounds by themselves.
@@ -69,7 +78,9 @@ def test_parts_change_nothing(monkeypatch):
 def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
     row, T = random_row(0, 12, 4, 2.0)
     kept = kept_basis(T)
-    expected = SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    expected = (
+        SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    )
     monkeypatch.setattr(interior, "_STEPS", 1)
     asked = []
 
@@ -79,7 +90,9 @@ def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
             return super().minimise(cost)
 
     monkeypatch.setattr(interior, "RowPrograms", Counted)
-    found = SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    found = (
+        SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    )
     assert asked
     torch.testing.assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
 

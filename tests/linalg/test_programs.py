@@ -13,10 +13,13 @@ from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms, least_norm
 
 
 @pytest.mark.parametrize(
-    ("cost", "least"), [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)]
+    ("cost", "least"),
+    [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)],
 )
 def test_line_by_hand(cost, least):
-    optimum = RowPrograms(LINE_ROW, kept_basis(LINE)).minimise(torch.tensor(cost, dtype=torch.float64))
+    optimum = RowPrograms(LINE_ROW, kept_basis(LINE)).minimise(
+        torch.tensor(cost, dtype=torch.float64)
+    )
     assert optimum.value == pytest.approx(least, abs=1e-12)
     assert optimum.bound <= optimum.value
 
@@ -31,7 +34,10 @@ def test_values_that_say_nothing_leave_the_whole_simplex():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 30), d=st.integers(1, 12), sharpness=st.sampled_from([0.5, 2.0, 8.0])
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 30),
+    d=st.integers(1, 12),
+    sharpness=st.sampled_from([0.5, 2.0, 8.0]),
 )
 def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
     row, T = random_row(seed, n, min(d, n - 1), sharpness)
@@ -41,7 +47,9 @@ def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
     for _ in range(5):
         cost = torch.randn(n, generator=generator, dtype=torch.float64)
         optimum = programs.minimise(cost)
-        reference = linprog(cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy(), method="highs")
+        reference = linprog(
+            cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy(), method="highs"
+        )
         assert optimum.value == pytest.approx(reference.fun, abs=1e-6)
         assert optimum.bound <= float(cost @ row) + 1e-12
         assert optimum.value - optimum.bound <= ACCEPTED_ERROR * max(1.0, float(cost.abs().max()))
@@ -52,7 +60,9 @@ def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
 
 def test_infeasible_numbers_are_reported():
     with pytest.raises(NumericalError, match="HiGHS gave the status 'Infeasible'"):
-        RowPrograms(torch.tensor([-1.0, 0.0, 0.0]).double(), kept_basis(LINE)).minimise(torch.ones(3).double())
+        RowPrograms(torch.tensor([-1.0, 0.0, 0.0]).double(), kept_basis(LINE)).minimise(
+            torch.ones(3).double()
+        )
 
 
 def test_unbounded_numbers_are_reported():
@@ -69,9 +79,21 @@ def test_nan_is_refused_with_the_sizes():
 @pytest.mark.parametrize(
     ("T", "row", "least"),
     [
-        (LINE, LINE_ROW, [1 / 3, 1 / 3, 1 / 3]),  # the uniform distribution is among the alternatives
-        ([0.0, 1.0, 10.0], [0.9, 0.1, 0.0], [0.9, 0.1, 0.0]),  # (0.9 + 9t, 0.1 − 10t, t): the edge t = 0
-        ([0.0, 1.0, 3.0], [0.5, 0.5, 0.0], [0.5 + 1 / 14, 0.5 - 3 / 28, 1 / 28]),  # (0.5 + 2t, 0.5 − 3t, t): t = 1/28
+        (
+            LINE,
+            LINE_ROW,
+            [1 / 3, 1 / 3, 1 / 3],
+        ),  # the uniform distribution is among the alternatives
+        (
+            [0.0, 1.0, 10.0],
+            [0.9, 0.1, 0.0],
+            [0.9, 0.1, 0.0],
+        ),  # (0.9 + 9t, 0.1 − 10t, t): the edge t = 0
+        (
+            [0.0, 1.0, 3.0],
+            [0.5, 0.5, 0.0],
+            [0.5 + 1 / 14, 0.5 - 3 / 28, 1 / 28],
+        ),  # (0.5 + 2t, 0.5 − 3t, t): t = 1/28
     ],
 )
 def test_least_norm_by_hand(T, row, least):

@@ -60,12 +60,25 @@ def test_one_rule_for_the_rank_with_ones(share, offset):
     T = orthonormal(n, d_v, seeded(4)) + offset * torch.outer(within, within[:d_v])
     T = T - torch.outer(normal, normal @ T)
     found = ProjectedValues.of(T)
-    expected = n - 1 - int((torch.linalg.svdvals(T - T.mean(0)) > found.tolerance * torch.linalg.norm(T, 2)).sum())
+    expected = (
+        n
+        - 1
+        - int(
+            (torch.linalg.svdvals(T - T.mean(0)) > found.tolerance * torch.linalg.norm(T, 2)).sum()
+        )
+    )
     assert expected == 1 or share > found.tolerance
     assert int(found.rank) == d_v
-    assert int(found.simplex_nullity) == n - int(found.simplex_span.rank) == found.simplex_space().nullity == expected
+    assert (
+        int(found.simplex_nullity)
+        == n - int(found.simplex_span.rank)
+        == found.simplex_space().nullity
+        == expected
+    )
     assert int(numerical_rank(T).simplex_nullity) == expected
-    assert int(measured(found.flat, torch.full((1, 1, n), 1 / n).double()).simplex_nullity) == expected
+    assert (
+        int(measured(found.flat, torch.full((1, 1, n), 1 / n).double()).simplex_nullity) == expected
+    )
     kept = found.simplex_space().kept
     assert (kept @ (kept.mT @ ones) - ones).abs().max() < 1e-14, "sums are kept exactly"
 
@@ -77,7 +90,9 @@ def test_one_tolerance_for_any_number_of_keys():
     assert found.tolerance_of(7) == 20 * FLOAT32_EPS
     coarse = ProjectedValues.of(values, projection, tolerance=0.3)
     assert coarse.tolerance == coarse.restricted(torch.arange(30) < 7).tolerance == 0.3
-    assert int(coarse.rank) == int(coarse.factor.rank) == 4, "5, 4, 3, 2 lie above 0.3 · 5, and 1 does not"
+    assert int(coarse.rank) == int(coarse.factor.rank) == 4, (
+        "5, 4, 3, 2 lie above 0.3 · 5, and 1 does not"
+    )
 
 
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (40, 5), (80, 8), (6, 6)])
@@ -85,8 +100,18 @@ def test_one_tolerance_for_any_number_of_keys():
 def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     values, projection, T = made(n, rank=rank)
     visible = visibilities(n)[name]
-    mask = torch.ones(n, n, dtype=torch.bool) if visible is None else causal(n) if name == "causal" else visible
-    weights = torch.randn(n, n, generator=seeded(1), dtype=torch.float64).masked_fill(~mask, -torch.inf).softmax(-1)
+    mask = (
+        torch.ones(n, n, dtype=torch.bool)
+        if visible is None
+        else causal(n)
+        if name == "causal"
+        else visible
+    )
+    weights = (
+        torch.randn(n, n, generator=seeded(1), dtype=torch.float64)
+        .masked_fill(~mask, -torch.inf)
+        .softmax(-1)
+    )
     found = ProjectedValues.of(values, projection)
     expected = effective_svd(weights, T, mask)
     torch.testing.assert_close(found.effective(weights, visible), expected, atol=1e-8, rtol=0)
@@ -118,19 +143,27 @@ def test_the_factor_from_values_is_that_of_the_projected_values():
         inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
         assert kept.rank.tolist() == plain.factor.rank.tolist() == rank.tolist()
         torch.testing.assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
-        torch.testing.assert_close(kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0)
-        assert head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
+        torch.testing.assert_close(
+            kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0
+        )
+        assert (
+            head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
+        )
 
 
 def test_heads_side_by_side_equal_each_alone():
     heads = [made(seed=seed) for seed in range(3)]
-    values, projection, _ = (torch.stack(parts).reshape(1, 3, *parts[0].shape) for parts in zip(*heads, strict=True))
+    values, projection, _ = (
+        torch.stack(parts).reshape(1, 3, *parts[0].shape) for parts in zip(*heads, strict=True)
+    )
     weights = torch.rand(1, 3, 30, 30, generator=seeded(0), dtype=torch.float64)
     found = ProjectedValues.of(values, projection)
     assert found.rank.tolist() == [[5, 5, 5]]
     for head, (one, block, _) in enumerate(heads):
         alone = ProjectedValues.of(one, block).effective(weights[0, head], "causal")
-        torch.testing.assert_close(found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0)
+        torch.testing.assert_close(
+            found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0
+        )
 
 
 def test_rows_that_see_the_same_keys_share_a_space():
@@ -159,6 +192,10 @@ def test_refusals():
     with pytest.raises(InputError, match="leave it out"):
         ProjectedValues.of(values[:0], projection)
     with pytest.raises(NumericalError, match="values has 1 NaN"):
-        ProjectedValues.of(values.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(torch.nan).double()))
-    with pytest.raises(InputError, match="mask over 30 keys with at least one visible; got 30 keys, 0 visible"):
+        ProjectedValues.of(
+            values.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(torch.nan).double())
+        )
+    with pytest.raises(
+        InputError, match="mask over 30 keys with at least one visible; got 30 keys, 0 visible"
+    ):
         ProjectedValues.of(values).simplex_space(torch.zeros(30, dtype=torch.bool))

@@ -16,7 +16,10 @@ def off_by(lens, item):
     text = next(lens.capture([item], weights=True))
     modules = [layer.site.projection for layer in text.layers]
     found: list[torch.Tensor] = []
-    hooks = [module.register_forward_hook(lambda module, args, output: found.append(output[0])) for module in modules]
+    hooks = [
+        module.register_forward_hook(lambda module, args, output: found.append(output[0]))
+        for module in modules
+    ]
     lens.run(lens.read([item]))
     for hook in hooks:
         hook.remove()
@@ -37,7 +40,13 @@ def with_adapter(model, config):
 TARGETS = {"llama": ["o_proj", "v_proj"], "gpt2": ["c_proj"], "bert": ["output.dense"]}
 ADAPTERS = {
     "lora": {"kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16},
-    "dora": {"kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16, "use_dora": True},
+    "dora": {
+        "kind": "LoraConfig",
+        "r": 4,
+        "init_lora_weights": False,
+        "lora_alpha": 16,
+        "use_dora": True,
+    },
     "ia3": {"kind": "IA3Config", "init_ia3_weights": False},
     "loha": {"kind": "LoHaConfig", "r": 4, "init_weights": False},
 }
@@ -103,7 +112,9 @@ def test_a_hook_that_changes_the_projection_counts():
     model = build("gpt2")
     lens, item = Lens(model), Lens(model).read([ids(9)])[0]
     plain = lens.sites(item)[0].output_projection
-    with model.transformer.h[0].attn.c_proj.register_forward_hook(lambda module, args, output: output * 3):
+    with model.transformer.h[0].attn.c_proj.register_forward_hook(
+        lambda module, args, output: output * 3
+    ):
         torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
     assert off_by(lens, ids(9)) < 1e-5
 
@@ -114,8 +125,12 @@ def test_a_wrapper_that_bends_its_output_is_refused():
             return torch.relu(self.base(x * 1.5))
 
     model = build("bert")
-    model.encoder.layer[0].attention.output.dense = Bent(model.encoder.layer[0].attention.output.dense)
-    with pytest.raises(UnsupportedModelError, match="changes the attention output before it is projected"):
+    model.encoder.layer[0].attention.output.dense = Bent(
+        model.encoder.layer[0].attention.output.dense
+    )
+    with pytest.raises(
+        UnsupportedModelError, match="changes the attention output before it is projected"
+    ):
         next(Lens(model).capture([ids(9)]))
 
 

@@ -71,8 +71,12 @@ def test_attentions_are_effective_and_outputs_unchanged(family):
             assert len(wanted) == len(layers)
             for one, other, weights, own in zip(wanted, layers, given, raw[name], strict=True):
                 rows, keys = one.shape[-2:]
-                torch.testing.assert_close(one[0], other[index, :, :rows, :keys], atol=2e-5, rtol=1e-3)
-                torch.testing.assert_close(weights[0], own[index, :, :rows, :keys], atol=2e-5, rtol=1e-3)
+                torch.testing.assert_close(
+                    one[0], other[index, :, :rows, :keys], atol=2e-5, rtol=1e-3
+                )
+                torch.testing.assert_close(
+                    weights[0], own[index, :, :rows, :keys], atol=2e-5, rtol=1e-3
+                )
                 assert not other[index, :, :rows, keys:].any()
 
 
@@ -81,7 +85,9 @@ def test_families_that_choose_by_name_are_refused_and_captured_instead(family):
     model = build(family)
     lens = Lens(model)
     before = model.config._attn_implementation
-    with pytest.raises(UnsupportedModelError, match=r"by the implementation's name.*identilens\.attentions"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"by the implementation's name.*identilens\.attentions"
+    ):
         run(model, lens.read(example(family)), EFFECTIVE)
     model.set_attn_implementation(before)
     assert len(idl.attentions(lens, ids(9))) == 2
@@ -107,21 +113,34 @@ def test_padding_on_either_side(family, side):
     assert torch.equal(found["eager"][0], found[EFFECTIVE][0])
     # Learned positions of BERT stand where the batch has them: its short text on the left is another input.
     for row in range(2 if (family, side) != ("bert", "left") else 1):
-        for one, layer in zip(idl.attentions(Lens(model), texts[row]), found[EFFECTIVE].attentions, strict=True):
-            torch.testing.assert_close(one[0], layer[row, :, places[row], places[row]], atol=2e-5, rtol=1e-3)
+        for one, layer in zip(
+            idl.attentions(Lens(model), texts[row]), found[EFFECTIVE].attentions, strict=True
+        ):
+            torch.testing.assert_close(
+                one[0], layer[row, :, places[row], places[row]], atol=2e-5, rtol=1e-3
+            )
     changes = (torch.stack(found[name].attentions) for name in ("eager", EFFECTIVE))
     assert (next(changes) - next(changes)).abs().max() > 1e-3
 
 
 def test_measures_and_signs(bundled):
-    text = "The keeper of the lighthouse wrote down every ship, although none had stopped there for many years." * 3
-    found = {name: idl.attentions(bundled, text, measure=name) for name in ("raw", "effective", "norm")}
+    text = (
+        "The keeper of the lighthouse wrote down every ship, although none had stopped there for many years."
+        * 3
+    )
+    found = {
+        name: idl.attentions(bundled, text, measure=name) for name in ("raw", "effective", "norm")
+    }
     (seen,) = bundled.capture(text, weights=True)
     head = list(seen.heads)[17]
     assert [len(layers) for layers in found.values()] == [6, 6, 6]
-    torch.testing.assert_close(found["effective"][1][0, 5], head.effective.float(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        found["effective"][1][0, 5], head.effective.float(), atol=1e-5, rtol=1e-4
+    )
     for name in ("raw", "norm"):
-        torch.testing.assert_close(found[name][1].sum(-1), torch.ones(1, 12, head.values.shape[0]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            found[name][1].sum(-1), torch.ones(1, 12, head.values.shape[0]), atol=1e-4, rtol=0
+        )
     effective = found["effective"][0]
     assert effective.min() < 0
     assert torch.equal(idl.attentions(bundled, text, signed="abs")[0], effective.abs())
@@ -140,7 +159,12 @@ def test_certain_weights_lie_below_the_weights():
 @pytest.mark.parametrize(
     ("family", "text", "options", "message"),
     [
-        ("bert", [ids(5)], {"measure": "mean"}, "expected measure to be one of raw, effective, norm, certain_lo"),
+        (
+            "bert",
+            [ids(5)],
+            {"measure": "mean"},
+            "expected measure to be one of raw, effective, norm, certain_lo",
+        ),
         ("bert", [ids(5)], {"signed": "square"}, "expected signed to be one of keep, abs, clip"),
         ("bert", [ids(5), ids(6)], {}, "got 2 texts"),
         ("t5", [ids(5)], {}, "encoder, decoder, cross attention; say which with kind"),
@@ -172,7 +196,9 @@ def test_a_capture_of_a_model_that_runs_it_is_that_of_its_own_attention():
     model.set_attn_implementation(EFFECTIVE)
     assert EFFECTIVE in AttentionInterface().valid_keys()
     again = idl.audit(Lens(model), [ids(20)]).table
-    assert again["pearson"].to_list() == pytest.approx(idl.audit(lens, [ids(20)]).table["pearson"].to_list(), abs=1e-5)
+    assert again["pearson"].to_list() == pytest.approx(
+        idl.audit(lens, [ids(20)]).table["pearson"].to_list(), abs=1e-5
+    )
     assert model.config._attn_implementation == EFFECTIVE
 
 

@@ -23,14 +23,21 @@ def decoder():
 
 def test_it_is_a_trained_language_model(decoder):
     assert decoder.name == "bundled-decoder"
-    assert (decoder.model.config.num_attention_heads, decoder.model.config.num_key_value_heads) == (8, 4)
+    assert (decoder.model.config.num_attention_heads, decoder.model.config.num_key_value_heads) == (
+        8,
+        4,
+    )
     assert decoder.dtype == torch.float32
     item = decoder.read(TEXT)[0]
     assert item.tokens["encoder"][0] == "<|begin|>"
-    record = json.loads((idl.bundled_model("decoder") / "training.json").read_text(encoding="utf-8"))
+    record = json.loads(
+        (idl.bundled_model("decoder") / "training.json").read_text(encoding="utf-8")
+    )
     loss = decoder.substitute({}, TEXT).loss
     assert loss == pytest.approx(record["validation_loss"], abs=1.0)
-    shuffled = [item.tensors["input_ids"].tolist()[place] for place in torch.randperm(item.length).tolist()]
+    shuffled = [
+        item.tensors["input_ids"].tolist()[place] for place in torch.randperm(item.length).tolist()
+    ]
     assert decoder.substitute({}, shuffled).loss > loss + 1
 
 
@@ -53,11 +60,17 @@ def test_audit(decoder):
 def test_intervals_and_an_alternative_put_back(decoder):
     last = decoder.read(TEXT)[0].length - 1
     bounds = idl.certify(decoder, TEXT, layers=2, heads=3, queries=(5, last)).table
-    assert ((bounds["lo"] <= bounds["weight"] + 1e-7) & (bounds["weight"] <= bounds["hi"] + 1e-7)).all()
+    assert (
+        (bounds["lo"] <= bounds["weight"] + 1e-7) & (bounds["weight"] <= bounds["hi"] + 1e-7)
+    ).all()
     early = bounds.filter(query=5)
-    assert (early["hi"] - early["lo"]).max() < 1e-6, "six keys and d_v = 32: nothing else gives the output"
+    assert (early["hi"] - early["lo"]).max() < 1e-6, (
+        "six keys and d_v = 32: nothing else gives the output"
+    )
     assert early["weight"][6:].sum() == 0
-    changes = idl.alternatives(decoder, TEXT, layers=2, heads=3, starts=1).table.filter(pl.col("alternative") == "far")
+    changes = idl.alternatives(decoder, TEXT, layers=2, heads=3, starts=1).table.filter(
+        pl.col("alternative") == "far"
+    )
     assert changes["mean_total_variation"][0] > 1e-3
     assert changes["hidden_change"][0] < 1e-4
     assert changes["logits_change"][0] < 1e-4

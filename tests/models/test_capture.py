@@ -69,7 +69,9 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
         assert len(plain) > 2
         for name, tensor in plain.items():
             own = own_positions(items, tensor)
-            torch.testing.assert_close(captured[name][own], tensor[own], atol=5e-5, rtol=1e-4, msg=f"{name} changed")
+            torch.testing.assert_close(
+                captured[name][own], tensor[own], atol=5e-5, rtol=1e-4, msg=f"{name} changed"
+            )
         assert len(blocks) == len(again) == len(collector.layers[0])
         for index, layers in enumerate(collector.layers):
             for layer, block in zip(layers, blocks, strict=True):
@@ -84,7 +86,9 @@ def test_weights_mix_the_values_of_visible_keys_only(family):
     lens = Lens(build(family))
     for text in lens.capture(example(family), weights=True):
         for head in text.heads:
-            torch.testing.assert_close(head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4
+            )
             assert head.visible is None or not head.weights[~head.visible].any()
             sums = head.weights.sum(-1)
             if family == "gpt_oss":
@@ -99,7 +103,10 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
     lens = Lens(build(family))
     texts = [ids(9, 3), ids(5, 4)]
     width = 12
-    batch = {"input_ids": torch.zeros(2, width, dtype=torch.long), "attention_mask": torch.zeros(2, width).long()}
+    batch = {
+        "input_ids": torch.zeros(2, width, dtype=torch.long),
+        "attention_mask": torch.zeros(2, width).long(),
+    }
     for row, text in enumerate(texts):
         where = slice(0, len(text)) if side == "right" else slice(width - len(text), width)
         batch["input_ids"][row, where] = torch.tensor(text)
@@ -165,8 +172,14 @@ def test_restores_implementation_and_training_mode_after_an_error():
     model = build("bert").train()
     model.pooler.eval()
     lens = Lens(model)
-    with pytest.raises(UnsupportedModelError, match="does not run on these inputs: IndexError: index out of range"):
-        list(lens.capture({"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}))
+    with pytest.raises(
+        UnsupportedModelError, match="does not run on these inputs: IndexError: index out of range"
+    ):
+        list(
+            lens.capture(
+                {"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}
+            )
+        )
     assert model.config._attn_implementation == "sdpa"
     assert model.training
     assert not model.pooler.training
@@ -228,6 +241,14 @@ LEARNT = torch.ones(9, 3, dtype=torch.bool)
 def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
     query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
     call = AttentionCall(
-        0, nn.Identity(), query, key, key, seen[None, None], {}, eager_attention_forward, eager_attention_forward
+        0,
+        nn.Identity(),
+        query,
+        key,
+        key,
+        seen[None, None],
+        {},
+        eager_attention_forward,
+        eager_attention_forward,
     )
     assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind

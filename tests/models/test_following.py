@@ -28,7 +28,9 @@ def reported(lens, item):
 
 
 def ordered(text):
-    return sorted(text.layers, key=lambda layer: ("encoder", "decoder", "cross").index(layer.site.kind))
+    return sorted(
+        text.layers, key=lambda layer: ("encoder", "decoder", "cross").index(layer.site.kind)
+    )
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -69,7 +71,9 @@ def test_falcon_attends_as_its_fused_attention_does(groups):
     (layer,) = next(Lens(hf.FalconModel(config).eval()).capture([ids(7)], weights=True)).layers
     assert len(layer.values) == groups
     keys = layer.keys.repeat_interleave(4 // groups, 0)
-    logits = (layer.queries @ keys.mT * 8**-0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+    logits = (layer.queries @ keys.mT * 8**-0.5).masked_fill(
+        torch.ones(7, 7).triu(1).bool(), -torch.inf
+    )
     torch.testing.assert_close(layer.weights, logits.softmax(-1), atol=5e-6, rtol=0)
 
 
@@ -79,7 +83,9 @@ def test_padding_on_either_side_changes_nothing(family):
     alone = [next(lens.capture([ids(length)], weights=True)) for length in (9, 6)]
     for left in (False, True):
         rows = [[0] * (9 - n) + ids(n) if left else ids(n) + [0] * (9 - n) for n in (9, 6)]
-        mask = torch.tensor([[0] * (9 - n) + [1] * n if left else [1] * n + [0] * (9 - n) for n in (9, 6)])
+        mask = torch.tensor(
+            [[0] * (9 - n) + [1] * n if left else [1] * n + [0] * (9 - n) for n in (9, 6)]
+        )
         batch = {"input_ids": torch.tensor(rows), "attention_mask": mask}
         for one, other in zip(alone, lens.capture(batch, weights=True), strict=True):
             for layer, again in zip(one.layers, other.layers, strict=True):
@@ -108,7 +114,9 @@ def test_windows_stand_as_blocks_in_one_map():
     for model in (swin(), build_own("swinv2")):
         model.set_attn_implementation("eager")
         lens = Lens(model)
-        batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))}
+        batch = {
+            "pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+        }
         with torch.no_grad():
             own = model(**batch, output_attentions=True).attentions[0]
         for text, windows in zip(lens.capture(batch, weights=True), own.chunk(2), strict=True):
@@ -119,7 +127,9 @@ def test_windows_stand_as_blocks_in_one_map():
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
 
 
-@pytest.mark.parametrize(("family", "fixed"), [("mpnet", True), ("bloom", True), ("deberta", False), ("xlnet", False)])
+@pytest.mark.parametrize(
+    ("family", "fixed"), [("mpnet", True), ("bloom", True), ("deberta", False), ("xlnet", False)]
+)
 def test_relative_terms_made_of_queries_are_no_fixed_bias(family, fixed):
     (text,) = Lens(build_own(family)).capture([ids(9)], weights=True)
     assert {head.bias_fixed for head in text.heads} == {fixed}
@@ -141,13 +151,17 @@ def test_studies_run_on_followed_models(family):
     _, tangents = torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
     step = 1e-2
     ahead, behind = hidden(hidden.inputs + step), hidden(hidden.inputs - step)
-    torch.testing.assert_close((ahead[-1] - behind[-1]) / (2 * step), tangents[-1], atol=2e-3, rtol=2e-2)
+    torch.testing.assert_close(
+        (ahead[-1] - behind[-1]) / (2 * step), tangents[-1], atol=2e-3, rtol=2e-2
+    )
 
 
 def test_functions_without_forward_derivative_are_named():
     lens = Lens(build_own("bloom"))
     hidden = HiddenMap(lens, lens.read([ids(6)])[0])
-    with pytest.raises(UnsupportedModelError, match="BloomModel computes with a torch.autograd.Function"):
+    with pytest.raises(
+        UnsupportedModelError, match="BloomModel computes with a torch.autograd.Function"
+    ):
         torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
 
 
@@ -181,10 +195,18 @@ def _joined(weights, values):
 
 CHANGES = {
     "adds a term beyond weights times values": lambda w, v: _joined(w, v) + _joined(w, v.flip(-2)),
-    r"multiplies them by what differs from query to query \(a gate": lambda w, v: _joined(w, v) * torch.rand(1, 9, 32),
-    "puts them beside something else": lambda w, v: torch.cat([_joined(w, v), _joined(w, v)], -1)[..., :32],
-    "does not put the outputs of its heads side by side": lambda w, v: (w @ v).permute(0, 2, 3, 1).flatten(2),
-    "takes a softmax and does not multiply it": lambda w, v: _joined(w * v.mean(-1).softmax(-1)[..., None, :], v),
+    r"multiplies them by what differs from query to query \(a gate": lambda w, v: (
+        _joined(w, v) * torch.rand(1, 9, 32)
+    ),
+    "puts them beside something else": lambda w, v: torch.cat([_joined(w, v), _joined(w, v)], -1)[
+        ..., :32
+    ],
+    "does not put the outputs of its heads side by side": lambda w, v: (
+        (w @ v).permute(0, 2, 3, 1).flatten(2)
+    ),
+    "takes a softmax and does not multiply it": lambda w, v: _joined(
+        w * v.mean(-1).softmax(-1)[..., None, :], v
+    ),
 }
 
 
@@ -208,6 +230,7 @@ def test_layers_that_depend_on_the_length_are_refused():
     model.encoder.layer[0].attention.self = ChangedAttention(32, change)
     next(Lens(model).capture([ids(8)]))
     with pytest.raises(
-        UnsupportedModelError, match="multiplies weights with values 2 times on this input, and 1 times"
+        UnsupportedModelError,
+        match="multiplies weights with values 2 times on this input, and 1 times",
     ):
         next(Lens(model).capture([ids(9)]))

@@ -16,7 +16,9 @@ OTHERS = ("gemma2", "gpt_oss", "t5")
 def calls(family, implementation="sdpa", texts=None, dtype=torch.float32):
     """The attention calls of a model on two texts of different length."""
     model = build(family).to(dtype)
-    model.set_attn_implementation(implementation if model._supports_sdpa and family != "gemma2" else "eager")
+    model.set_attn_implementation(
+        implementation if model._supports_sdpa and family != "gemma2" else "eager"
+    )
     lens, found = Lens(model), []
 
     def note(call):
@@ -30,13 +32,23 @@ def calls(family, implementation="sdpa", texts=None, dtype=torch.float32):
 def compare(call, rows):
     generator = torch.Generator().manual_seed(0)
     size = (call.query.shape[0], call.query.shape[1], call.key.shape[2], 3)
-    columns = torch.randn(size, generator=generator).to(torch.promote_types(call.query.dtype, torch.float32))
-    with patch.object(AttentionCall, "attend", autospec=True, side_effect=AttentionCall.attend) as eager:
-        output, weights, mixed = fused.attend_with(call, rows, columns, fused.Scratch(), causal=False)
+    columns = torch.randn(size, generator=generator).to(
+        torch.promote_types(call.query.dtype, torch.float32)
+    )
+    with patch.object(
+        AttentionCall, "attend", autospec=True, side_effect=AttentionCall.attend
+    ) as eager:
+        output, weights, mixed = fused.attend_with(
+            call, rows, columns, fused.Scratch(), causal=False
+        )
     expected_output, expected = call.attend(rows)
     # Some families compute the softmax of float64 in float32.
     accuracy = 2e-2 if call.query.dtype == torch.bfloat16 else 2e-6
-    for found, other in ((output, expected_output), (weights, expected), (mixed, expected.to(columns.dtype) @ columns)):
+    for found, other in (
+        (output, expected_output),
+        (weights, expected),
+        (mixed, expected.to(columns.dtype) @ columns),
+    ):
         assert found.shape == other.shape
         torch.testing.assert_close(found, other, atol=accuracy, rtol=accuracy)
     own = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 2e-2}[call.query.dtype]
@@ -64,5 +76,7 @@ def test_other_calls_take_the_familys_attention(family):
 
 @torch.no_grad()
 def test_half_precision_and_eager_models_take_the_familys_attention():
-    assert not any(compare(call, slice(None)) for call in calls("llama", texts=[ids(9)], dtype=torch.bfloat16))
+    assert not any(
+        compare(call, slice(None)) for call in calls("llama", texts=[ids(9)], dtype=torch.bfloat16)
+    )
     assert not any(compare(call, slice(None)) for call in calls("bert", "eager", texts=[ids(9)]))

@@ -23,7 +23,9 @@ ROUNDING = {torch.float32: 1e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 def heads_of(family, dtype):
     inputs = example(family)
     if isinstance(inputs, dict):
-        inputs = {name: one.to(dtype) if one.is_floating_point() else one for name, one in inputs.items()}
+        inputs = {
+            name: one.to(dtype) if one.is_floating_point() else one for name, one in inputs.items()
+        }
     lens = idl.Lens(build(family).to(dtype))
     return [head for text in lens.capture(inputs, weights=True) for head in text.heads]
 
@@ -44,7 +46,15 @@ def softmax(head):
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("family", sorted(set(BUILDERS) - {"gpt_oss"}))
 def test_weights_are_the_softmax_of_the_heads_own_queries_and_keys(family, dtype):
-    if dtype != torch.float32 and family not in ("bert", "dyck", "gemma2", "llama", "modernbert", "opt", "t5"):
+    if dtype != torch.float32 and family not in (
+        "bert",
+        "dyck",
+        "gemma2",
+        "llama",
+        "modernbert",
+        "opt",
+        "t5",
+    ):
         pytest.skip("half precision in one family of each kind")
     for head in heads_of(family, dtype):
         assert head.follows_logits
@@ -67,7 +77,9 @@ def test_sinks_and_unknown_soft_caps_are_seen(dtype):
         if dtype == torch.float32:
             assert torch.equal(head.attention, head.weights.double())
         else:
-            with pytest.raises(UnsupportedModelError, match=r"in half precision, and not as .*--dtype float32"):
+            with pytest.raises(
+                UnsupportedModelError, match=r"in half precision, and not as .*--dtype float32"
+            ):
                 _ = head.attention
 
 
@@ -83,7 +95,9 @@ def test_a_small_sink_is_seen_in_half_precision():
 def test_heads_without_weights_say_how_to_get_them():
     head = next(idl.Lens(build("bert")).capture([[5, 6, 7]])).layers[0].head(0)
     for read in (lambda: head.attention, lambda: head.family_weights):
-        with pytest.raises(InputError, match="captured without its weights; capture with weights=True"):
+        with pytest.raises(
+            InputError, match="captured without its weights; capture with weights=True"
+        ):
             read()
 
 
@@ -96,7 +110,9 @@ def half(request, bundled_path):
 def test_logit_ranks_of_a_real_model_are_those_of_its_queries_and_keys(half):
     for head in next(half.capture(TEXT, weights=True)).heads:
         assert int(least_logit_rank(head.attention)) <= head.d_k == 32
-        assert int(least_logit_rank(head.weights.double().clamp_min(1e-30))) > 40, "rounding has full rank"
+        assert int(least_logit_rank(head.weights.double().clamp_min(1e-30))) > 40, (
+            "rounding has full rank"
+        )
     found = idl.lab.logit_ranks(half, TEXT, layers=(0, 5), heads=3, count=3, lengths=(1, 4))
     assert found.table["original_rank"].max() <= 32
 
@@ -125,8 +141,13 @@ def test_every_study_of_heads_runs_in_half_precision(family, dtype):
     found = idl.alternatives(lens, text, heads=1, realisable=True, starts=1, distance=0.02)
     bounds = idl.certify(lens, text, heads=1, queries=20)
     for layer in range(2):
-        expected, name = softmax(captured.layers[layer].head(1)), f"layer{layer}.head1.{found.table['kind'][0]}"
-        torch.testing.assert_close(found.matrices[f"text0.{name}.raw"], expected, atol=1e-12, rtol=0)
+        expected, name = (
+            softmax(captured.layers[layer].head(1)),
+            f"layer{layer}.head1.{found.table['kind'][0]}",
+        )
+        torch.testing.assert_close(
+            found.matrices[f"text0.{name}.raw"], expected, atol=1e-12, rtol=0
+        )
         seen = bounds.table.filter(layer=layer)
         weights = torch.tensor(seen["weight"].to_list(), dtype=torch.float64)
         torch.testing.assert_close(weights, expected[20, seen["key"].to_list()], atol=1e-12, rtol=0)
@@ -147,7 +168,9 @@ def test_sinks_are_refused_however_small(dtype):
 
 
 def test_an_audit_leaves_out_what_half_precision_hides(tmp_path):
-    found = idl.audit(idl.Lens(build("gpt_oss").bfloat16()), {"input_ids": torch.arange(5, 30)[None]})
+    found = idl.audit(
+        idl.Lens(build("gpt_oss").bfloat16()), {"input_ids": torch.arange(5, 30)[None]}
+    )
     hidden = found.table["certain_rows"] == 0
     assert hidden.any(), "where the sinks' mass is no rounding"
     assert (hidden == found.table["certain_mass"].is_null()).all()

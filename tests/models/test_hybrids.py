@@ -20,10 +20,17 @@ def test_layers_keep_their_numbers_and_the_others_are_named(family):
     model.set_attn_implementation("eager")
     lens = Lens(model)
     text = next(lens.capture([ids(9)], weights=True))
-    assert [(layer.site.layer, layer.site.kind) for layer in text.layers] == [(1, "decoder"), (3, "decoder")]
+    assert [(layer.site.layer, layer.site.kind) for layer in text.layers] == [
+        (1, "decoder"),
+        (3, "decoder"),
+    ]
     assert [name.split(" ")[0] for name in lens.other_layers] == ["layers.0", "layers.2"]
     with torch.no_grad():
-        reported = [one for one in model(torch.tensor([ids(9)]), output_attentions=True).attentions if one is not None]
+        reported = [
+            one
+            for one in model(torch.tensor([ids(9)]), output_attentions=True).attentions
+            if one is not None
+        ]
     for layer, own in zip(text.layers, reported[-2:], strict=True):
         torch.testing.assert_close(layer.weights, own[0], atol=5e-5, rtol=0)
 
@@ -33,14 +40,19 @@ def test_an_audit_says_what_it_leaves_out():
     audit = idl.audit(lens, [ids(9), ids(6)], layers=(3,))
     assert audit.table["layer"].unique().to_list() == [3]
     assert audit.provenance["model"]["layers_without_attention"] == list(lens.other_layers)
-    assert "Only attention is audited. 2 of the model's layers have none: layers.0 (JambaMamba" in audit.summary().text
+    assert (
+        "Only attention is audited. 2 of the model's layers have none: layers.0 (JambaMamba"
+        in audit.summary().text
+    )
     with pytest.raises(InputError, match=r"the model has attention in layers 1, 3; got \[0\]"):
         idl.audit(lens, [ids(9)], layers=(0, 3))
     assert "layers_without_attention" not in Lens(build("bert")).facts
 
 
 def test_rollout_through_layers_without_attention_is_refused():
-    with pytest.raises(UnsupportedModelError, match="rollout multiplies the attention of all layers, and layers.0"):
+    with pytest.raises(
+        UnsupportedModelError, match="rollout multiplies the attention of all layers, and layers.0"
+    ):
         idl.mixing(Lens(build("jamba")), [ids(9)])
 
 
@@ -54,7 +66,9 @@ class Convolved(nn.Module):
     def forward(self, hidden_states, *args, **kwargs):
         states = self.layer(hidden_states, *args, **kwargs)
         padded = torch.nn.functional.pad(hidden_states, (0, 0, 1, 1))
-        return states + sum(tap * padded[:, at : at + states.shape[1]] for at, tap in enumerate(self.taps))
+        return states + sum(
+            tap * padded[:, at : at + states.shape[1]] for at, tap in enumerate(self.taps)
+        )
 
 
 def convolved(taps):
@@ -66,12 +80,16 @@ def convolved(taps):
 def shifted():
     """Values that hold a part of the position before."""
     model = build("llama")
-    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda _, args, output: output + output.roll(1, 1))
+    model.model.layers[1].self_attn.v_proj.register_forward_hook(
+        lambda _, args, output: output + output.roll(1, 1)
+    )
     return Lens(model)
 
 
 def falcon_h1():
-    config = hf.FalconH1Config(**_LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4)
+    config = hf.FalconH1Config(
+        **_LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4
+    )
     return Lens(_random(hf.FalconH1ForCausalLM(config)))
 
 
@@ -113,7 +131,10 @@ def test_what_mixes_positions_beside_attention_is_found_by_its_effect(mixer):
         assert "layers_with_other_mixers" not in lens.facts
         return
     assert lens.facts["layers_with_other_mixers"] == list(lens.mixing_layers)
-    with pytest.raises(UnsupportedModelError, match=f"{re.escape(expected[0])}.* mix positions by more than attention"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=f"{re.escape(expected[0])}.* mix positions by more than attention",
+    ):
         text_rollouts(lens, item)
 
 

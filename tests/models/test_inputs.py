@@ -16,13 +16,17 @@ def test_string_list_ids_and_batch_give_the_same(bundled):
     text = "Nobody came to the station."
     token_ids = bundled.tokenizer(text)["input_ids"]
     batch = bundled.tokenizer(
-        [text, "A longer text so that the first one is padded here."], padding=True, return_tensors="pt"
+        [text, "A longer text so that the first one is padded here."],
+        padding=True,
+        return_tensors="pt",
     )
     forms = [text, [text], token_ids, [token_ids], torch.tensor(token_ids), batch]
     first = [next(bundled.capture(form)) for form in forms]
     for captured in first:
         assert captured.tokens["encoder"] == first[0].tokens["encoder"]
-        torch.testing.assert_close(captured.layers[3].head_output, first[0].layers[3].head_output, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            captured.layers[3].head_output, first[0].layers[3].head_output, atol=2e-5, rtol=1e-4
+        )
 
 
 def test_sentence_pairs_carry_segments(bundled):
@@ -50,7 +54,9 @@ def test_pair_is_source_and_target_for_encoder_decoders():
 
 def trained(pre_tokenizer, decoder, text, **options):
     """A tokenizer of one kind that was trained on a text."""
-    model = tokenizers.models.BPE(unk_token=None, byte_fallback="fallback" in options, **options.get("model", {}))
+    model = tokenizers.models.BPE(
+        unk_token=None, byte_fallback="fallback" in options, **options.get("model", {})
+    )
     made = tokenizers.Tokenizer(model)
     made.pre_tokenizer, made.decoder = pre_tokenizer, decoder
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet() if options.get("bytes") else []
@@ -130,7 +136,10 @@ def test_images_and_their_positions():
         ([3.5], "text 0 is a float"),
         ([[5, 99999]], "token ids from 5 to 99999; the model has 0 to 30521"),
         ({"labels": 3}, "a batch needs tensors"),
-        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "has no token ids"),
+        (
+            {"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)},
+            "has no token ids",
+        ),
     ],
 )
 def test_unusable_input(bundled, inputs, message):
@@ -140,7 +149,9 @@ def test_unusable_input(bundled, inputs, message):
 
 def test_text_longer_than_the_positions_names_the_option(bundled):
     long = "word " * 600
-    with pytest.raises(InputError, match=r"602 tokens, the model has 512 positions.*--max-length 512"):
+    with pytest.raises(
+        InputError, match=r"602 tokens, the model has 512 positions.*--max-length 512"
+    ):
         next(bundled.capture(long))
     text = next(bundled.capture(long, max_length=20))
     assert len(text.tokens["encoder"]) == 20
@@ -160,7 +171,9 @@ def test_text_without_a_tokenizer():
 
 
 def test_no_such_model(tmp_path):
-    with pytest.raises(ModelNotFoundError, match="expected a hub id or a folder with a config.json"):
+    with pytest.raises(
+        ModelNotFoundError, match="expected a hub id or a folder with a config.json"
+    ):
         load(tmp_path / "missing")
     build("bert").config.save_pretrained(tmp_path)
     with pytest.raises(ModelNotFoundError, match="no safetensors weights"):
@@ -220,7 +233,8 @@ def test_documents_packed_into_a_row_stay_apart_unless_a_mask_joins_them(masked)
 def test_packed_rows_share_no_padded_batch():
     lens = Lens(build("llama"))
     items = [
-        lens.read({"input_ids": torch.tensor([ids(size)]), "position_ids": PACKED[:1, :size]})[0] for size in (9, 6)
+        lens.read({"input_ids": torch.tensor([ids(size)]), "position_ids": PACKED[:1, :size]})[0]
+        for size in (9, 6)
     ]
     assert list(lens.batches(items, [0, 1], 8)) == [[0], [1]]
 
@@ -231,12 +245,27 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"past_key_values": CACHED}, r"past_key_values would be left out \(tuple\)\. Give whole texts and no cache"),
-        ({"token_type_ids": [[0] * 6]}, r"token_type_ids would be left out \(list\)\. .*return_tensors"),
+        (
+            {"past_key_values": CACHED},
+            r"past_key_values would be left out \(tuple\)\. Give whole texts and no cache",
+        ),
+        (
+            {"token_type_ids": [[0] * 6]},
+            r"token_type_ids would be left out \(list\)\. .*return_tensors",
+        ),
         ({"logits_to_keep": torch.tensor(1)}, "logits_to_keep would be left out"),
-        ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])}, "attention_mask of text 0 has zeros between ones"),
-        ({"attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -1e9]])}, r"text 0 contains -1e\+09; expected 1 for"),
-        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 2, 0]])}, "attention_mask of text 0 contains 2; expected 1"),
+        (
+            {"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])},
+            "attention_mask of text 0 has zeros between ones",
+        ),
+        (
+            {"attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -1e9]])},
+            r"text 0 contains -1e\+09; expected 1 for",
+        ),
+        (
+            {"attention_mask": torch.tensor([[1, 1, 1, 1, 2, 0]])},
+            "attention_mask of text 0 contains 2; expected 1",
+        ),
     ],
 )
 def test_what_a_batch_must_not_hold(batch, message):

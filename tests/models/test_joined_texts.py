@@ -19,7 +19,9 @@ def joining(family):
     side = getattr(lens.model.config, "image_size", None)
     if side is None:
         return lens, [ids(9), ids(5)]
-    return lens, {"pixel_values": torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))}
+    return lens, {
+        "pixel_values": torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    }
 
 
 @pytest.mark.parametrize("family", ["pixtral", "prophetnet"])
@@ -38,7 +40,9 @@ def test_an_audit_goes_on_one_text_at_a_time():
     lens, inputs = joining("prophetnet")
     table = idl.audit(lens, inputs, certain_rows=0, examples=0).table
     assert table["text"].unique().to_list() == [0, 1]
-    alone = idl.audit(joining("prophetnet")[0], inputs, certain_rows=0, examples=0, batch_size=1).table
+    alone = idl.audit(
+        joining("prophetnet")[0], inputs, certain_rows=0, examples=0, batch_size=1
+    ).table
     assert table.equals(alone)
 
 
@@ -52,12 +56,22 @@ def test_pictures_of_which_a_grid_tells_the_number():
 
 SWITCH = 16
 """Length beyond which the models below have other positions."""
-LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [8.0] * 4,
+}
 LIMITS = {"max_position_embeddings": 64, "original_max_position_embeddings": SWITCH}
 
 
 def phimoe():
-    rope = {**LONG, "short_mscale": 1.0, "long_mscale": 2.0, "original_max_position_embeddings": SWITCH}
+    rope = {
+        **LONG,
+        "short_mscale": 1.0,
+        "long_mscale": 2.0,
+        "original_max_position_embeddings": SWITCH,
+    }
     config = hf.PhimoeConfig(**{**_LLAMA, **LIMITS, "num_local_experts": 2}, rope_parameters=rope)
     return hf.PhimoeForCausalLM(config)
 
@@ -65,14 +79,21 @@ def phimoe():
 def layered():
     """LongRoPE in layers of one type only."""
     rope = {**LONG, "original_max_position_embeddings": SWITCH}
-    kinds = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": rope}
+    kinds = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": rope,
+    }
     sizes = {**_LLAMA, "max_position_embeddings": 64, "head_dim": 8, "sliding_window": 32}
-    config = hf.Gemma3TextConfig(**sizes, rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"])
+    config = hf.Gemma3TextConfig(
+        **sizes, rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"]
+    )
     return hf.Gemma3ForCausalLM(config)
 
 
 SWITCHING = {
-    "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG})),
+    "phi3": lambda: hf.Phi3ForCausalLM(
+        hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG})
+    ),
     "phimoe": phimoe,
     "layer types": layered,
 }
@@ -97,7 +118,9 @@ def test_texts_on_both_sides_of_a_limit_of_the_positions_share_no_batch(family):
     assert list(lens.batches(items, [0, 2, 1, 3], 8)) == [[0, 2], [1, 3]]
     list(lens.capture(texts[:1] * 2))  # whose proof says nothing about longer ones
     assert_as_alone(lens, texts)
-    with pytest.raises(JoinedTextsError, match="of 9 to 25 tokens, in one batch: .* the longest changes the rotary"):
+    with pytest.raises(
+        JoinedTextsError, match="of 9 to 25 tokens, in one batch: .* the longest changes the rotary"
+    ):
         lens.run(items)
 
 
@@ -105,17 +128,27 @@ def test_given_positions_count_as_the_length():
     torch.manual_seed(0)
     lens = Lens(_random(SWITCHING["phi3"]()))
     place = torch.arange(9)[None]
-    batch = {"input_ids": torch.tensor([ids(9), ids(9, 1)]), "position_ids": torch.cat([place, place + SWITCH])}
+    batch = {
+        "input_ids": torch.tensor([ids(9), ids(9, 1)]),
+        "position_ids": torch.cat([place, place + SWITCH]),
+    }
     assert list(lens.batches(lens.read(batch), [0, 1], 8)) == [[0], [1]]
 
 
 def test_lengths_at_which_positions_change_are_found_at_any_depth():
-    config = hf.LlamaConfig(**_LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    config = hf.LlamaConfig(
+        **_LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    )
     assert [(limit.length, limit.growing) for limit in length_limits(config)] == [(128, True)]
-    items = [Item({"input_ids": torch.zeros(size)}, {"encoder": ("",) * size}) for size in (5, 128, 129, 130, 130)]
+    items = [
+        Item({"input_ids": torch.zeros(size)}, {"encoder": ("",) * size})
+        for size in (5, 128, 129, 130, 130)
+    ]
     classes = [length_class(item, length_limits(config)) for item in items]
     assert classes == [[128], [128], [129], [130], [130]]
-    nested = hf.LlavaConfig(text_config=hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG}))
+    nested = hf.LlavaConfig(
+        text_config=hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG})
+    )
     assert {limit.length for limit in length_limits(nested)} == {SWITCH}
     assert length_limits(hf.BertConfig()) == []
 
@@ -130,10 +163,14 @@ CHOOSING = {
 def test_models_that_choose_keys_by_rank_run_one_text_at_a_time(family):
     config, model = CHOOSING[family]
     torch.manual_seed(0)
-    lens = Lens(_random(model(config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8))))
+    lens = Lens(
+        _random(model(config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8)))
+    )
     texts = [ids(9), ids(30, 1), ids(9, 2)]
     assert_as_alone(lens, texts)
-    with pytest.raises(JoinedTextsError, match="chooses the keys of each query by rank, and ties depend"):
+    with pytest.raises(
+        JoinedTextsError, match="chooses the keys of each query by rank, and ties depend"
+    ):
         lens.prove_once(lens.read(texts))
 
 
@@ -142,7 +179,9 @@ def test_a_text_that_others_change_is_found_out_in_later_batches_too():
     torch.manual_seed(0)
     model = _random(hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA)))
     rotary = model.model.rotary_emb
-    rotary.register_forward_hook(lambda _, args, output: tuple(one * (1 + (one.shape[1] > 20)) for one in output))
+    rotary.register_forward_hook(
+        lambda _, args, output: tuple(one * (1 + (one.shape[1] > 20)) for one in output)
+    )
     lens = Lens(model)
     list(lens.capture([ids(9), ids(6)]))
     texts = [ids(9), ids(30, 1)]
@@ -154,6 +193,8 @@ def test_a_text_that_others_change_is_found_out_in_later_batches_too():
 def test_states_without_attention_are_those_of_each_text_alone():
     lens, texts = joining("prophetnet")
     items = lens.read(texts)
-    assert list(lens.batches(items, range(len(items)), 8)) == [[number] for number in range(len(items))]
+    assert list(lens.batches(items, range(len(items)), 8)) == [
+        [number] for number in range(len(items))
+    ]
     plain = Lens(next(iter(tiny_models("resnet"))))
     assert list(plain.batches(plain.read(texts[:1]) * 2, range(2), 8)) == [[0, 1]]

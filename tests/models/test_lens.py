@@ -52,7 +52,9 @@ def adapted(method, **settings):
 def test_an_adapter_of_another_scale_changes_the_digest():
     digests = []
     for scale in (8, 16, 8):
-        model = adapted("LoraConfig", target_modules=["o_proj"], r=4, lora_alpha=scale, init_lora_weights=False)
+        model = adapted(
+            "LoraConfig", target_modules=["o_proj"], r=4, lora_alpha=scale, init_lora_weights=False
+        )
         digests.append(Lens(model).digest)
     assert digests[0] == digests[2] != digests[1]
 
@@ -62,9 +64,15 @@ BESIDE_LAYERS = {
     "PREFIX_TUNING": ("PrefixTuningConfig", PROMPTS),
     "PROMPT_TUNING": ("PromptTuningConfig", PROMPTS),
     "P_TUNING": ("PromptEncoderConfig", {**PROMPTS, "encoder_hidden_size": 8}),
-    "ADAPTION_PROMPT": ("AdaptionPromptConfig", {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1}),
+    "ADAPTION_PROMPT": (
+        "AdaptionPromptConfig",
+        {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1},
+    ),
     "POLY": ("PolyConfig", {"target_modules": ["q_proj"], "r": 4, "n_tasks": 2}),
-    "LORA": ("LoraConfig", {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", "alora_invocation_tokens": [5]}),
+    "LORA": (
+        "LoraConfig",
+        {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", "alora_invocation_tokens": [5]},
+    ),
 }
 
 
@@ -72,7 +80,10 @@ BESIDE_LAYERS = {
 def test_adapters_beside_the_layers_are_refused_by_name(method):
     kind, settings = BESIDE_LAYERS[method]
     model = adapted(kind, **settings)
-    with pytest.raises(UnsupportedModelError, match=f"the adapter 'default' of {method}, .* Use an adapter of layers"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=f"the adapter 'default' of {method}, .* Use an adapter of layers",
+    ):
         Lens(model)
     if method == "ADAPTION_PROMPT":
         with pytest.raises(UnsupportedModelError, match="the adapter of ADAPTION_PROMPT"):
@@ -89,7 +100,9 @@ def test_an_audit_after_training_is_that_of_a_fresh_lens(change):
     else:
         model(torch.tensor([ids(9)])).last_hidden_state.square().sum().backward()
         torch.optim.SGD(model.parameters(), 1.0).step()
-    again, fresh = (idl.audit(one, [ids(20)], value_bias="out").table for one in (lens, Lens(model)))
+    again, fresh = (
+        idl.audit(one, [ids(20)], value_bias="out").table for one in (lens, Lens(model))
+    )
     assert again.equals(fresh)
 
 
@@ -107,7 +120,9 @@ def test_a_lens_says_what_it_is_in_two_lines(bundled_path):
 def test_a_lens_names_each_kind_of_attention():
     lens = Lens(build("t5"))
     lens.sites(lens.read(ids(6))[0])
-    assert all(f"{kind}: 2 layers × 4 heads" in repr(lens) for kind in ("encoder", "decoder", "cross")), repr(lens)
+    assert all(
+        f"{kind}: 2 layers × 4 heads" in repr(lens) for kind in ("encoder", "decoder", "cross")
+    ), repr(lens)
 
 
 def test_a_lens_goes_into_another_precision_and_is_looked_into_anew():
@@ -124,7 +139,10 @@ def test_a_lens_goes_into_another_precision_and_is_looked_into_anew():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"dtype": "half"}, "expected dtype to be float32 or float16 or bfloat16 or float64; got 'half'"),
+        (
+            {"dtype": "half"},
+            "expected dtype to be float32 or float16 or bfloat16 or float64; got 'half'",
+        ),
         ({"dtype": torch.int8}, "got torch.int8"),
         ({"device": "cuda:99"}, "cannot use device 'cuda:99'"),
         ({"device": "gpu"}, "cannot use device 'gpu'"),

@@ -9,7 +9,16 @@ from identilens.models import Lens
 from identilens.models.linearise import HiddenMap, sources
 
 FAMILIES = sorted(BUILDERS)
-WITH_NORM = {"albert", "bart", "bert", "bert_decoder", "distilbert", "electra", "modernbert", "roberta"}
+WITH_NORM = {
+    "albert",
+    "bart",
+    "bert",
+    "bert_decoder",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "roberta",
+}
 
 
 def plain_states(lens, item, kind):
@@ -57,7 +66,9 @@ def test_embedding_sum_is_what_enters_the_norm(family):
     lens = Lens(build(family))
     item = lens.read(example(family))[0]
     if family not in WITH_NORM:
-        with pytest.raises(InputError, match=r'passes its embedding sum to the first layer.*wrt="embeddings"'):
+        with pytest.raises(
+            InputError, match=r'passes its embedding sum to the first layer.*wrt="embeddings"'
+        ):
             HiddenMap(lens, item, wrt="embedding_sum")
         return
     summed, entering = (HiddenMap(lens, item, wrt=wrt) for wrt in ("embedding_sum", "embeddings"))
@@ -88,7 +99,10 @@ def test_leaves_the_model_as_it_was(family):
     model = build(family).train()
     lens = Lens(model)
     body = lens.body
-    before = model.config._attn_implementation, getattr(model.config, "_experts_implementation_internal", None)
+    before = (
+        model.config._attn_implementation,
+        getattr(model.config, "_experts_implementation_internal", None),
+    )
     hidden = HiddenMap(lens, lens.read(example(family))[0])
     hidden(hidden.inputs)
     assert (

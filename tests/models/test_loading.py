@@ -28,17 +28,27 @@ def saved(folder, family, without=()):
     model = build(family) if isinstance(family, str) else family
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
-    weights = {name: tensor for name, tensor in load_file(file).items() if not any(part in name for part in without)}
+    weights = {
+        name: tensor
+        for name, tensor in load_file(file).items()
+        if not any(part in name for part in without)
+    }
     save_file(weights, file, metadata={"format": "pt"})
     return folder
 
 
 @pytest.mark.parametrize(
     ("family", "part"),
-    [("bert", "layer.1.attention.self.query"), ("llama", "layers.0.mlp.up_proj"), ("t5", "decoder.block.1.layer.1")],
+    [
+        ("bert", "layer.1.attention.self.query"),
+        ("llama", "layers.0.mlp.up_proj"),
+        ("t5", "decoder.block.1.layer.1"),
+    ],
 )
 def test_missing_weights_are_refused_by_name(tmp_path, family, part):
-    with pytest.raises(InputError, match=rf"lacks weights that .* computes with: .*{part}.*random numbers.*again"):
+    with pytest.raises(
+        InputError, match=rf"lacks weights that .* computes with: .*{part}.*random numbers.*again"
+    ):
         idl.load(saved(tmp_path, family, [part]), device="cpu")
 
 
@@ -62,7 +72,8 @@ def changed(folder, **fields):
 def test_weights_beyond_the_configuration_are_refused_by_name(tmp_path, family, fields, named):
     folder = changed(saved(tmp_path, family), **fields)
     with pytest.raises(
-        InputError, match=rf"contains weights that .* does not compute with: .*{named}.*config\.json again"
+        InputError,
+        match=rf"contains weights that .* does not compute with: .*{named}.*config\.json again",
     ):
         idl.load(folder, device="cpu")
 
@@ -71,18 +82,34 @@ def test_biases_that_a_configuration_leaves_out_are_refused(tmp_path):
     config = build("llama").config
     config.attention_bias = True
     folder = changed(saved(tmp_path, LlamaForCausalLM(config)), attention_bias=False)
-    with pytest.raises(InputError, match=r"does not compute with: model\.layers\.0\.self_attn\.k_proj\.bias"):
+    with pytest.raises(
+        InputError, match=r"does not compute with: model\.layers\.0\.self_attn\.k_proj\.bias"
+    ):
         idl.load(folder, device="cpu")
 
 
 def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
-    config = BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
-    folder = changed(saved(tmp_path / "bert", BertForPreTraining(config)), architectures=["BertForMaskedLM"])
+    config = BertConfig(
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=32,
+    )
+    folder = changed(
+        saved(tmp_path / "bert", BertForPreTraining(config)), architectures=["BertForMaskedLM"]
+    )
     assert type(idl.load(folder, device="cpu").model) is BertForMaskedLM
-    assert type(idl.load(changed(folder, architectures=["BertModel"]), device="cpu").model).__name__ == "BertModel"
+    assert (
+        type(idl.load(changed(folder, architectures=["BertModel"]), device="cpu").model).__name__
+        == "BertModel"
+    )
     folder = saved(tmp_path / "llama", "llama")
     weights = load_file(folder / "model.safetensors")
-    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.layers.0.masked_bias": torch.ones(1)}
+    old = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "model.layers.0.masked_bias": torch.ones(1),
+    }
     save_file({**weights, **old}, folder / "model.safetensors", metadata={"format": "pt"})
     assert idl.load(folder, device="cpu").model.config.num_hidden_layers == 2
 
@@ -97,9 +124,13 @@ def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
         ("gpt2", {"text_config": {"n_layer": 10**9}}),
     ],
 )
-def test_more_layers_than_a_checkpoint_can_hold_are_refused_before_they_are_built(tmp_path, family, fields):
+def test_more_layers_than_a_checkpoint_can_hold_are_refused_before_they_are_built(
+    tmp_path, family, fields
+):
     folder = changed(saved(tmp_path, family), **fields)
-    with pytest.raises(InputError, match=r"declares \w+ 1\d*,[0,]+, and its weights are \d+ tensors, too few"):
+    with pytest.raises(
+        InputError, match=r"declares \w+ 1\d*,[0,]+, and its weights are \d+ tensors, too few"
+    ):
         idl.load(folder, device="cpu")
 
 
@@ -118,7 +149,15 @@ def test_an_unknown_type_with_control_characters_is_an_error_of_ours(tmp_path):
 
 
 def test_missing_weights_end_the_command_line_with_2(tmp_path):
-    message = failing("audit", "-m", saved(tmp_path / "m", "bert", ["word_embed"]), "-t", "a", "-o", tmp_path / "out")
+    message = failing(
+        "audit",
+        "-m",
+        saved(tmp_path / "m", "bert", ["word_embed"]),
+        "-t",
+        "a",
+        "-o",
+        tmp_path / "out",
+    )
     assert "embeddings.word_embeddings.weight" in message
 
 
@@ -128,11 +167,15 @@ def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
     assert torch.equal(lens.model.embed_tokens.weight, build("llama").model.embed_tokens.weight)
     config = BertConfig(**{name: getattr(build("bert").config, name) for name in ("vocab_size", "hidden_size")},
                         num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)  # fmt: skip
-    headed = saved(tmp_path / "bert", BertForSequenceClassification(config), ["classifier", "pooler"])
+    headed = saved(
+        tmp_path / "bert", BertForSequenceClassification(config), ["classifier", "pooler"]
+    )
     assert type(idl.load(headed, device="cpu").model).__name__ == "BertModel"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5", "bart", "whisper", "marian", "opt", "gemma2", "clip", "vit"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "t5", "bart", "whisper", "marian", "opt", "gemma2", "clip", "vit"]
+)
 def test_tied_weights_are_not_missing(tmp_path, family):
     model = build(family)
     model.save_pretrained(tmp_path)
@@ -144,13 +187,16 @@ def test_text_for_a_model_without_tokenizer_files_is_refused(tmp_path, family):
     lens = idl.load(saved(tmp_path, family), device="cpu")
     assert lens.tokenizer is None
     with pytest.raises(
-        InputError, match=r"none of its tokenizer's files \(.*\)\. Put its files into the model's folder"
+        InputError,
+        match=r"none of its tokenizer's files \(.*\)\. Put its files into the model's folder",
     ):
         lens.read("some words")
 
 
 def test_text_without_tokenizer_files_ends_the_command_line_with_2(tmp_path):
-    message = failing("audit", "-m", saved(tmp_path / "m", "bert"), "-t", "some words", "-o", tmp_path / "out")
+    message = failing(
+        "audit", "-m", saved(tmp_path / "m", "bert"), "-t", "some words", "-o", tmp_path / "out"
+    )
     assert "vocab.txt" in message
 
 
@@ -158,7 +204,11 @@ def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
     words = tmp_path / "vocab.txt"
     words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
     BertTokenizer(str(words)).save_pretrained(saved(tmp_path / "bert", "bert"))
-    assert idl.load(tmp_path / "bert", device="cpu").read("a b c")[0].tokens["encoder"][1:4] == ("a", "b", "c")
+    assert idl.load(tmp_path / "bert", device="cpu").read("a b c")[0].tokens["encoder"][1:4] == (
+        "a",
+        "b",
+        "c",
+    )
     ByT5Tokenizer().save_pretrained(saved(tmp_path / "t5", "t5"))
     assert idl.load(tmp_path / "t5", device="cpu").tokenizer is not None
 
@@ -185,15 +235,29 @@ def reshaped(content):
     ("name", "damage", "said"),
     [
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
-        ("config.json", lambda content: b"[]", r"config.json is damaged \(it contains \[\], not an object"),
+        (
+            "config.json",
+            lambda content: b"[]",
+            r"config.json is damaged \(it contains \[\], not an object",
+        ),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
         (
             "config.json",
-            lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
+            lambda content: content.replace(
+                b'"num_attention_heads": ', b'"num_attention_heads": "x'
+            ),
             r"config.json is damaged",
         ),
-        ("config.json", lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'), r"cannot be loaded"),
-        ("tokenizer.json", lambda content: content[: len(content) // 2], r"tokenizer.json is damaged"),
+        (
+            "config.json",
+            lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'),
+            r"cannot be loaded",
+        ),
+        (
+            "tokenizer.json",
+            lambda content: content[: len(content) // 2],
+            r"tokenizer.json is damaged",
+        ),
         ("tokenizer_config.json", lambda content: b"7", r"tokenizer_config.json is damaged"),
         ("vocab.txt", lambda content: b"\xff\xfe\xfa", None),
         ("model.safetensors", lambda content: content[:-1], r"model.safetensors is damaged"),
@@ -217,7 +281,9 @@ def test_damage_of_any_file_is_named_with_its_cause(tmp_path, name, damage, said
 @given(strategies.data())
 def test_random_damage_never_ends_in_anothers_error(tmp_path_factory, data):
     folder = whole(tmp_path_factory.mktemp("random"))
-    file = data.draw(strategies.sampled_from(sorted(one for one in folder.iterdir() if one.is_file())))
+    file = data.draw(
+        strategies.sampled_from(sorted(one for one in folder.iterdir() if one.is_file()))
+    )
     content = bytearray(file.read_bytes())
     at = data.draw(strategies.integers(0, len(content)))
     cut = data.draw(strategies.integers(0, 40))

@@ -10,7 +10,17 @@ from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
-FAMILIES = ["bert", "gpt2", "llama", "gemma3", "albert", "t5", "identifiable_con", "vit", "bert_decoder"]
+FAMILIES = [
+    "bert",
+    "gpt2",
+    "llama",
+    "gemma3",
+    "albert",
+    "t5",
+    "identifiable_con",
+    "vit",
+    "bert_decoder",
+]
 
 
 def changes_of(head):
@@ -19,14 +29,22 @@ def changes_of(head):
     zeroed, rest = A[3].clone(), A[4].clone()
     zeroed[0] = 0
     rest[A[4].argmax()] = 0
-    return [Rows([3], zeroed[None]), Rows([4], rest[None] / rest.sum()), Rows([3, 4], torch.stack([zeroed, A[4]]))]
+    return [
+        Rows([3], zeroed[None]),
+        Rows([4], rest[None] / rest.sum()),
+        Rows([3, 4], torch.stack([zeroed, A[4]])),
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("batch", [2, 64])
 def test_changes_side_by_side_are_those_put_back_alone(family, batch):
     lens = idl.Lens(build(family).double())
-    item = lens.read({"pixel_values": torch.randn(1, 3, 12, 12, dtype=torch.float64)} if family == "vit" else ids(9))[0]
+    item = lens.read(
+        {"pixel_values": torch.randn(1, 3, 12, 12, dtype=torch.float64)}
+        if family == "vit"
+        else ids(9)
+    )[0]
     head = read_head(lens, item, 1, 2, "encoder" if family == "t5" else None)
     runs = MapRuns(lens, item, head, batch)
     assert runs._repeats == (family != "t5")
@@ -41,9 +59,13 @@ def test_changes_side_by_side_are_those_put_back_alone(family, batch):
         assert ("logits" in found) == (plain.logits is not None)
         assert ("loss" in found) == (plain.loss is not None)
         if plain.loss is not None:
-            assert float(found["loss"][number]) == pytest.approx(abs(alone.loss - plain.loss), abs=2e-6)
+            assert float(found["loss"][number]) == pytest.approx(
+                abs(alone.loss - plain.loss), abs=2e-6
+            )
         if plain.logits is not None:
-            moved = torch.linalg.vector_norm(alone.logits - plain.logits) / torch.linalg.vector_norm(plain.logits)
+            moved = torch.linalg.vector_norm(
+                alone.logits - plain.logits
+            ) / torch.linalg.vector_norm(plain.logits)
             assert float(found["logits"][number]) == pytest.approx(float(moved), rel=1e-4)
 
 

@@ -31,7 +31,9 @@ def tone(tmp_path):
     """Half a second of a tone at 8 kHz in two channels of 16 bits."""
     wave = np.sin(np.arange(4000) * 2 * np.pi * 440 / 8000)
     wavfile.write(tmp_path / "tone.wav", 8000, np.stack([wave, wave * 0.5], 1).astype(np.float32))
-    wavfile.write(tmp_path / "tone16.wav", 8000, (np.stack([wave, wave * 0.5], 1) * 32767).astype(np.int16))
+    wavfile.write(
+        tmp_path / "tone16.wav", 8000, (np.stack([wave, wave * 0.5], 1) * 32767).astype(np.int16)
+    )
     return tmp_path / "tone.wav"
 
 
@@ -66,7 +68,9 @@ def test_a_recording_is_read_in_every_width_and_brought_to_the_model_s_rate(tone
     assert audio.at(8000) is audio
 
 
-@pytest.mark.parametrize(("kind", "kinds"), [("wav2vec2", {"encoder"}), ("whisper", {"encoder", "decoder", "cross"})])
+@pytest.mark.parametrize(
+    ("kind", "kinds"), [("wav2vec2", {"encoder"}), ("whisper", {"encoder", "decoder", "cross"})]
+)
 def test_audio_on_the_command_line(tmp_path, tone, kind, kinds):
     folder = model_folder(tmp_path / kind, kind)
     identilens("audit", "-m", folder, "--audio", tone, "-o", tmp_path / "out", code=0)
@@ -75,7 +79,9 @@ def test_audio_on_the_command_line(tmp_path, tone, kind, kinds):
     lens = idl.load(folder, device="cpu")
     (text,) = lens.capture(idl.read_audio(tone))
     batch = dict(
-        lens.reader.feature_extractor(idl.read_audio(tone).at(16000).samples, sampling_rate=16000, return_tensors="pt")
+        lens.reader.feature_extractor(
+            idl.read_audio(tone).at(16000).samples, sampling_rate=16000, return_tensors="pt"
+        )
     )
     if kind == "whisper":
         batch["decoder_input_ids"] = torch.tensor([[2]])
@@ -86,10 +92,23 @@ def test_audio_on_the_command_line(tmp_path, tone, kind, kinds):
 
 def test_images_on_the_command_line(tmp_path):
     file, folder = picture(tmp_path), model_folder(tmp_path / "vit", "vit")
-    identilens("audit", "-m", folder, "--image", file, "--image", picture(tmp_path, 1), "-o", tmp_path / "out", code=0)
+    identilens(
+        "audit",
+        "-m",
+        folder,
+        "--image",
+        file,
+        "--image",
+        picture(tmp_path, 1),
+        "-o",
+        tmp_path / "out",
+        code=0,
+    )
     found = Audit.load(tmp_path / "out")
     assert found.table["n_key"].to_list() == [10] * 2 * 2 * 4
-    tuple_of_maps = idl.attentions(idl.load(folder, device="cpu"), idl.read_image(file), measure="raw")
+    tuple_of_maps = idl.attentions(
+        idl.load(folder, device="cpu"), idl.read_image(file), measure="raw"
+    )
     assert [one.shape for one in tuple_of_maps] == [(1, 4, 10, 10)] * 2
 
 
@@ -99,12 +118,20 @@ def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     out = ["-o", tmp_path / "out"]
     bert = ["-m", tmp_path / "none"]
-    assert "cannot be read as .wav" in failing("audit", *bert, "--audio", tmp_path / "bad.wav", *out)
+    assert "cannot be read as .wav" in failing(
+        "audit", *bert, "--audio", tmp_path / "bad.wav", *out
+    )
     assert "contains no samples" in failing("audit", *bert, "--audio", tmp_path / "empty.wav", *out)
-    assert "Check the path given to --audio" in failing("audit", *bert, "--audio", tmp_path / "no.wav", *out)
-    assert "cannot be read as an image" in failing("audit", *bert, "--image", tmp_path / "bad.png", *out)
+    assert "Check the path given to --audio" in failing(
+        "audit", *bert, "--audio", tmp_path / "no.wav", *out
+    )
+    assert "cannot be read as an image" in failing(
+        "audit", *bert, "--image", tmp_path / "bad.png", *out
+    )
     assert "give exactly one of" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
-    with pytest.raises(InputError, match=r"a recording needs a feature extractor.*preprocessor_config\.json"):
+    with pytest.raises(
+        InputError, match=r"a recording needs a feature extractor.*preprocessor_config\.json"
+    ):
         Lens(build("bert")).read(idl.read_audio(tone))
 
 

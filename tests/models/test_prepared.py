@@ -20,7 +20,9 @@ def test_weights_are_those_the_family_reports(family):
     for index, text in enumerate(lens.capture(batch, weights=True)):
         for layer, reported in zip(text.layers[-len(own) :], own, strict=True):
             rows, keys = layer.weights.shape[-2:]
-            torch.testing.assert_close(layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0)
+            torch.testing.assert_close(
+                layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0
+            )
 
 
 def test_a_padded_recording_is_the_recording_alone():
@@ -50,7 +52,9 @@ def test_pictures_of_several_texts_in_a_row_are_refused():
 
 def test_masks_between_positions_are_refused():
     batch = {"input_ids": torch.tensor([ids(5)]), "attention_mask": torch.ones(1, 1, 5, 5)}
-    with pytest.raises(InputError, match=r"attention_mask has 4 axes; expected 2 \(text, position\)"):
+    with pytest.raises(
+        InputError, match=r"attention_mask has 4 axes; expected 2 \(text, position\)"
+    ):
         next(Lens(build("bert")).capture(batch))
 
 

@@ -10,7 +10,19 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.models.swin import modeling_swin
 
 import identilens as idl
-from helpers.zoo import _BERT, _T5, _VIT, ALONE, BUILDERS, MORE, build, example, granite_swa, ids, swin
+from helpers.zoo import (
+    _BERT,
+    _T5,
+    _VIT,
+    ALONE,
+    BUILDERS,
+    MORE,
+    build,
+    example,
+    granite_swa,
+    ids,
+    swin,
+)
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
@@ -51,7 +63,10 @@ def test_every_family_proves_itself_without_false_alarm(family, dtype):
             # There transformers masks with what is minus infinity to the softmax: padding of windows is NaN.
             batch = batch[:1] if isinstance(batch, list) else batch
         if isinstance(batch, dict):
-            batch = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
+            batch = {
+                name: one.to(dtype) if one.is_floating_point() else one
+                for name, one in batch.items()
+            }
         if family in ALONE:
             batch = batch[:1]
         checks = lens.prove(lens.read(batch))
@@ -84,7 +99,9 @@ def test_selfcheck_gives_no_false_alarm(kind):
 def passes(model):
     """Lengths of the batches that the model runs from now on."""
     seen = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
     return seen
 
 
@@ -92,7 +109,9 @@ def test_the_proof_costs_two_passes_of_the_first_batch_of_each_kind():
     model = build("bert")
     lens, seen = Lens(model), passes(model)
     list(lens.capture([ids(9), ids(9, 1)]))
-    assert seen == [8, 9, 9, 9, 9], "without capture, with checks, one text alone; then the batch itself"
+    assert seen == [8, 9, 9, 9, 9], (
+        "without capture, with checks, one text alone; then the batch itself"
+    )
     seen.clear()
     list(lens.capture([ids(9), ids(9, 1), ids(9, 2)], batch_size=2))
     assert seen == [9, 9, 9], "one text alone is another kind of batch"
@@ -133,7 +152,9 @@ def test_every_run_is_proven(run, monkeypatch):
     lens = Lens(build("gpt2" if run == "capture" else "bert_decoder"))
     lens.sites(lens.read([ids(9)])[0])
     monkeypatch.setattr(AttentionCall, "attend", blind)
-    with pytest.raises(UnsupportedModelError, match=r"check \"captured attention is the model's own\" failed with"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"check \"captured attention is the model's own\" failed with"
+    ):
         RUNS[run](lens)
 
 
@@ -144,7 +165,10 @@ def test_an_output_changed_behind_the_values_is_refused(monkeypatch):
 
     monkeypatch.setattr("transformers.models.bert.modeling_bert.eager_attention_forward", halved)
     lens = Lens(build("bert"))
-    with pytest.raises(UnsupportedModelError, match=r"'weights times values .* failed with .*limit 0.0005.*BertSelf"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"'weights times values .* failed with .*limit 0.0005.*BertSelf",
+    ):
         next(lens.capture([ids(9)]))
     failed = next(check.name for check in selfcheck(lens, TEXTS) if not check.passed)
     assert failed.startswith("weights times values")
@@ -166,11 +190,18 @@ def test_windows_of_another_text_are_found_out(monkeypatch):
     partition, reverse = modeling_swin.window_partition, modeling_swin.window_reverse
 
     def by_place(pictures, size):
-        return partition(pictures, size).unflatten(0, (len(pictures), -1)).transpose(0, 1).flatten(0, 1)
+        return (
+            partition(pictures, size)
+            .unflatten(0, (len(pictures), -1))
+            .transpose(0, 1)
+            .flatten(0, 1)
+        )
 
     def back(windows, size, height, width):
         count = (height // size) * (width // size)
-        return reverse(windows.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), size, height, width)
+        return reverse(
+            windows.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), size, height, width
+        )
 
     batch = {"pixel_values": torch.randn(2, 3, 16, 16)}
     next(Lens(swin()).capture(batch))
@@ -188,7 +219,9 @@ def test_an_output_that_capture_does_not_give_back_is_refused():
     model = build("bert")
     runs = iter(range(1, 99))
     model.embeddings.register_forward_hook(lambda _, args, output: output * next(runs))
-    with pytest.raises(UnsupportedModelError, match="check 'outputs unchanged by capture' failed with"):
+    with pytest.raises(
+        UnsupportedModelError, match="check 'outputs unchanged by capture' failed with"
+    ):
         next(Lens(model).capture([ids(9)]))
 
 
@@ -196,8 +229,12 @@ def test_a_block_that_is_not_the_sum_of_its_heads_is_refused():
     model = build("bert")
     lens = Lens(model)
     lens.sites(lens.read([ids(9)])[0])
-    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output.abs())
-    with pytest.raises(UnsupportedModelError, match='check "heads add up to the block\'s output" failed with'):
+    model.encoder.layer[1].attention.output.dense.register_forward_hook(
+        lambda _, args, output: output.abs()
+    )
+    with pytest.raises(
+        UnsupportedModelError, match='check "heads add up to the block\'s output" failed with'
+    ):
         next(lens.capture([ids(9)]))
 
 
@@ -221,7 +258,9 @@ def test_a_proof_that_failed_proves_nothing(monkeypatch):
     attend = AttentionCall.attend
     blind = partial(replace, mask=None)
     monkeypatch.setattr(
-        AttentionCall, "attend", lambda call, rows=slice(None): attend(blind(call, own=call.eager), rows)
+        AttentionCall,
+        "attend",
+        lambda call, rows=slice(None): attend(blind(call, own=call.eager), rows),
     )
     assert not all(check.passed for check in lens.prove(items))
     for _ in range(2):
@@ -236,7 +275,9 @@ def test_a_proof_on_numbers_that_are_not_finite_proves_nothing():
     lens, seen = Lens(model), passes(model.transformer)
     items = lens.read([ids(9)])
     lens.sites(items[0])
-    handle = model.transformer.h[0].attn.register_forward_hook(lambda _, args, output: (output[0] * torch.nan, None))
+    handle = model.transformer.h[0].attn.register_forward_hook(
+        lambda _, args, output: (output[0] * torch.nan, None)
+    )
     for _ in range(2):
         seen.clear()
         lens.prove_once(items)

@@ -15,7 +15,9 @@ _SMALL = {
 }  # fmt: skip
 OWN_ATTENTION = {
     "canine": (
-        lambda: hf.CanineModel(hf.CanineConfig(**{key: _SMALL[key] for key in _SMALL if key != "vocab_size"})),
+        lambda: hf.CanineModel(
+            hf.CanineConfig(**{key: _SMALL[key] for key in _SMALL if key != "vocab_size"})
+        ),
         "CanineSelfAttention .*puts them beside something else",
     ),
     "convbert": (
@@ -27,11 +29,15 @@ OWN_ATTENTION = {
         "LongformerSelfAttention takes a softmax and does not multiply it with one matrix of values",
     ),
     "nystromformer": (
-        lambda: hf.NystromformerModel(hf.NystromformerConfig(**_SMALL, num_landmarks=8, segment_means_seq_len=8)),
+        lambda: hf.NystromformerModel(
+            hf.NystromformerConfig(**_SMALL, num_landmarks=8, segment_means_seq_len=8)
+        ),
         "NystromformerSelfAttention .*adds a term beyond weights times values",
     ),
     "fnet": (
-        lambda: hf.FNetModel(hf.FNetConfig(**{key: _SMALL[key] for key in _SMALL if "heads" not in key})),
+        lambda: hf.FNetModel(
+            hf.FNetConfig(**{key: _SMALL[key] for key in _SMALL if "heads" not in key})
+        ),
         r"FNetModel \(fnet\) cannot be audited: it ran no attention",
     ),
 }
@@ -50,7 +56,9 @@ def test_gated_attention_output_is_refused():
         num_key_value_heads=2, head_dim=8, layer_types=["full_attention"], num_experts=2, num_experts_per_tok=1,
         moe_intermediate_size=16, shared_expert_intermediate_size=16, decoder_sparse_step=1,
     )  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match="changes the attention output .*a gate or a norm"):
+    with pytest.raises(
+        UnsupportedModelError, match="changes the attention output .*a gate or a norm"
+    ):
         next(Lens(hf.Qwen3NextForCausalLM(config)).capture([ids(8)]))
 
 
@@ -83,7 +91,9 @@ class Sampling(nn.Module):
         self.inner_attention = SampledAttention()
 
     def forward(self, hidden_states, *args, **kwargs):
-        return self.inner_attention(hidden_states, torch.softmax(hidden_states @ hidden_states.mT, -1)), None
+        return self.inner_attention(
+            hidden_states, torch.softmax(hidden_states @ hidden_states.mT, -1)
+        ), None
 
 
 class Soft(nn.Module):
@@ -93,12 +103,16 @@ class Soft(nn.Module):
         return torch.softmax(hidden_states, 1), None
 
 
-@pytest.mark.parametrize("make", [lambda: OwnAttention(True), Sampling, type("SoftAttention", (Soft,), {})])
+@pytest.mark.parametrize(
+    "make", [lambda: OwnAttention(True), Sampling, type("SoftAttention", (Soft,), {})]
+)
 def test_partial_bypass_is_refused(make):
     """One attention module of several that computes by itself would leave its heads unaudited."""
     model = build("bert")
     model.encoder.layer[1].attention.self = make()
-    with pytest.raises(UnsupportedModelError, match="(Own|Sampled|Soft)Attention does its own attention"):
+    with pytest.raises(
+        UnsupportedModelError, match="(Own|Sampled|Soft)Attention does its own attention"
+    ):
         next(Lens(model).capture([ids(8)]))
 
 
@@ -117,17 +131,22 @@ def test_a_model_that_draws_random_numbers_is_refused_saying_so():
     lens = Lens(hf.ViTMAEModel(config).eval())
     picture = {"pixel_values": torch.linspace(0, 90, 3 * 16 * 16).sin().view(1, 3, 16, 16)}
     with pytest.raises(
-        UnsupportedModelError, match=r"the model draws random numbers\)\. Give what it draws in a batch"
+        UnsupportedModelError,
+        match=r"the model draws random numbers\)\. Give what it draws in a batch",
     ):
         next(lens.capture(picture))
-    assert len(next(lens.capture({**picture, "noise": torch.linspace(0, 50, 16).sin()[None]})).layers) == 1
+    assert (
+        len(next(lens.capture({**picture, "noise": torch.linspace(0, 50, 16).sin()[None]})).layers)
+        == 1
+    )
 
 
 def test_parameters_that_are_not_in_memory_are_no_quantised_layer():
     model = build("llama")
     model.model.layers[1].self_attn.o_proj.to("meta")
     with pytest.raises(
-        UnsupportedModelError, match=r"1 parameters .* not in memory \(model\.layers\.1.* without offload"
+        UnsupportedModelError,
+        match=r"1 parameters .* not in memory \(model\.layers\.1.* without offload",
     ):
         next(Lens(model).capture([ids(8)]))
 
@@ -155,7 +174,8 @@ def test_what_a_model_raises_by_itself_is_explained():
     handle = model.embeddings.register_forward_hook(lambda *_: 1 / 0)
     lens = Lens(model)
     with pytest.raises(
-        UnsupportedModelError, match="BertModel does not run on these inputs: ZeroDivisionError: division"
+        UnsupportedModelError,
+        match="BertModel does not run on these inputs: ZeroDivisionError: division",
     ):
         next(lens.capture([ids(8)]))
     handle.remove()

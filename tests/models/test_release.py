@@ -17,7 +17,9 @@ from identilens.models.rollouts import final_rollouts, text_rollouts
 N = 37
 """A length that no parameter of the models below has."""
 USES = {
-    "capture": lambda lens: list(lens.capture([ids(N), ids(N, 1)], weights=True, hidden_states=True)),
+    "capture": lambda lens: list(
+        lens.capture([ids(N), ids(N, 1)], weights=True, hidden_states=True)
+    ),
     "proof": lambda lens: lens.prove(lens.read([ids(N), ids(N - 8)])),
     "substitution": lambda lens: lens.substitute({(0, 0): torch.full((N, N), 1 / N)}, [ids(N)]),
     "audit": lambda lens: idl.audit(lens, [ids(N)], examples=0).summary(),
@@ -32,10 +34,14 @@ USES = {
 def held():
     """Shapes of tensors that have a position for each token."""
     gc.collect()
-    return [tuple(one.shape) for one in gc.get_objects() if type(one) is torch.Tensor and N in one.shape]
+    return [
+        tuple(one.shape) for one in gc.get_objects() if type(one) is torch.Tensor and N in one.shape
+    ]
 
 
-@pytest.mark.parametrize(("family", "use"), [*(("bert", use) for use in USES), ("followed", "proof")])
+@pytest.mark.parametrize(
+    ("family", "use"), [*(("bert", use) for use in USES), ("followed", "proof")]
+)
 def test_tensors_of_a_text_are_let_go(family, use):
     lens = Lens(build("bert") if family == "bert" else followed())
     before = held()

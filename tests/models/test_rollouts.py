@@ -50,9 +50,13 @@ def test_rollouts_are_those_of_plain_products(family):
         found = final_rollouts(lens, item)
         expected = attention_rollout(torch.stack([mean_over_heads(one[None]) for one in norms]))[-1]
         torch.testing.assert_close(found["norm"], expected)
-        torch.testing.assert_close(found["alti"], contributions[1] @ contributions[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            found["alti"], contributions[1] @ contributions[0], atol=1e-6, rtol=1e-5
+        )
         [pair] = text_rollouts(lens, item).values()
         torch.testing.assert_close(found["raw"], pair.raw[-1], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(found["effective"], pair.effective[-1], atol=1e-6, rtol=1e-5)
     for one in found.values():
-        torch.testing.assert_close(one.sum(-1), torch.ones(N, dtype=torch.float64), atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            one.sum(-1), torch.ones(N, dtype=torch.float64), atol=1e-6, rtol=0
+        )

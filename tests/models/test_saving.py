@@ -1,4 +1,8 @@
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+from transformers.utils.logging import (
+    disable_progress_bar,
+    enable_progress_bar,
+    is_progress_bar_enabled,
+)
 
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -19,5 +23,11 @@ def test_a_saved_model_is_read_back_and_nothing_is_printed(tmp_path, capfd):
             disable_progress_bar()
     assert capfd.readouterr() == ("", "")
     lens = load(str(tmp_path), device="cpu")
-    assert lens.tokenizer("([])")["input_ids"] == bracket_tokenizer(model.config.language)("([])")["input_ids"]
-    assert all((one == other).all() for one, other in zip(model.parameters(), lens.model.parameters(), strict=True))
+    assert (
+        lens.tokenizer("([])")["input_ids"]
+        == bracket_tokenizer(model.config.language)("([])")["input_ids"]
+    )
+    assert all(
+        (one == other).all()
+        for one, other in zip(model.parameters(), lens.model.parameters(), strict=True)
+    )

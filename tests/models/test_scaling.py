@@ -18,7 +18,15 @@ def call():
     query, key = (torch.randn(1, 2, n, 3, generator=generator) for n in (5, 7))
     value = torch.randn(1, 2, 7, 4, generator=generator)
     return AttentionCall(
-        0, nn.Identity(), query, key, value, None, {"is_causal": False}, sdpa_attention_forward, eager_attention_forward
+        0,
+        nn.Identity(),
+        query,
+        key,
+        value,
+        None,
+        {"is_causal": False},
+        sdpa_attention_forward,
+        eager_attention_forward,
     )
 
 

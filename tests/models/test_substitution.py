@@ -21,16 +21,22 @@ def test_own_weights_change_nothing_and_uniform_ones_everything(family):
     lens = Lens(zoo.build(family))
     item, captured = one_text(lens, family)
     plain = lens.substitute({}, item)
-    own = lens.substitute({(head.layer, head.head, head.kind): head.weights for head in captured.heads}, item)
+    own = lens.substitute(
+        {(head.layer, head.head, head.kind): head.weights for head in captured.heads}, item
+    )
     uniform = {
         (head.layer, head.head, head.kind): seen / seen.sum(-1, keepdim=True)
         for head in captured.heads
-        for seen in [torch.ones_like(head.weights) if head.visible is None else head.visible.double()]
+        for seen in [
+            torch.ones_like(head.weights) if head.visible is None else head.visible.double()
+        ]
     }
     other = lens.substitute(uniform, item)
     for sequence, states in plain.hidden_states.items():
         assert torch.allclose(own.hidden_states[sequence], states, atol=2e-5, rtol=1e-5)
-        assert torch.equal(other.hidden_states[sequence][0], states[0]), "embeddings come before any attention"
+        assert torch.equal(other.hidden_states[sequence][0], states[0]), (
+            "embeddings come before any attention"
+        )
         assert (other.hidden_states[sequence][-1] - states[-1]).abs().max() > 1e-3
     if plain.loss is not None:
         assert own.loss == pytest.approx(plain.loss, abs=1e-5)
@@ -85,7 +91,9 @@ def test_only_one_text_at_a_time_and_only_what_is_there():
         lens.substitute({(0, 4): uniform}, item)
     with pytest.raises(InputError, match="the model has encoder attention; got kind 'cross'"):
         lens.substitute({(0, 0, "cross"): uniform}, item)
-    with pytest.raises(InputError, match=r"layer 0, head 1: expected weights of shape \(\d+, \d+\)"):
+    with pytest.raises(
+        InputError, match=r"layer 0, head 1: expected weights of shape \(\d+, \d+\)"
+    ):
         lens.substitute({(0, 1): uniform[:2]}, item)
     with pytest.raises(InputError, match=f"the text has queries 0 to {n - 1}; got"):
         lens.substitute({(0, 1): Rows([n], uniform[:1])}, item)
@@ -101,7 +109,9 @@ def test_hidden_keys_and_ambiguous_kinds_are_refused():
         lens.substitute({(0, 0): torch.full((n, n), 1 / n)}, item)
     both = Lens(zoo.build("t5"))
     other = both.read(zoo.example("t5"))[0]
-    with pytest.raises(InputError, match="the model has encoder, decoder, cross attention; say which with kind"):
+    with pytest.raises(
+        InputError, match="the model has encoder, decoder, cross attention; say which with kind"
+    ):
         find_site(both.sites(other), 0, 0)
 
 
@@ -123,20 +133,28 @@ def test_projections_make_the_queries_and_keys_and_changed_ones_are_put_back(fam
     assert head.follows_logits
     pair = query_key_projections(lens, item, head)
     for projection, wanted in zip(pair, (head.queries, head.keys), strict=True):
-        made = projection.inputs @ projection.weight.T + (0 if projection.bias is None else projection.bias)
+        made = projection.inputs @ projection.weight.T + (
+            0 if projection.bias is None else projection.bias
+        )
         assert torch.allclose(projection.factor * made, wanted, atol=1e-5)
     before = lens.digest
     plain = lens.substitute({}, item)
     sequence = list(plain.hidden_states)[-1 if kind != "encoder" else 0]
-    with changed_parameters([(projection, 2 * projection.weight, projection.bias) for projection in pair]):
+    with changed_parameters(
+        [(projection, 2 * projection.weight, projection.bias) for projection in pair]
+    ):
         inside = read_head(lens, item, 1, 2, kind)
         others = read_head(lens, item, 1, 1, kind)
         changed = lens.substitute({}, item)
     assert (inside.weights - head.weights).abs().max() > 1e-4
     assert torch.allclose(others.weights, read_head(lens, item, 1, 1, kind).weights, atol=1e-6)
-    assert (changed.hidden_states[sequence][-1] - plain.hidden_states[sequence][-1]).abs().max() > 1e-6
+    assert (
+        changed.hidden_states[sequence][-1] - plain.hidden_states[sequence][-1]
+    ).abs().max() > 1e-6
     assert lens.digest == before
-    assert torch.equal(lens.substitute({}, item).hidden_states[sequence], plain.hidden_states[sequence])
+    assert torch.equal(
+        lens.substitute({}, item).hidden_states[sequence], plain.hidden_states[sequence]
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,4 +177,6 @@ def test_soft_caps_are_known_and_sinks_show(family):
     lens = Lens(zoo.build(family))
     item = lens.read(zoo.example(family))[0]
     head = read_head(lens, item, 1, 1)
-    assert (head.follows_logits, head.softcap) == ((True, 2.0) if family == "gemma2" else (False, None))
+    assert (head.follows_logits, head.softcap) == (
+        (True, 2.0) if family == "gemma2" else (False, None)
+    )

@@ -18,8 +18,12 @@ from identilens.models.layout import discover
 TEXTS = [ids(12), ids(9, 1)]
 STUDIES = {
     "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out").table,
-    "alternatives": lambda lens: idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table,
-    "logit_ranks": lambda lens: idl.lab.logit_ranks(lens, [ids(20)], layers=[0], heads=[0], count=3).table,
+    "alternatives": lambda lens: (
+        idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table
+    ),
+    "logit_ranks": lambda lens: (
+        idl.lab.logit_ranks(lens, [ids(20)], layers=[0], heads=[0], count=3).table
+    ),
     "mixing": lambda lens: idl.mixing(lens, TEXTS[1:]).table,
     "structure": lambda lens: idl.structure(lens, TEXTS, length=6).table,
     "certify": lambda lens: idl.certify(lens, TEXTS[:1], queries=[3], layers=[0], heads=[0]).table,
@@ -40,7 +44,12 @@ def state(model):
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
         if not hook.__module__.startswith("transformers.")
     ]
-    return [one.training for one in model.modules()], model.config._attn_implementation, hooks, Lens(model).digest
+    return (
+        [one.training for one in model.modules()],
+        model.config._attn_implementation,
+        hooks,
+        Lens(model).digest,
+    )
 
 
 @contextmanager
@@ -78,7 +87,9 @@ def test_a_model_in_training_stays_in_evaluation_mode_until_the_last_capture_has
 
     def first(call):
         if call.index == 0:
-            other = Thread(target=lambda: lens.run(lens.read([ids(5)]), lambda call: call.attend()[0]))
+            other = Thread(
+                target=lambda: lens.run(lens.read([ids(5)]), lambda call: call.attend()[0])
+            )
             other.start()
             other.join()
             modes.append(model.encoder.training)
@@ -127,7 +138,8 @@ def test_finding_the_layers_takes_no_notice_of_other_threads():
             found = discover(model, forward)
             assert [site.projection for site in found] == [site.projection for site in wanted]
             assert all(
-                torch.allclose(a.value_bias, b.value_bias, atol=1e-6) for a, b in zip(found, wanted, strict=True)
+                torch.allclose(a.value_bias, b.value_bias, atol=1e-6)
+                for a, b in zip(found, wanted, strict=True)
             )
 
 

@@ -8,11 +8,16 @@ import torch
 
 import identilens as idl
 
-bertviz = pytest.importorskip("bertviz", reason="make test-recipes installs bertviz in an environment of its own")
+bertviz = pytest.importorskip(
+    "bertviz", reason="make test-recipes installs bertviz in an environment of its own"
+)
 
 # Warnings of the tool itself.
 pytestmark = pytest.mark.filterwarnings("ignore")
-TEXT = "The keeper of the lighthouse wrote down every ship, although none had stopped there for many years. " * 2
+TEXT = (
+    "The keeper of the lighthouse wrote down every ship, although none had stopped there for many years. "
+    * 2
+)
 
 
 @pytest.mark.parametrize("measure", ["raw", "effective", "norm"])
@@ -32,4 +37,6 @@ def test_negative_weights_have_to_be_clipped_or_made_positive(bundled):
     """Bertviz draws a weight as opacity, which has no negative values."""
     assert min(float(layer.min()) for layer in idl.attentions(bundled, TEXT)) < 0
     for signed in ("clip", "abs"):
-        assert min(float(layer.min()) for layer in idl.attentions(bundled, TEXT, signed=signed)) >= 0
+        assert (
+            min(float(layer.min()) for layer in idl.attentions(bundled, TEXT, signed=signed)) >= 0
+        )

@@ -6,7 +6,9 @@ import torch
 import identilens as idl
 from helpers.zoo import build, ids
 
-attr = pytest.importorskip("captum.attr", reason="make test-recipes installs captum in an environment of its own")
+attr = pytest.importorskip(
+    "captum.attr", reason="make test-recipes installs captum in an environment of its own"
+)
 
 
 # Warnings of the tool itself.
@@ -22,7 +24,9 @@ def test_attributions_are_unchanged_and_effective_attention_stands_beside_them()
             return model(inputs).last_hidden_state[:, 0].square().sum(-1)
 
         gradients = attr.LayerIntegratedGradients(score, model.embeddings)
-        found[name] = gradients.attribute(tokens, baselines=torch.zeros_like(tokens), n_steps=8).sum(-1)
+        found[name] = gradients.attribute(
+            tokens, baselines=torch.zeros_like(tokens), n_steps=8
+        ).sum(-1)
         attentions = model(tokens, output_attentions=True).attentions
     assert torch.equal(found["eager"], found["identilens_effective"])
     wanted = idl.attentions(idl.Lens(model), ids(30))

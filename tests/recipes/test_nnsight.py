@@ -6,7 +6,9 @@ import torch
 import identilens as idl
 from helpers.zoo import build, ids
 
-nnsight = pytest.importorskip("nnsight", reason="make test-recipes installs nnsight in an environment of its own")
+nnsight = pytest.importorskip(
+    "nnsight", reason="make test-recipes installs nnsight in an environment of its own"
+)
 
 
 # Warnings of the tool itself.

@@ -20,7 +20,9 @@ WORDS = [f"word{number}" for number in range(300)]
 
 
 def texts(count, length):
-    orders = [torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(count)]
+    orders = [
+        torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(count)
+    ]
     return [" ".join(WORDS[index] for index in own[:length].tolist()) for own in orders]
 
 
@@ -37,7 +39,9 @@ def lens(heads, d_v, corpus, **sizes):
 @pytest.mark.parametrize(("figure", "heads", "d_v"), [("2", "concat", 16), ("6", "add", None)])
 def test_rank_figures(figure, heads, d_v, tmp_path):
     corpus = texts(4, 90)
-    found = rank_figure(lens(heads, d_v, corpus), corpus, "Published:", lengths=(8, 40, 80), per_length=3)
+    found = rank_figure(
+        lens(heads, d_v, corpus), corpus, "Published:", lengths=(8, 40, 80), per_length=3
+    )
     assert len(found.tables["ranks"]) == 9
     reach = 8 if figure == "2" else 40
     assert f"nullity 0 in every review up to d_s = {reach}" in found.findings

@@ -33,14 +33,24 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     pairs = [(str(index % 2), first, SENTENCES[index - 1]) for index, first in enumerate(SENTENCES)]
     for part in ("train", "dev"):
-        write(folder / f"mrpc/{part}.tsv.xz", ["Quality", "#1 String", "#2 String"], [list(row) for row in pairs])
+        write(
+            folder / f"mrpc/{part}.tsv.xz",
+            ["Quality", "#1 String", "#2 String"],
+            [list(row) for row in pairs],
+        )
     cola = [["gj04", label, "", text] for label, text, _ in pairs]
     write(folder / "cola/dev.tsv", None, cola)
     write(folder / "cola/train.tsv.xz", None, cola)
-    write(folder / "mnli/dev_matched.tsv.xz", ["premise", "hypothesis"], [list(row[1:]) for row in pairs])
+    write(
+        folder / "mnli/dev_matched.tsv.xz",
+        ["premise", "hypothesis"],
+        [list(row[1:]) for row in pairs],
+    )
     lines = [json.dumps({"par1": first, "par2": second}) for _, first, second in pairs]
     (folder / "wiki_en").mkdir()
-    (folder / "wiki_en/segments_1000.jsonl.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
+    (folder / "wiki_en/segments_1000.jsonl.xz").write_bytes(
+        lzma.compress("\n".join(lines).encode())
+    )
     return folder
 
 
@@ -74,7 +84,11 @@ def test_published_numbers_beside_measured_ones(name, options, chart, quantity, 
 def test_maps_of_figure_6_add_up(data, tmp_path):
     figure = figure_named("brunner2020-figure6")
     found = figure.make(
-        figure.settings_type(data=data, layer=1), tmp_path, resume=False, overwrite=False, progress=None
+        figure.settings_type(data=data, layer=1),
+        tmp_path,
+        resume=False,
+        overwrite=False,
+        progress=None,
     )
     shares = found.tables["places"].group_by("head", "attention").agg(total="share")
     assert [sum(one) for one in shares["total"]] == pytest.approx([1.0] * len(shares))
@@ -83,7 +97,9 @@ def test_maps_of_figure_6_add_up(data, tmp_path):
 def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     figure = figure_named("sun2021")
     settings = figure.settings_type(data=data, tasks=("mrpc", "cola"), limit=2, **TUNING)
-    table = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables["token_types"]
+    table = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables[
+        "token_types"
+    ]
     sums = table.group_by("task", "checkpoint").agg(pl.col("raw", "effective").sum())
     assert len(sums) == 4
     assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
@@ -92,12 +108,21 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     again = figure.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
     assert again.settings["parameters, cola, fine-tuned (sha256)"] == tuned
     with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
-        figure.make(replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None)
+        figure.make(
+            replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None
+        )
 
 
 def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):
     figure = figure_named("deyoung2020")
-    options = {"tasks": ("cola", "mrpc"), "limit": 2, "repeats": 2, "draws": 2, "attribution": False, **TUNING}
+    options = {
+        "tasks": ("cola", "mrpc"),
+        "limit": 2,
+        "repeats": 2,
+        "draws": 2,
+        "attribution": False,
+        **TUNING,
+    }
     settings = figure.settings_type(data=data, **options)
     found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
     assert found.tables["accuracy"].select("task", "seed").rows() == [

@@ -57,7 +57,8 @@ class AskedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("figure", "corpus", "most"), [(3, "mrpc", None), (39, "mnli", 500), (40, "cola", None), (42, "mnli", 4000)]
+    ("figure", "corpus", "most"),
+    [(3, "mrpc", None), (39, "mnli", 500), (40, "cola", None), (42, "mnli", 4000)],
 )
 def test_each_figure_has_the_papers_number_of_texts(figure, corpus, most, monkeypatch, tmp_path):
     def texts(_, *asked):

@@ -52,13 +52,18 @@ def test_an_equal_checkpoint_is_used_again(trained, tmp_path):
     folder = made(tmp_path)
     assert made(tmp_path) == made(tmp_path, overwrite=True) == folder == tmp_path / "out/tuned-mrpc"
     assert trained == [0]
-    assert json.loads((folder / RECORD).read_text()) == tuning_record("mrpc", "bundled", tmp_path / "data", HOW)
+    assert json.loads((folder / RECORD).read_text()) == tuning_record(
+        "mrpc", "bundled", tmp_path / "data", HOW
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"how": FineTuning(epochs=1, rows=4, seed=3)}, "seed is 0 there and 3 here. Remove it, use --overwrite"),
+        (
+            {"how": FineTuning(epochs=1, rows=4, seed=3)},
+            "seed is 0 there and 3 here. Remove it, use --overwrite",
+        ),
         (
             {"how": FineTuning(epochs=1, rows=5, learning_rate=1e-4)},
             "learning_rate is 5e-05 there and 0.0001 here; row",

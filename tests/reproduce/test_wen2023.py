@@ -39,7 +39,9 @@ def test_the_settings_are_the_papers(name):
         assert setting.training.length == 28
         assert setting.training.tokens == 100_000
         assert (setting.training.weight_decay == 0) == ("decay" not in setting.name)
-        assert setting.training.data == ("prefixes" if name in ("figure7", "figure10") else "complete")
+        assert setting.training.data == (
+            "prefixes" if name in ("figure7", "figure10") else "complete"
+        )
 
 
 def test_the_cells_of_table_1():
@@ -70,14 +72,19 @@ def test_a_small_run_leaves_its_page(name, small, tmp_path):
 
 def test_models_without_queries_and_keys_attend_uniformly(small, tmp_path):
     found = make("footnote4", WenSettings(seeds=2, epochs=1), tmp_path)
-    assert found.tables["variation"]["value"].to_list() == pytest.approx([0] * len(found.tables["variation"]))
+    assert found.tables["variation"]["value"].to_list() == pytest.approx(
+        [0] * len(found.tables["variation"])
+    )
     assert "Eq. 19" in found.findings
 
 
 def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tmp_path):
     found = make("footnote13", PrefixSettings(seeds=2, epochs=1, prefixes=2), tmp_path)
     by_prefix = found.tables["by_prefix"]
-    assert set(by_prefix.select("prefix", "prefixes").rows()) == {("all brackets", 1), ("16 random", 2)}
+    assert set(by_prefix.select("prefix", "prefixes").rows()) == {
+        ("all brackets", 1),
+        ("16 random", 2),
+    }
     probe = by_prefix.filter(prefix="all brackets")["value"].to_list()
     variation = found.tables["variation"].filter(~pl.col("with_start"))
     assert probe == pytest.approx(variation["value"].to_list())
@@ -87,7 +94,9 @@ def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tm
     assert again.findings == found.findings
     assert again.settings == found.settings
     assert (again.settings["seeds"], again.settings["epochs, instead of the paper's"]) == (2, "1")
-    with pytest.raises(InputError, match="no models of the setting 'no positions'; it has no positions, rate 0.003"):
+    with pytest.raises(
+        InputError, match="no models of the setting 'no positions'; it has no positions, rate 0.003"
+    ):
         make("figure8", loaded, tmp_path)
     gone = next(tmp_path.glob("run/models/*/seed001"))
     gone.rename(tmp_path / "elsewhere")

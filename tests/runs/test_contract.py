@@ -47,7 +47,9 @@ def test_a_folder_and_memory_give_the_same(tmp_path):
 
 def test_a_result_says_its_finding_its_size_and_where_it_is(tmp_path):
     made = toy(layers="1-4", out=tmp_path / "run")
-    assert repr(made).startswith(f"Toy: {made.summary().text}\ntable of {len(made.table)} rows, notes of 2 rows")
+    assert repr(made).startswith(
+        f"Toy: {made.summary().text}\ntable of {len(made.table)} rows, notes of 2 rows"
+    )
     assert repr(made).endswith(f"matrices; in {tmp_path / 'run'}")
     assert repr(toy()).endswith("; in memory")
 
@@ -65,7 +67,9 @@ def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         toy(layers="1-5", fail=3, out=tmp_path / "run")
     assert ToyStudy.runs == [0, 1, 2]
-    with pytest.raises(OutputFolderError, match=r"already contains this run, interrupted. Pass resume=True"):
+    with pytest.raises(
+        OutputFolderError, match=r"already contains this run, interrupted. Pass resume=True"
+    ):
         toy(layers="1-5", out=tmp_path / "run")
     with pytest.raises(OutputFolderError, match="was interrupted"):
         Toy.load(tmp_path / "run")
@@ -115,7 +119,9 @@ def test_provenance_says_what_made_it(tmp_path):
     assert {"identilens", "torch"} <= set(record["libraries"])
     written = json.loads((tmp_path / "run" / "provenance.json").read_text())
     assert written["finished"] is True
-    assert toy(layers="1-2", seed=5, memory="1MB").provenance["fingerprint"] == record["fingerprint"]
+    assert (
+        toy(layers="1-2", seed=5, memory="1MB").provenance["fingerprint"] == record["fingerprint"]
+    )
     assert toy(layers="1-2", seed=6).provenance["fingerprint"] != record["fingerprint"]
 
 
@@ -156,7 +162,10 @@ def test_nothing_of_users_is_a_command_to_the_terminal(tmp_path, capsys, monkeyp
     assert capsys.readouterr().out.count(shown) == 3
     (tmp_path / "a.csv").write_text(f"{HOSTILE},b\n1,2\n", encoding="utf-8")
     given = ("--model", "bundled", "--out", tmp_path / "out")
-    for words in (["--file", tmp_path / "a.csv", "--column", "c"], ["--text", "x", "--device", HOSTILE]):
+    for words in (
+        ["--file", tmp_path / "a.csv", "--column", "c"],
+        ["--text", "x", "--device", HOSTILE],
+    ):
         assert shown in failing("audit", *given, *words)
     assert shown in failing("report", tmp_path / HOSTILE.replace("/", ""))
     assert shown in failing("audit", "--config", tmp_path / HOSTILE, *given)
@@ -191,7 +200,10 @@ def test_a_checkpoint_that_does_not_fit_names_the_remedy(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, hard))
     try:
-        with pytest.raises(OutputFolderError, match="resume=True"), translated_write_errors(tmp_path):
+        with (
+            pytest.raises(OutputFolderError, match="resume=True"),
+            translated_write_errors(tmp_path),
+        ):
             torch.save({"weights": torch.zeros(40_000)}, tmp_path / "optimizer.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -33,7 +33,9 @@ NUMBERS = "1-7"
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     """Workers import the toys and are checked as users' are."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    )
     pytest.importorskip("ray")
 
 
@@ -89,8 +91,14 @@ def listening(pids):
         for link in Path(f"/proc/{pid}/fd").glob("*"):
             with suppress(OSError):
                 sockets.add(str(link.readlink()))
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {
+        row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+    }
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -116,9 +124,13 @@ def test_a_part_that_kills_every_worker_is_named_and_all_others_are_saved(tmp_pa
 
 
 def test_a_part_that_fails_is_named_and_tried_again_on_resume(tmp_path, whole):
-    with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed; .*failed.jsonl.*no luck.*resume=True"):
+    with pytest.raises(
+        CheckFailedError, match=r"1 of 7 parts failed; .*failed.jsonl.*no luck.*resume=True"
+    ):
         engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local())
-    (row,) = [json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()]
+    (row,) = [
+        json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()
+    ]
     assert row == {"part": 1, "numbers": [1, 1], "error": "no luck"}
     shutil.copytree(tmp_path / "run", tmp_path / "alone")
     (tmp_path / "mended").touch()
@@ -143,7 +155,9 @@ engine_toys.slow(layers={NUMBERS!r}, out=sys.argv[1], engine=Local())
 def test_a_script_needs_no_guard(tmp_path, whole):
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
-    subprocess.run([sys.executable, script, tmp_path / "run"], check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        [sys.executable, script, tmp_path / "run"], check=True, capture_output=True, timeout=300
+    )
     assert contents(tmp_path / "run") == whole
 
 
@@ -160,7 +174,9 @@ def test_a_killed_driver_leaves_no_workers_and_the_run_is_resumed(tmp_path, whol
 
 
 def test_what_cannot_be_shared_says_so(tmp_path):
-    with pytest.raises(InputError, match=r"toy runs in one process: each part needs the one before"):
+    with pytest.raises(
+        InputError, match=r"toy runs in one process: each part needs the one before"
+    ):
         engine_toys.alone(layers=NUMBERS, out=tmp_path / "run", engine=Local())
     with pytest.raises(InputError, match=r"pass out="):
         toy(layers=NUMBERS, engine=Local())
@@ -181,7 +197,9 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
     changed = load(tmp_path / "model", device="cpu")
     next(changed.model.parameters()).data[0] += 1
     for number, engine in enumerate(ENGINES):
-        with pytest.raises(InputError, match="has other inputs than the run was started with: model sha256 is"):
+        with pytest.raises(
+            InputError, match="has other inputs than the run was started with: model sha256 is"
+        ):
             audit(changed, texts, out=tmp_path / f"changed{number}", engine=engine, **given)
     error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))
     assert (error.setting, str(error)) == ("layers", "expected layers of at least 1; got 0.")

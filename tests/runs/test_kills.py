@@ -18,7 +18,12 @@ def trials(*words):
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "helpers.dying", *words]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False, timeout=550
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])["points"]
@@ -45,7 +50,9 @@ def test_a_killed_study_is_resumed_to_the_same_files(study):
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_killed_workers_are_replaced_and_their_parts_are_done_again(engine):
     pytest.importorskip("ray")
-    (run,) = trials("audit", "--engine", engine, "--dies", "worker", "--points", "3", "--together", "3")
+    (run,) = trials(
+        "audit", "--engine", engine, "--dies", "worker", "--points", "3", "--together", "3"
+    )
     assert run["died"] == 3, run
     assert run["differs"] == [], run
     assert len(run["ran"]) <= 3, run

@@ -24,7 +24,9 @@ def shown():
     """A notebook: what its cell has shown, one state after another."""
     states = []
     handle = SimpleNamespace(update=states.append)
-    display = SimpleNamespace(HTML=str, display=lambda what, display_id: states.append(what) or handle)
+    display = SimpleNamespace(
+        HTML=str, display=lambda what, display_id: states.append(what) or handle
+    )
     shell = SimpleNamespace(config={"IPKernelApp": {}})
     modules = {"IPython": SimpleNamespace(get_ipython=lambda: shell), "IPython.display": display}
     with patch.dict(sys.modules, modules):
@@ -82,6 +84,8 @@ def test_the_command_line_prints_the_log_and_waits_without_spinning(tmp_path):
         "from identilens.cli.app import main; main()\n"
         "logging.getLogger('identilens').info('3 of 9 texts'); print(os.environ['OMP_WAIT_POLICY'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.splitlines()[-1] == "PASSIVE"
     assert re.fullmatch(r"\d\d:\d\d:\d\d 3 of 9 texts\n", done.stderr)

@@ -31,7 +31,11 @@ def test_values_take_the_form_of_their_fields():
         ("share", -0.5, "share of at least 0; got -0.5"),
         ("span", "4", "span as two ends such as 400-500; got '4'"),
         ("memory", "much", "memory in bytes, or as a size such as 512MiB or 2GB; got 'much'"),
-        ("layers", "0-99999999999", "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'"),
+        (
+            "layers",
+            "0-99999999999",
+            "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'",
+        ),
         ("layers", 10**22, "layers of at most 9007199254740992; got 1"),
         ("seed", -(10**22), "seed of at most 9007199254740992; got -1"),
         ("share", float("nan"), "share as a finite number; got nan"),
@@ -72,6 +76,8 @@ def test_numbers_and_ranges(text, numbers):
     assert parse_numbers(text) == numbers
 
 
-@pytest.mark.parametrize(("text", "size"), [("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500)]
+)
 def test_sizes(text, size):
     assert parse_size(text) == size

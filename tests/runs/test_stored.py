@@ -41,7 +41,9 @@ def client():
 def _fresh(monkeypatch):
     """Each test is as a machine that has seen no run yet."""
     monkeypatch.setattr("identilens.runs.bucket._BUCKETS", {})
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +67,13 @@ def test_a_run_is_stored_and_read_as_in_a_folder(client, whole, monkeypatch):
     read = Toy.load(url)
     assert read.table.equals(made.table)
     assert read.matrices["text1.layer0.head0.encoder.raw"].tolist() == [[2, 2], [2, 2]]
-    with pytest.raises(OutputFolderError, match=r"plain already contains this run, finished. Pass resume=True"):
+    with pytest.raises(
+        OutputFolderError, match=r"plain already contains this run, finished. Pass resume=True"
+    ):
         toy(layers="1-4", out=url)
-    with pytest.raises(OutputFolderError, match=r"s3://runs/plain contains another run .*overwrite=True"):
+    with pytest.raises(
+        OutputFolderError, match=r"s3://runs/plain contains another run .*overwrite=True"
+    ):
         toy(layers="1-3", out=url)
     client.put_object(Bucket=BUCKET, Key="plain/mine.txt", Body=b"mine")
     toy(layers="1-3", out=url, overwrite=True)
@@ -80,7 +86,9 @@ def test_damage_and_strangers_are_named(client, monkeypatch):
     toy(layers="1-2", out=url)
     elsewhere(monkeypatch)
     client.put_object(Bucket=BUCKET, Key="damaged/table.parquet", Body=b"no table")
-    with pytest.raises(OutputFolderError, match=r"s3://runs/damaged/table.parquet cannot be read: it is not"):
+    with pytest.raises(
+        OutputFolderError, match=r"s3://runs/damaged/table.parquet cannot be read: it is not"
+    ):
         Toy.load(url)
     client.put_object(Bucket=BUCKET, Key="foreign/mine.txt", Body=b"mine")
     with pytest.raises(OutputFolderError, match="s3://runs/foreign exists and contains no run"):
@@ -122,7 +130,10 @@ def test_a_killed_run_is_resumed_on_another_machine(client, whole, monkeypatch, 
     dead = killed(TOY, url, point)
     assert dead.returncode == -9, dead.stderr
     elsewhere(monkeypatch)
-    with pytest.raises(OutputFolderError, match=r"another run is writing to s3://runs/killed.*lock renewed \d+ s ago"):
+    with pytest.raises(
+        OutputFolderError,
+        match=r"another run is writing to s3://runs/killed.*lock renewed \d+ s ago",
+    ):
         toy(layers="1-4", out=url, resume=True)
     monkeypatch.setattr(lock, "DEAD", 0.0)
     before = objects(client, name)
@@ -150,7 +161,9 @@ def test_a_killed_audit_is_resumed_on_another_machine(client, audited, monkeypat
     before = objects(client, name)
     done = 3 if "table.parquet" in before else sum(key.startswith("parts/") for key in before)
     parts, run = [], AuditStudy.run
-    monkeypatch.setattr(AuditStudy, "run", lambda self, part: [parts.append(part), run(self, part)][1])
+    monkeypatch.setattr(
+        AuditStudy, "run", lambda self, part: [parts.append(part), run(self, part)][1]
+    )
     storage.audit(out=f"s3://{BUCKET}/{name}", resume=True)
     assert objects(client, name) == audited
     assert parts == list(range(done, 3))
@@ -171,7 +184,9 @@ def test_of_two_writers_the_second_is_refused_and_one_that_lost_its_lock_stops(c
         if part == 1:
             with monkeypatch.context() as there:
                 elsewhere(there)
-                with pytest.raises(OutputFolderError, match="another run is writing to s3://runs/two"):
+                with pytest.raises(
+                    OutputFolderError, match="another run is writing to s3://runs/two"
+                ):
                     toy(layers="1-3", out=url, resume=True)
                 there.setattr(ToyStudy, "run", run)
                 there.setattr(lock, "DEAD", 0.0)
@@ -182,7 +197,9 @@ def test_of_two_writers_the_second_is_refused_and_one_that_lost_its_lock_stops(c
     monkeypatch.setattr(ToyStudy, "run", meanwhile)
     with pytest.raises(OutputFolderError, match="two was taken over by another run"):
         toy(layers="1-3", out=url)
-    assert json.loads(client.get_object(Bucket=BUCKET, Key="two/provenance.json")["Body"].read())["finished"]
+    assert json.loads(client.get_object(Bucket=BUCKET, Key="two/provenance.json")["Body"].read())[
+        "finished"
+    ]
 
 
 @pytest.mark.parametrize("engine", [Local(workers=2), Ray(workers=2)], ids=["local", "ray"])
@@ -200,7 +217,9 @@ def test_parts_of_workers_are_stored(client, tmp_path, engine, monkeypatch):
 
 
 def test_what_is_missing_is_said(client, monkeypatch):
-    with pytest.raises(OutputFolderError, match=r"s3://nowhere/run cannot be used: .*Create the bucket first"):
+    with pytest.raises(
+        OutputFolderError, match=r"s3://nowhere/run cannot be used: .*Create the bucket first"
+    ):
         toy(out="s3://nowhere/run")
     with pytest.raises(OutputFolderError, match="s3://nowhere/run"):
         Toy.load("s3://nowhere/run")
@@ -245,9 +264,19 @@ def test_runs_are_repeated_and_compared(client, tmp_path, monkeypatch):
     identilens("rerun", url, "--out", tmp_path / "here", code=0)
     assert (tmp_path / "here" / "table.parquet").read_bytes() == stored["table.parquet"]
     assert idl.rerun(url, out=f"s3://{BUCKET}/third").table.equals(idl.load_result(url).table)
-    identilens("audit", *chosen, "--text", "Snow fell on the harbour.", "--out", f"s3://{BUCKET}/other", code=0)
+    identilens(
+        "audit",
+        *chosen,
+        "--text",
+        "Snow fell on the harbour.",
+        "--out",
+        f"s3://{BUCKET}/other",
+        code=0,
+    )
     elsewhere(monkeypatch)
-    said = identilens("compare", url, f"s3://{BUCKET}/other", "--out", tmp_path / "compared.html", code=0).output
+    said = identilens(
+        "compare", url, f"s3://{BUCKET}/other", "--out", tmp_path / "compared.html", code=0
+    ).output
     assert "audit: first run, bundled on 1 text" in said
     assert (tmp_path / "compared.html").stat().st_size > 10_000
     assert f"{url}-gone contains no result of identilens" in failing("compare", url, f"{url}-gone")
@@ -264,12 +293,20 @@ def test_a_study_joins_an_audit(client, tmp_path, monkeypatch):
     manifest = client.get_object(Bucket=BUCKET, Key="joined/manifest.txt")["Body"].read().decode()
     assert any(name.startswith("certify-") for name in manifest.splitlines() if name.endswith("/"))
     elsewhere(monkeypatch)
-    assert "What is certain of each attention weight" in write_report(url).read_text(encoding="utf-8")
+    assert "What is certain of each attention weight" in write_report(url).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_training_is_stored_with_its_model(client, tmp_path):
     data = write_trec(tmp_path / "data" / "trec")
-    small = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
+    small = {
+        "max_length": 16,
+        "d_model": 16,
+        "attention_heads": 2,
+        "feed_forward": 24,
+        "batch_size": 8,
+    }
     for place in (f"s3://{BUCKET}/trained", tmp_path / "trained"):
         idl.lab.train(task="trec", data=data, d_k=4, epochs=2, **small, out=place)
     found, expected = objects(client, "trained"), contents(tmp_path / "trained")

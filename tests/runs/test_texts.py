@@ -41,7 +41,10 @@ def test_pairs_from_every_kind_of_input(tmp_path):
     with pytest.raises(InputError, match=r"pairs=True needs two columns=....*got only 'en'"):
         read_texts(tmp_path / "a.tsv", columns=["en"], pairs=True)
     (tmp_path / "b.txt").write_text("one\teins\nalone\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"b\.txt, line 2: pairs=True expects two sentences with a tab.*got 1 part\."):
+    with pytest.raises(
+        InputError,
+        match=r"b\.txt, line 2: pairs=True expects two sentences with a tab.*got 1 part\.",
+    ):
         read_texts(tmp_path / "b.txt", pairs=True)
 
 
@@ -70,13 +73,17 @@ def test_data_sets_that_were_saved_to_disk(tmp_path):
     datasets.DatasetDict({"test": rows}).save_to_disk(tmp_path / "splits")
     assert read_texts(hub_dataset(str(tmp_path / "rows"), "train", None)) == ["one", "two"]
     assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
-    with pytest.raises(InputError, match=r"splits cannot be loaded .* Check dataset=..., subset=... and split=..."):
+    with pytest.raises(
+        InputError, match=r"splits cannot be loaded .* Check dataset=..., subset=... and split=..."
+    ):
         hub_dataset(str(tmp_path / "splits"), "train", None)
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):
     monkeypatch.setattr("identilens.runs.texts._ROWS", 3)
-    pl.DataFrame({"text": [f"text {number}" for number in range(8)]}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"text": [f"text {number}" for number in range(8)]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
     (tmp_path / "a.parquet").rename(tmp_path / "[a]?.parquet")
     assert len(read_texts(tmp_path / "[a]?.parquet", columns=["text"])) == 8
     with pytest.raises(InputError, match="no column 'body'; there are text"):
@@ -103,7 +110,9 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
     with opened(file, "wb") as stream:
         for _ in range(64):
             stream.write(b"word " * 2**15 + b"\n")
-    with pytest.raises(InputError, match=r"line 7: .* more than 1,000,000 bytes of text. Pass a larger max_text"):
+    with pytest.raises(
+        InputError, match=r"line 7: .* more than 1,000,000 bytes of text. Pass a larger max_text"
+    ):
         read_texts(file, max_text_bytes=1_000_000)
     assert len(read_texts(file, max_text_bytes=2**24)) == 64
     file.write_bytes(file.read_bytes()[:-40])
@@ -157,11 +166,19 @@ def test_hostile_rows_are_named(tmp_path, name, content, expected):
             r"line 3: expected 2 fields, as in the header; got 3\. Put",
         ),
         ("a.csv", "a,b\none\n", "line 2: expected 2 fields, as in the header; got 1"),
-        ("a.csv", 'a,b\none,x\n"two\nthree,x\nfour,x\n', "line 3: unexpected end of data.*Close every quote"),
+        (
+            "a.csv",
+            'a,b\none,x\n"two\nthree,x\nfour,x\n',
+            "line 3: unexpected end of data.*Close every quote",
+        ),
         ("a.csv", 'a,b\n"one\ntwo,x\n"three",x\n', "line 2: ',' expected after '\"'"),
         ("a.csv", 'a,b\n"two\nlines",x\none,two,three\n', "line 4: expected 2 fields"),
         ("a.csv", "a,b,a\none,x,two\n", "line 1: the header has the column 'a' twice"),
-        ("a.tsv", "a\tb\none\ttwo\tthree\n", "line 2: expected 2 fields, as in the header; got 3. Remove the tabs"),
+        (
+            "a.tsv",
+            "a\tb\none\ttwo\tthree\n",
+            "line 2: expected 2 fields, as in the header; got 3. Remove the tabs",
+        ),
         ("a.tsv", 'a\tb\n"one\ntwo"\tx\n', "line 2: expected 2 fields, as in the header; got 1"),
         ("a.csv.gz", "a,b\none,two\nthree,four,five\n", "line 3: expected 2 fields"),
         (
@@ -169,7 +186,11 @@ def test_hostile_rows_are_named(tmp_path, name, content, expected):
             '{"a": "one"}\n{"a": "one", "a": "two"}\n',
             "line 2: not valid JSON .the name 'a' stands",
         ),
-        ("a.jsonl", '{"b": {"c": 1, "c": 2}, "a": "one"}\n', "line 1: not valid JSON .the name 'c'"),
+        (
+            "a.jsonl",
+            '{"b": {"c": 1, "c": 2}, "a": "one"}\n',
+            "line 1: not valid JSON .the name 'c'",
+        ),
     ],
 )
 def test_a_row_of_which_a_part_would_be_lost_is_refused(tmp_path, name, content, expected):
@@ -195,13 +216,18 @@ LONG = "word " * 20_000
     [
         ({"compression": "zstd"}, [LONG] * 60),  # one text of a dictionary, 60 times
         ({"compression": "gzip"}, [f"{number} {LONG}" for number in range(60)]),
-        ({"compression": "snappy", "row_group_size": 5}, [f"{number} {LONG}" for number in range(60)]),
+        (
+            {"compression": "snappy", "row_group_size": 5},
+            [f"{number} {LONG}" for number in range(60)],
+        ),
     ],
 )
 def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
     file = tmp_path / "a.parquet"
     pl.DataFrame({"other": range(60), "text": texts}).write_parquet(file, **options)
-    with pytest.raises(InputError, match=r"a\.parquet contains more than 1,000,000 bytes of text. Pass a larger"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet contains more than 1,000,000 bytes of text. Pass a larger"
+    ):
         read_texts(file, columns=["text"], max_text_bytes=1_000_000)
     assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
     with pytest.raises(InputError, match="column 'other' contains no texts but Int64"):
@@ -283,8 +309,12 @@ def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatc
     assert not file.exists()
 
 
-@pytest.mark.usefixtures("unchecked_shapes")  # the check looks at an item by chance, even one that is wrong
-def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeypatch, bundled, tmp_path):
+@pytest.mark.usefixtures(
+    "unchecked_shapes"
+)  # the check looks at an item by chance, even one that is wrong
+def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(
+    monkeypatch, bundled, tmp_path
+):
     monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 5)
     texts = [f"The ferry number {number} left before dawn." for number in range(40)]
     chosen = {"layers": 0, "certain_rows": 0, "examples": 0}
@@ -294,7 +324,9 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
     assert many.provenance["texts"]["count"] == 40
     assert len(many.provenance["texts"]["sha256"]) == 1
     with pytest.raises(OutputFolderError, match="the texts are others"):
-        idl.audit(bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen)
+        idl.audit(
+            bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
+        )
     late = iter([*texts[:7], "word " * 600])
     with pytest.raises(InputError, match="text 7 has 602 tokens, the model has 512 positions"):
         idl.audit(bundled, late, **chosen)
@@ -303,7 +335,9 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("in_memory", [100, 5])
 @pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.certify])
-def test_all_texts_that_are_too_long_are_named_before_any_work(monkeypatch, bundled, tmp_path, study, in_memory):
+def test_all_texts_that_are_too_long_are_named_before_any_work(
+    monkeypatch, bundled, tmp_path, study, in_memory
+):
     monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", in_memory)
     monkeypatch.setattr(type(bundled), "run", lambda *_: pytest.fail("the work began"))
     texts = ["The ferry left."] * 8
@@ -314,14 +348,18 @@ def test_all_texts_that_are_too_long_are_named_before_any_work(monkeypatch, bund
     with pytest.raises(InputError, match=f"{named}, {remedy}"):
         study(bundled, iter(texts), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match=r"20 of 20 texts .* text 4 has 602 tokens, and 15 more are too long, the"):
+    with pytest.raises(
+        InputError, match=r"20 of 20 texts .* text 4 has 602 tokens, and 15 more are too long, the"
+    ):
         study(bundled, iter(["word " * 600] * 20))
 
 
 def reads(monkeypatch):
     """The numbers of the texts that are tokenised from now on."""
     numbers, read = [], LazyItems._one
-    monkeypatch.setattr(LazyItems, "_one", lambda self, number: [numbers.append(number), read(self, number)][1])
+    monkeypatch.setattr(
+        LazyItems, "_one", lambda self, number: [numbers.append(number), read(self, number)][1]
+    )
     return numbers
 
 
@@ -341,13 +379,21 @@ def test_mixing_tokenises_very_many_texts_when_it_measures_them(bundled, monkeyp
     assert max(numbers) < 32
 
 
-@pytest.mark.usefixtures("unchecked_shapes")  # the check looks at an item by chance, so that it is read
+@pytest.mark.usefixtures(
+    "unchecked_shapes"
+)  # the check looks at an item by chance, so that it is read
 @pytest.mark.parametrize(
     ("study", "settings"),
     [
         (CertifyStudy, CertifySettings(layers=(0,), heads=(0, 2), queries=(1,))),
-        (AlternativeStudy, AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False)),
-        (LogitRankStudy, LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3))),
+        (
+            AlternativeStudy,
+            AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False),
+        ),
+        (
+            LogitRankStudy,
+            LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3)),
+        ),
     ],
 )
 def test_heads_of_very_many_texts_are_looked_at_text_by_text(bundled, monkeypatch, study, settings):
@@ -375,7 +421,14 @@ IDS = [zoo.ids(6 + number % 3, number) for number in range(8)]
 @pytest.mark.parametrize(("cut", "shorter"), [("clip", "error"), ("window", "skip")])
 def test_the_structure_of_very_many_texts_is_that_of_a_list(tiny, monkeypatch, cut, shorter):
     texts = [*IDS, *([zoo.ids(3)] if shorter == "skip" else [])]
-    chosen = {"length": 6, "cut": cut, "shorter": shorter, "clusters": 2, "compared_pairs": 1, "perturbed": 1}
+    chosen = {
+        "length": 6,
+        "cut": cut,
+        "shorter": shorter,
+        "clusters": 2,
+        "compared_pairs": 1,
+        "perturbed": 1,
+    }
     held = idl.structure(tiny, texts, **chosen)
     monkeypatch.setattr("identilens.studies.items._SAMPLE", 3)
     numbers = reads(monkeypatch)
@@ -400,8 +453,15 @@ def test_probes_on_very_many_texts_are_those_on_a_list(tiny, monkeypatch, tmp_pa
     numbers, notes, corpus = reads(monkeypatch), [], Corpus(IDS)
     study = TokenStudy(tiny, corpus, TokenSettings(**chosen))
     assert max(numbers) == 0
-    many = run_study(study, out=tmp_path / "run", progress=lambda done, total, note: notes.append(note))
+    many = run_study(
+        study, out=tmp_path / "run", progress=lambda done, total, note: notes.append(note)
+    )
     assert_frame_equal(many.table, held.table)
-    assert notes[:4] == ["", "checked 0 of 8 texts", "tokens of 0 of 8 texts", "hidden states of 8 of 8 texts"]
+    assert notes[:4] == [
+        "",
+        "checked 0 of 8 texts",
+        "tokens of 0 of 8 texts",
+        "hidden states of 8 of 8 texts",
+    ]
     with pytest.raises(InputError, match="sentences of more than 20 tokens"):
         idl.token_identifiability(tiny, corpus, experiment="neighbours", offsets=(20,), **chosen)

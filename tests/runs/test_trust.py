@@ -76,7 +76,14 @@ def test_overwrite_killed_anywhere_can_be_asked_for_again(tmp_path, monkeypatch)
 def test_overwrite_removes_only_what_the_manifest_lists(tmp_path):
     folder = tmp_path / "run"
     toy(out=folder)
-    mine = ["mine.parquet", "model/mine.bin", "matrices/mine.safetensors", "parts/mine", "checkpoints/mine", "runs/x/y"]
+    mine = [
+        "mine.parquet",
+        "model/mine.bin",
+        "matrices/mine.safetensors",
+        "parts/mine",
+        "checkpoints/mine",
+        "runs/x/y",
+    ]
     for name in mine:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text("mine")
@@ -112,7 +119,9 @@ def test_nothing_is_written_or_removed_through_a_link(tmp_path, name, options):
     before = contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()
     if name == "joined" and "resume" in options:
         return  # a resumed run writes nothing there
-    with pytest.raises(OutputFolderError, match=rf"{name} is a symbolic link.*choose another folder"):
+    with pytest.raises(
+        OutputFolderError, match=rf"{name} is a symbolic link.*choose another folder"
+    ):
         toy(layers="1-4", out=folder, **options)
     assert before == (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes())
 
@@ -130,7 +139,10 @@ def test_a_run_may_lie_behind_a_link_and_a_file_be_one(tmp_path):
 
 def test_an_unfinished_run_is_resumed_only_with_its_lock(tmp_path):
     interrupted(tmp_path / "run")
-    with acquire_lock(tmp_path / "run"), pytest.raises(OutputFolderError, match="another run is writing to"):
+    with (
+        acquire_lock(tmp_path / "run"),
+        pytest.raises(OutputFolderError, match="another run is writing to"),
+    ):
         toy(layers="1-4", out=tmp_path / "run", resume=True)
     toy(layers="1-4", out=tmp_path / "run", resume=True)
     with acquire_lock(tmp_path / "run"):  # a finished run is only read
@@ -150,7 +162,12 @@ def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", watched)
     toy(layers="1-2", out=tmp_path / "run")
-    assert {name for name, _ in listed_before} >= {"table.parquet", "provenance.json", "run.toml", "000000.safetensors"}
+    assert {name for name, _ in listed_before} >= {
+        "table.parquet",
+        "provenance.json",
+        "run.toml",
+        "000000.safetensors",
+    }
     assert [name for name, first in listed_before if not first] == []
 
 
@@ -177,7 +194,9 @@ def test_a_second_writer_is_refused_at_once_and_a_dead_one_holds_nothing(tmp_pat
     interrupted(tmp_path / "run")
     lock = acquire_lock(tmp_path / "run")
     for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(OutputFolderError, match=rf"another run is writing to .*run \(process {os.getpid()} on "):
+        with pytest.raises(
+            OutputFolderError, match=rf"another run is writing to .*run \(process {os.getpid()} on "
+        ):
             toy(layers="1-4", out=tmp_path / "run", **options)
     lock.close()
     assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
@@ -185,7 +204,10 @@ def test_a_second_writer_is_refused_at_once_and_a_dead_one_holds_nothing(tmp_pat
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     interrupted(tmp_path / "run")
-    left = [tmp_path / "run" / ".table.parquet.0a1b2c3d.identilens-tmp", tmp_path / "run/parts/.x.1.identilens-tmp"]
+    left = [
+        tmp_path / "run" / ".table.parquet.0a1b2c3d.identilens-tmp",
+        tmp_path / "run/parts/.x.1.identilens-tmp",
+    ]
     for file in left:
         file.write_text("half")
     (tmp_path / "run" / ".mine.tmp").write_text("mine")
@@ -199,7 +221,9 @@ def test_a_folder_that_vanishes_is_told(tmp_path):
         if done == 2:
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
-    with pytest.raises(OutputFolderError, match="was removed or emptied while the run was writing to it"):
+    with pytest.raises(
+        OutputFolderError, match="was removed or emptied while the run was writing to it"
+    ):
         toy(layers="1-4", out=tmp_path / "run", progress=vanish)
     assert not (tmp_path / "run").exists()
     assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
@@ -232,7 +256,10 @@ def test_a_full_disk_is_told_wherever_a_table_is_cut(tmp_path):
     table = toy(layers="1-3").table
     write_table(tmp_path / "whole.parquet", table)
     for size in range(0, (tmp_path / "whole.parquet").stat().st_size, 15):
-        with room_for(size), pytest.raises(OutputFolderError, match="could not write .*cut.parquet: File too large"):
+        with (
+            room_for(size),
+            pytest.raises(OutputFolderError, match="could not write .*cut.parquet: File too large"),
+        ):
             write_table(tmp_path / "cut.parquet", table)
     assert [file.name for file in tmp_path.iterdir()] == ["whole.parquet"]
 
@@ -243,8 +270,12 @@ def test_files_follow_the_umask(tmp_path):
         toy(out=tmp_path / "run")
     finally:
         os.umask(before)
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
-    assert {(path.name, path.stat().st_mode & 0o777) for path in files} == {(path.name, 0o640) for path in files}
+    files = [
+        path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"
+    ]
+    assert {(path.name, path.stat().st_mode & 0o777) for path in files} == {
+        (path.name, 0o640) for path in files
+    }
     assert {path.suffix for path in files} >= {".safetensors", ".parquet", ".json", ".txt"}
 
 
@@ -264,7 +295,11 @@ def test_a_refused_run_names_what_differs(tmp_path):
     toy(layers="1-4", share=0.25, out=tmp_path / "run")
     with pytest.raises(OutputFolderError) as refused:
         toy(layers="1,2,9", seed=3, out=tmp_path / "run", resume=True)
-    for words in ("layers is [1, 2, 3, 4] there and [1, 2, 9] here", "share is 0.25 there and 0.5 here", "and 2 more"):
+    for words in (
+        "layers is [1, 2, 3, 4] there and [1, 2, 9] here",
+        "share is 0.25 there and 0.5 here",
+        "and 2 more",
+    ):
         assert words in str(refused.value)
     with pytest.raises(OutputFolderError, match="number of texts is 4 there and 5 here"):
         toy(layers="1-5", share=0.25, out=tmp_path / "run", resume=True)
@@ -285,7 +320,8 @@ def test_a_run_without_its_provenance_is_left_alone(tmp_path):
     left = contents(tmp_path / "run")
     for options in ({"resume": True}, {}):
         with pytest.raises(
-            OutputFolderError, match=r"provenance.json is missing or no file, but manifest.txt lists other files"
+            OutputFolderError,
+            match=r"provenance.json is missing or no file, but manifest.txt lists other files",
         ):
             toy(out=tmp_path / "run", **options)
     assert contents(tmp_path / "run") == left
@@ -316,18 +352,28 @@ def test_a_table_that_expands_without_bound_is_refused(tmp_path, value):
     rows = pl.repeat(value, 20_000_000, dtype=pl.Float64, eager=True)
     pl.DataFrame({"number": rows, "square": rows}).write_parquet(file)
     assert file.stat().st_size < 500_000
-    with pytest.raises(OutputFolderError, match=r"table.parquet cannot be read: it takes .* bytes of memory"):
+    with pytest.raises(
+        OutputFolderError, match=r"table.parquet cannot be read: it takes .* bytes of memory"
+    ):
         Toy.load(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
 def audited(bundled, tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited") / "run"
-    idl.audit(bundled, ["The ferry left the harbour before dawn."], layers=(0, 3), matrices=True, out=folder)
+    idl.audit(
+        bundled,
+        ["The ferry left the harbour before dawn."],
+        layers=(0, 3),
+        matrices=True,
+        out=folder,
+    )
     return folder
 
 
-@pytest.mark.parametrize("value", ["no rows", None, float("inf"), float("nan"), 1e308, -1, 2**31 - 1])
+@pytest.mark.parametrize(
+    "value", ["no rows", None, float("inf"), float("nan"), 1e308, -1, 2**31 - 1]
+)
 def test_a_table_with_values_of_no_run_is_named(audited, tmp_path, value):
     shutil.copytree(audited, tmp_path / "run")
     for file in (tmp_path / "run").glob("*.parquet"):
@@ -347,7 +393,10 @@ def test_errors_on_what_was_read_name_the_folder_and_those_in_memory_stay(tmp_pa
     made, stored = toy(), toy(out=tmp_path / "run")
     monkeypatch.setattr(Toy, "summary", lambda _: [][0])
     for use in (stored.show, stored._repr_html_, lambda: stored.to_html(tmp_path / "report.html")):
-        with pytest.raises(OutputFolderError, match="run cannot be shown: its tables have values .*IndexError: list"):
+        with pytest.raises(
+            OutputFolderError,
+            match="run cannot be shown: its tables have values .*IndexError: list",
+        ):
             use()
     monkeypatch.setattr(Toy, "charts", lambda _: [][0])
     with pytest.raises(OutputFolderError, match="IndexError"):
@@ -358,17 +407,28 @@ def test_errors_on_what_was_read_name_the_folder_and_those_in_memory_stay(tmp_pa
 
 def test_an_address_without_a_place_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="URL such as s3://bucket/run; got 's3://', which names no place"):
+    with pytest.raises(
+        InputError, match="URL such as s3://bucket/run; got 's3://', which names no place"
+    ):
         toy(out="s3://")
-    assert "--out /dev/null is no folder" in failing("reproduce", "wen2023-figure1", "--out", "/dev/null")
+    assert "--out /dev/null is no folder" in failing(
+        "reproduce", "wen2023-figure1", "--out", "/dev/null"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("out", [5, b"run", "a\0b", Path("a\0b")])
 def test_a_place_that_is_none_is_named(tmp_path, out):
-    for use in (lambda: toy(out=out), lambda: Toy.load(out), lambda: toy().save(out), lambda: idl.write_report(out)):
-        with pytest.raises(InputError, match="expected a folder or a URL, as text or a Path without null"):
+    for use in (
+        lambda: toy(out=out),
+        lambda: Toy.load(out),
+        lambda: toy().save(out),
+        lambda: idl.write_report(out),
+    ):
+        with pytest.raises(
+            InputError, match="expected a folder or a URL, as text or a Path without null"
+        ):
             use()
 
 
@@ -377,11 +437,15 @@ def test_tokens_of_another_form_are_named(tmp_path, content):
     toy(out=tmp_path / "run")
     file = tmp_path / "run" / "matrices" / "text0.json"
     file.write_text(content)
-    with pytest.raises(OutputFolderError, match=r"text0.json cannot be read: expected lists of tokens by sequence"):
+    with pytest.raises(
+        OutputFolderError, match=r"text0.json cannot be read: expected lists of tokens by sequence"
+    ):
         Toy.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["table.parquet", "matrices/text0.json", "matrices/text0.safetensors", "manifest.txt"])
+@pytest.mark.parametrize(
+    "name", ["table.parquet", "matrices/text0.json", "matrices/text0.safetensors", "manifest.txt"]
+)
 def test_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(tmp_path, name):
     toy(out=tmp_path / "run")
     (tmp_path / "run" / name).unlink()
@@ -394,7 +458,11 @@ def damaged(content, kind, draw):
     """The content of a file after an accident."""
     if kind == "flip" and content:
         place = draw(st.integers(0, len(content) - 1))
-        return content[:place] + bytes([content[place] ^ draw(st.integers(1, 255))]) + content[place + 1 :]
+        return (
+            content[:place]
+            + bytes([content[place] ^ draw(st.integers(1, 255))])
+            + content[place + 1 :]
+        )
     if kind == "cut":
         return content[: draw(st.integers(0, max(0, len(content) - 1)))]
     return {"other": b"PAR1 and nothing else", "longer": content + b"{}"}.get(kind, b"")
@@ -410,7 +478,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_random_damage_is_told_or_does_no_harm(runs, data):
     state = data.draw(st.sampled_from(["finished", "interrupted"]))
@@ -426,7 +496,11 @@ def test_random_damage_is_told_or_does_no_harm(runs, data):
             file.write_bytes(damaged(file.read_bytes(), kind, data.draw))
         message = ""
         try:
-            result = Toy.load(folder) if state == "finished" else toy(layers="1-4", out=folder, resume=True)
+            result = (
+                Toy.load(folder)
+                if state == "finished"
+                else toy(layers="1-4", out=folder, resume=True)
+            )
             # A changed byte inside a file of the right form shows only in its numbers.
             if kind != "flip":
                 same(result, Toy.load(runs / "finished"))

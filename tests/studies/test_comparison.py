@@ -28,12 +28,16 @@ def test_differences_of_the_same_texts_are_paired(audit):
     found = compare(audit, shifted(audit))
     shares = row(found, "null_share")
     assert shares["difference"] == pytest.approx(0.1)
-    assert shares["error"] == pytest.approx(0.1 / 3**0.5), "the differences of the texts are 0, 0.1 and 0.2"
+    assert shares["error"] == pytest.approx(0.1 / 3**0.5), (
+        "the differences of the texts are 0, 0.1 and 0.2"
+    )
     assert shares["spread"] == pytest.approx(0, abs=1e-12)
     assert shares["places"] == 6
     assert row(found, "certain_mass")["difference"] == 0
     lines = found.summary().text.splitlines()
-    assert re.match(r"Certain mass: .* \(first run\) and .* \(second run\), equal up to rounding\.", lines[1])
+    assert re.match(
+        r"Certain mass: .* \(first run\) and .* \(second run\), equal up to rounding\.", lines[1]
+    )
     assert lines[2].startswith("Null share: "), "then what differs most"
     assert lines[-1].startswith("Equal up to rounding: ")
     assert "pearson" in lines[-1]
@@ -43,7 +47,10 @@ def test_differences_of_the_same_texts_are_paired(audit):
 def test_other_texts_are_compared_by_their_means(audit):
     other = shifted(audit, texts={"count": 3, "sha256": ["11", "22", "33"]})
     found = compare(audit, other)
-    by_text = [one.table.group_by("text").agg(pl.col("null_share").mean())["null_share"] for one in (audit, other)]
+    by_text = [
+        one.table.group_by("text").agg(pl.col("null_share").mean())["null_share"]
+        for one in (audit, other)
+    ]
     expected = sum(values.std() ** 2 / 3 for values in by_text) ** 0.5
     assert row(found, "null_share")["error"] == pytest.approx(expected)
     assert row(found, "null_share")["difference"] == pytest.approx(0.1)
@@ -60,9 +67,14 @@ def test_only_places_in_common_are_compared(audit):
 
 
 def test_rounding_is_no_finding(audit):
-    tiny = replace(audit, table=audit.table.with_columns(pl.col("null_share") - 6.75e-19 * (1 + pl.col("text"))))
+    tiny = replace(
+        audit,
+        table=audit.table.with_columns(pl.col("null_share") - 6.75e-19 * (1 + pl.col("text"))),
+    )
     zero = replace(audit, table=audit.table.with_columns(null_share=pl.lit(0.0)))
-    shifted_zero = replace(zero, table=zero.table.with_columns(null_share=-6.75e-19 * (1 + pl.col("text"))))
+    shifted_zero = replace(
+        zero, table=zero.table.with_columns(null_share=-6.75e-19 * (1 + pl.col("text")))
+    )
     for found in (compare(audit, tiny), compare(zero, shifted_zero)):
         assert "e-19" not in found.summary().text
         assert "Null share:" not in found.summary().text
@@ -70,7 +82,10 @@ def test_rounding_is_no_finding(audit):
 
 def test_models_are_named_and_lengths_warned_of(audit):
     longer = made_audit([[Plan(words(n), words(n))] for n in (12, 14, 18)])
-    other = replace(longer, provenance={**longer.provenance, "model": {**longer.provenance["model"], "name": "other"}})
+    other = replace(
+        longer,
+        provenance={**longer.provenance, "model": {**longer.provenance["model"], "name": "other"}},
+    )
     found = compare(audit, other)
     assert "The texts differ in length (on average 7 and 15 keys)" in found.summary().text
     assert "(other), a change of" in found.summary().text
@@ -86,7 +101,11 @@ def test_one_text_has_no_error(audit):
 
 
 def test_what_is_no_result_is_refused(audit, unchecked_shapes):
-    for a, b, kinds in ((1, 2, "int and int"), (audit, 2, "audit and int"), ("run", audit, "str and audit")):
+    for a, b, kinds in (
+        (1, 2, "int and int"),
+        (audit, 2, "audit and int"),
+        ("run", audit, "str and audit"),
+    ):
         with pytest.raises(InputError, match=f"got {kinds}.*load_result"):
             compare(a, b)
 

@@ -20,14 +20,25 @@ def function_of(name):
     """The public function of a study."""
     study = study_named(name)
     public = (getattr(place, name) for place in (idl, idl.lab) for name in place.__all__)
-    return next(thing for thing in public if hasattr(thing, "__signature__") and thing.__module__ == study.__module__)
+    return next(
+        thing
+        for thing in public
+        if hasattr(thing, "__signature__") and thing.__module__ == study.__module__
+    )
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_help_describes_every_setting_and_option(name):
     documented = function_of(name).__doc__
     arguments = documented.partition("Args:")[2].partition("Raises:")[0]
-    for argument in (*hints_of(study_named(name).settings_type), "settings", "out", "resume", "engine", "progress"):
+    for argument in (
+        *hints_of(study_named(name).settings_type),
+        "settings",
+        "out",
+        "resume",
+        "engine",
+        "progress",
+    ):
         assert f"\n    {argument}: " in arguments, argument
     assert "Other arguments" not in documented
 
@@ -40,14 +51,19 @@ def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields(
     settings = REFERENCE["directive"]("identilens.studies.audit.settings.AuditSettings")
     assert 'members:\n        - "check"\n' in settings
     assert "batch_size" not in settings
-    assert '- "null"' in REFERENCE["directive"]("identilens.measures.attention.effective.EffectiveAttention")
-    assert "members: false" in REFERENCE["directive"]("identilens.studies.certify.study.CertifySettings")
+    assert '- "null"' in REFERENCE["directive"](
+        "identilens.measures.attention.effective.EffectiveAttention"
+    )
+    assert "members: false" in REFERENCE["directive"](
+        "identilens.studies.certify.study.CertifySettings"
+    )
 
 
 def test_settings_by_position_are_refused_by_name():
     lens = Lens(build("bert"))
     with pytest.raises(
-        InputError, match=r"certify takes lens and texts by position, got 5 .* certify\(lens, texts, layers="
+        InputError,
+        match=r"certify takes lens and texts by position, got 5 .* certify\(lens, texts, layers=",
     ):
         idl.certify(lens, [ids(4)], 3, 9, "cat")
     with pytest.raises(InputError, match="audit takes lens and texts by position, got 1"):
@@ -60,7 +76,9 @@ def test_the_name_of_a_file_is_no_text(tmp_path, monkeypatch, bundled):
     monkeypatch.chdir(tmp_path)
     Path("n20.txt").write_text("Snow fell.", encoding="utf-8")
     for texts in ("n20.txt", ["Snow fell.", "n20.txt"], str(tmp_path / "n20.txt")):
-        with pytest.raises(InputError, match=r"is the name of a file, not a text. .*read_texts\(.*--file"):
+        with pytest.raises(
+            InputError, match=r"is the name of a file, not a text. .*read_texts\(.*--file"
+        ):
             idl.audit(bundled, texts, layers=0, examples=0)
     settings = AuditSettings(layers=(0,), examples=0)
     for texts in (" n20.txt", "other.txt", "Snow.", "x" * 300 + ".txt"):

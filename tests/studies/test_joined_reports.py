@@ -39,14 +39,20 @@ def test_texts_of_the_audit_keep_their_numbers(joined):
 
 
 def test_several_runs_of_a_study_come_as_one_and_the_last_counts(joined, folder):
-    runs = [one for path in joined_runs(folder) if (one := idl.load_result(path)).analysis == "alternatives"]
+    runs = [
+        one
+        for path in joined_runs(folder)
+        if (one := idl.load_result(path)).analysis == "alternatives"
+    ]
     assert len(runs) == 2
     table = joined["alternatives"].table
     assert table.select("head", "alternative").is_duplicated().sum() == 0
     assert len(table) == 6
     last = runs[-1].table.with_columns(text=pl.lit(1, pl.Int64))
     for row in last.iter_rows(named=True):
-        assert table.filter(head=row["head"], alternative=row["alternative"]).row(0, named=True) == row
+        assert (
+            table.filter(head=row["head"], alternative=row["alternative"]).row(0, named=True) == row
+        )
     assert len(joined["certify"].rows) == 4
 
 

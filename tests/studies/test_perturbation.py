@@ -1,7 +1,12 @@
 import polars as pl
 import pytest
 
-from identilens.studies.perturbation_views import NORMS, PERTURBATIONS, by_perturbation, norm_correlations
+from identilens.studies.perturbation_views import (
+    NORMS,
+    PERTURBATIONS,
+    by_perturbation,
+    norm_correlations,
+)
 
 
 def perturbations():
@@ -11,7 +16,14 @@ def perturbations():
         for share in (0.5, 1.0):
             for place, kind in enumerate(("aware", "breaking", "random")):
                 hidden = scale * share * (1 + place)
-                norms = (hidden, hidden**3, -hidden, hidden, share * (1 + 1e-13 * place), 2 * hidden)
+                norms = (
+                    hidden,
+                    hidden**3,
+                    -hidden,
+                    hidden,
+                    share * (1 + 1e-13 * place),
+                    2 * hidden,
+                )
                 rows.append((0, "encoder", 0, head, kind, 0, share, *norms, hidden))
     return pl.DataFrame(rows, schema=pl.Schema(PERTURBATIONS), orient="row")
 
@@ -35,7 +47,10 @@ def test_whole_moves_stand_apart():
     whole = rows.filter(share=1.0).with_columns(
         share=pl.lit(None, pl.Float64), structure=-pl.col("hidden"), frobenius=pl.col("hidden") ** 2
     )
-    found = {row["norm"]: row for row in norm_correlations(pl.concat([rows, whole])).iter_rows(named=True)}
+    found = {
+        row["norm"]: row
+        for row in norm_correlations(pl.concat([rows, whole])).iter_rows(named=True)
+    }
     assert found["structure"]["whole_spearman"] == pytest.approx(-1)
     assert found["frobenius"]["whole_spearman"] == pytest.approx(1)
     assert found["structure"]["within_spearman"] == pytest.approx(1)

@@ -32,19 +32,30 @@ def candidates(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
                 batch["decoder_input_ids"] = _rows(model, shape[0])
             yield kind, batch
             if "input_ids" in names:
-                with_text = {"input_ids": _rows(model, 1), **{key: value[:1] for key, value in batch.items()}}
+                with_text = {
+                    "input_ids": _rows(model, 1),
+                    **{key: value[:1] for key, value in batch.items()},
+                }
                 yield f"text with {kind}", with_text
     if "bbox" in names:
         corner = torch.randint(0, 40, (2, 7, 2), generator=torch.Generator().manual_seed(0))
-        yield "text with boxes", {"input_ids": _rows(model, 2), "bbox": torch.cat([corner, corner + 9], -1)}
+        yield (
+            "text with boxes",
+            {"input_ids": _rows(model, 2), "bbox": torch.cat([corner, corner + 9], -1)},
+        )
     if "grid_thw" in names:
         name = "pixel_values" if "pixel_values" in names else "hidden_states"
-        yield from (("picture", {name: pixels, "grid_thw": grid}) for pixels, grid in _gridded(model.config))
+        yield from (
+            ("picture", {name: pixels, "grid_thw": grid}) for pixels, grid in _gridded(model.config)
+        )
     if "spatial_shapes" in names:
         yield from _patches(model, "input_ids" in names)
     if "past_values" in names:
         for shape in _series_shapes(model):
-            yield "time series", {"past_values": _drawn(*shape)} | _series_features(model, names, shape[1])
+            yield (
+                "time series",
+                {"past_values": _drawn(*shape)} | _series_features(model, names, shape[1]),
+            )
     if "pixel_values" in names and "input_ids" in names:
         yield from _with_picture_tokens(model)
 
@@ -94,7 +105,9 @@ def _picture_inputs(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     vision = getattr(model.config, "vision_config", model.config)
     names = inspect.signature(_see(model) or model.forward).parameters
     if "image_grid_thw" in names:
-        yield from ({"pixel_values": pixels, "image_grid_thw": grid} for pixels, grid in _gridded(vision))
+        yield from (
+            {"pixel_values": pixels, "image_grid_thw": grid} for pixels, grid in _gridded(vision)
+        )
         return
     for shape in _picture_shapes(model):
         pixels = _drawn(1, *shape[1:])
@@ -114,7 +127,11 @@ def _gridded(vision: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _ids(model: PreTrainedModel, length: int, seed: int) -> list[int]:
     """Return ids of ordinary tokens."""
-    special = {value for name, value in _numbers(model.config) if "token" in name or name.endswith(("_id", "_index"))}
+    special = {
+        value
+        for name, value in _numbers(model.config)
+        if "token" in name or name.endswith(("_id", "_index"))
+    }
     plain = [number for number in range(3, VOCABULARY // 2) if number not in special]
     drawn = torch.randint(len(plain), (length,), generator=torch.Generator().manual_seed(seed))
     return [plain[place] for place in drawn.tolist()]
@@ -140,17 +157,29 @@ def _picture_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
     channels = channels if isinstance(channels, int) else 3
     sides = dict.fromkeys([(height, width), (64, 64), (224, 224)])
     flat = [(_PICTURES, channels, *side) for side in sides]
-    return [*flat, (_PICTURES, frames, channels, height, width), (_PICTURES, channels, frames, height, width)]
+    return [
+        *flat,
+        (_PICTURES, frames, channels, height, width),
+        (_PICTURES, channels, frames, height, width),
+    ]
 
 
 def _video_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
-    size, frames = _attribute(model.config, "image_size") or 64, _attribute(model.config, "num_frames") or 4
+    size, frames = (
+        _attribute(model.config, "image_size") or 64,
+        _attribute(model.config, "num_frames") or 4,
+    )
     side = size if isinstance(size, int) else size[0]
     return [(_PICTURES, frames, 3, side, side)]
 
 
 def _feature_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
-    mels = _attribute(model.config, "num_mel_bins", "feature_size", "input_feat_per_channel", "mel_bins") or 80
+    mels = (
+        _attribute(
+            model.config, "num_mel_bins", "feature_size", "input_feat_per_channel", "mel_bins"
+        )
+        or 80
+    )
     places = 2 * (_attribute(model.config, "max_source_positions") or 24)
     return [(2, mels, places), (2, places, mels), (2, 64, 2 * mels), (2, 1, 1001, 64)]
 
@@ -164,7 +193,9 @@ def _sound_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
 
 def _series_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
     config = model.config
-    length = (getattr(config, "context_length", None) or 32) + max(getattr(config, "lags_sequence", None) or [0])
+    length = (getattr(config, "context_length", None) or 32) + max(
+        getattr(config, "lags_sequence", None) or [0]
+    )
     return [(2, length), (2, length, getattr(config, "num_input_channels", 1))]
 
 
@@ -176,7 +207,11 @@ def _series_features(model: PreTrainedModel, names: Any, length: int) -> dict[st
         "past_time_features": torch.zeros(2, length, features), "past_observed_mask": torch.ones(2, length),
         "future_values": _drawn(2, ahead), "future_time_features": torch.zeros(2, ahead, features),
     }  # fmt: skip
-    return {name: tensor for name, tensor in beside.items() if name in names and "lags_sequence" in vars(config)}
+    return {
+        name: tensor
+        for name, tensor in beside.items()
+        if name in names and "lags_sequence" in vars(config)
+    }
 
 
 def _attribute(config: Any, *names: str) -> Any:
@@ -184,7 +219,14 @@ def _attribute(config: Any, *names: str) -> Any:
     for name in names:
         if getattr(config, name, None) is not None:
             return getattr(config, name)
-    for part in ("vision_config", "encoder_config", "audio_config", "backbone_config", "text_config", "qformer_config"):
+    for part in (
+        "vision_config",
+        "encoder_config",
+        "audio_config",
+        "backbone_config",
+        "text_config",
+        "qformer_config",
+    ):
         inner = getattr(config, part, None)
         if hasattr(inner, "to_dict") and (value := _attribute(inner, *names)) is not None:
             return value

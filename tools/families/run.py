@@ -83,7 +83,9 @@ class Worker:
 def write_table(trials: Iterable[Trial], file: Path) -> None:
     """Write trials as CSV."""
     with file.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, [column.name for column in fields(Trial)], lineterminator="\n")
+        writer = csv.DictWriter(
+            lines, [column.name for column in fields(Trial)], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(asdict(trial) for trial in trials)
 
@@ -112,7 +114,12 @@ def page(trials: Sequence[Trial]) -> str:
     for name in MEANINGS:
         rows = [one for one in trials if one.outcome == name]
         if rows:
-            lines += [f"## {name.capitalize()}", "", *(served if name == "served" else others)(rows), ""]
+            lines += [
+                f"## {name.capitalize()}",
+                "",
+                *(served if name == "served" else others)(rows),
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -140,7 +147,9 @@ def cell(text: str) -> str:
 def main() -> None:
     """Try the types that the file of trials does not hold yet, then write the table and the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "families.jsonl", help="trials, a line each")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "families.jsonl", help="trials, a line each"
+    )
     parser.add_argument("--only", nargs="+", help="try these types anew, and write nothing else")
     parser.add_argument("--limit", type=float, default=60, help="seconds a type may take")
     given = parser.parse_args()
@@ -156,16 +165,24 @@ def main() -> None:
         with given.work.open("a", encoding="utf-8") as file:
             file.write(json.dumps(done[family]) + "\n")
         told = done[family]
-        print(f"{number}/{len(types)} {family}: {told['outcome']} {told['inputs']} {told['reason']}", flush=True)
+        print(
+            f"{number}/{len(types)} {family}: {told['outcome']} {told['inputs']} {told['reason']}",
+            flush=True,
+        )
     worker.stop()
     if given.only:
         return
     names = {one.name for one in fields(Trial)}
-    trials = [Trial(**{name: value for name, value in done[family].items() if name in names}) for family in types]
+    trials = [
+        Trial(**{name: value for name, value in done[family].items() if name in names})
+        for family in types
+    ]
     write_table(trials, ROOT / "src" / "identilens" / "families" / "families.csv")
     (ROOT / "docs" / "families.md").write_text(page(trials), encoding="utf-8")
     defects = [one for one in trials if one.outcome in ("crash", "wrong")]
-    print(f"{len(trials)} types, {sum(done[one]['seconds'] for one in types) / 60:.0f} min, {len(defects)} defects")
+    print(
+        f"{len(trials)} types, {sum(done[one]['seconds'] for one in types) / 60:.0f} min, {len(defects)} defects"
+    )
     sys.exit(bool(defects))
 
 

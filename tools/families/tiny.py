@@ -20,7 +20,9 @@ _CLASSES = 3
 """Classes of a type that are tried, the bare model first."""
 
 _LAYERS = re.compile(r"(^|_)layers?$|^depth$|^num_blocks$")
-_NO_LAYERS = re.compile(r"feat_extract|adapter|conv|tdnn|shared|dense|period|offset|predict|nextn|proj|head|select|_ff")
+_NO_LAYERS = re.compile(
+    r"feat_extract|adapter|conv|tdnn|shared|dense|period|offset|predict|nextn|proj|head|select|_ff"
+)
 _WIDTH = re.compile(
     r"hidden|embed|embd|emb_dim|dim|d_model|d_ff|d_kv|d_inner|ffn|inner|intermediate|channels|proj|rank|head_size"
     r"|d_head|mlp|width|units|filters|size_per|num_pos_feats|pooler|feature_size|d_state|group_size"
@@ -30,9 +32,12 @@ _NO_WIDTH = re.compile(
     r"|stride|ratio|type|layers|act|mel"
 )
 _POSITIONS = re.compile(r"max_position|n_positions|max_target|n_ctx|max_2d|max_seq|max_len")
-_TOKEN = re.compile(r"(token_ids?|token_index|_index|(^|_)(img|image|video|audio)_?(pad|token)\w*)$")
+_TOKEN = re.compile(
+    r"(token_ids?|token_index|_index|(^|_)(img|image|video|audio)_?(pad|token)\w*)$"
+)
 _MATCHED = re.compile(
-    r"(^|[._])(w?[qk]|qkv?|query|key|query_key_value|c_attn|in_proj|\w*[qk]_\w*proj|[qk]_lin)([._]|$)", re.IGNORECASE
+    r"(^|[._])(w?[qk]|qkv?|query|key|query_key_value|c_attn|in_proj|\w*[qk]_\w*proj|[qk]_lin)([._]|$)",
+    re.IGNORECASE,
 )
 """Parameters that make queries and keys."""
 _EXPERTS = re.compile(r"experts?$|num_experts|n_routed")
@@ -111,16 +116,26 @@ def sized(config: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
         changes["rope_parameters"] = rope
     elif isinstance(rope, dict) and "rope_type" in rope:
         changes["rope_parameters"] = {**rope, "mrope_section": _sections({**values, **changes})}
-    width, heads = ({**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
+    width, heads = (
+        {**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads")
+    )
     head_width = any(name in values for name in ("head_dim", "v_head_dim", "qk_rope_head_dim"))
     if isinstance(width, int) and isinstance(heads, int) and width % heads and not head_width:
         heads = math.gcd(width, heads)
         heads //= 1 + width // heads % 2
-        changes |= {name: heads for name in ("num_attention_heads", "num_key_value_heads") if name in values}
-    width, heads = ({**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
+        changes |= {
+            name: heads for name in ("num_attention_heads", "num_key_value_heads") if name in values
+        }
+    width, heads = (
+        {**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads")
+    )
     if isinstance(width, int) and isinstance(heads, int):
         usual = {"head_dim": width // heads, "num_key_value_heads": heads}
-        changes |= {name: number for name, number in usual.items() if name in values and values[name] is None}
+        changes |= {
+            name: number
+            for name, number in usual.items()
+            if name in values and values[name] is None
+        }
     if kinds and set(values.get("layer_types") or ()) == {"linear_attention"}:
         changes["layer_types"] = ["linear_attention", "full_attention"]
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
@@ -139,7 +154,11 @@ def _values(config: PreTrainedConfig) -> dict[str, Any]:
 def _sections(values: dict[str, Any]) -> list[int]:
     """Return the numbers of rotary dimensions of a head for time, height and width."""
     width, heads = values.get("hidden_size", 32), values.get("num_attention_heads", 4)
-    half = (values.get("head_dim") or width // heads) // 2 if isinstance(heads, int) and isinstance(width, int) else 0
+    half = (
+        (values.get("head_dim") or width // heads) // 2
+        if isinstance(heads, int) and isinstance(width, int)
+        else 0
+    )
     return [half - 2 * (half // 3), half // 3, half // 3]
 
 
@@ -147,7 +166,11 @@ def _backbone(config: PreTrainedConfig) -> PreTrainedConfig:
     """Return a small ResNet with as many outputs, for families that encode pictures with timm."""
     stages = getattr(config, "out_indices", None) or [4]
     features = [f"stage{place}" for place in range(5 - len(stages), 5)]
-    sizes: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+    sizes: dict[str, Any] = {
+        "embedding_size": 8,
+        "hidden_sizes": [8, 8, 16, 16],
+        "depths": [1, 1, 1, 1],
+    }
     return ResNetConfig(**sizes, out_features=features)  # pyright: ignore[reportCallIssue]
 
 
@@ -159,11 +182,20 @@ def _changed(name: str, value: Any, values: dict[str, Any], sizes: Sizes, count:
     if name == "image_size":
         return _image_size(value, values.get("patch_size"), sizes)
     if isinstance(value, list | tuple) and value:
-        depth = next((values[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in values), None)
+        depth = next(
+            (
+                values[key]
+                for key in ("num_hidden_layers", "n_layer", "num_layers")
+                if key in values
+            ),
+            None,
+        )
         value = value[:count] if len(value) == depth and "depths" not in values else value
         if all(isinstance(item, int) and not isinstance(item, bool) for item in value):
             many = [_number(name, item, sizes, count) for item in value]
-            return type(value)(item if new is None else new for item, new in zip(value, many, strict=True))
+            return type(value)(
+                item if new is None else new for item, new in zip(value, many, strict=True)
+            )
         return value if name != "layer_types" else None
     return _number(name, value, sizes, count) if isinstance(value, int) else None
 
@@ -181,7 +213,11 @@ def _number(name: str, value: int, sizes: Sizes, count: int) -> int | None:
     if _LAYERS.search(name) and not _NO_LAYERS.search(name):
         return min(value, count)
     if _WIDTH.search(name) and not _NO_WIDTH.search(name) and value >= 32:
-        return value // sizes.divisor if value % sizes.divisor == 0 else max(8, value // sizes.divisor // 8 * 8)
+        return (
+            value // sizes.divisor
+            if value % sizes.divisor == 0
+            else max(8, value // sizes.divisor // 8 * 8)
+        )
     return None
 
 
@@ -211,11 +247,18 @@ def classes(config: PreTrainedConfig) -> list[type[PreTrainedModel]]:
 
 @cache
 def _mappings() -> list[str]:
-    return sorted((name for name in dir(transformers) if re.fullmatch(r"MODEL_(FOR_\w+_)?MAPPING", name)), key=_order)
+    return sorted(
+        (name for name in dir(transformers) if re.fullmatch(r"MODEL_(FOR_\w+_)?MAPPING", name)),
+        key=_order,
+    )
 
 
 def _order(mapping: str) -> tuple[int, str]:
-    first = ("MODEL_MAPPING", "MODEL_FOR_PRETRAINING_MAPPING", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING")
+    first = (
+        "MODEL_MAPPING",
+        "MODEL_FOR_PRETRAINING_MAPPING",
+        "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
+    )
     return first.index(mapping) if mapping in first else len(first), mapping
 
 
@@ -259,7 +302,11 @@ def tiny_models(family: str) -> Iterator[PreTrainedModel]:
     default = CONFIG_MAPPING[family]()
     kinds = classes(default)[:_CLASSES]
     failures: list[Exception] = []
-    tries = [(kind, sizes) for place, kind in enumerate(kinds) for sizes in (LADDER[:2] if place else LADDER)]
+    tries = [
+        (kind, sizes)
+        for place, kind in enumerate(kinds)
+        for sizes in (LADDER[:2] if place else LADDER)
+    ]
     for kind, sizes in tries:
         try:
             model = built(kind, sized(default, replace(sizes, tokens={})))

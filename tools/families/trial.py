@@ -38,13 +38,19 @@ def trial(family: str) -> Trial:
     reasons: list[str] = []
     try:
         if is_part(family):
-            return Trial(family, "part", reason="It is tried within the models that it is a part of.")
+            return Trial(
+                family, "part", reason="It is tried within the models that it is a part of."
+            )
         for model in tiny_models(family):
             if runnable := _runnable(model, reasons):
                 return _tried(family, model, runnable)
     except Exception as error:
         reasons.insert(0, f"{type(error).__name__}: {error}")
-    return Trial(family, "not built", reason=_short(reasons[0] if reasons else "it takes none of the inputs made here"))
+    return Trial(
+        family,
+        "not built",
+        reason=_short(reasons[0] if reasons else "it takes none of the inputs made here"),
+    )
 
 
 def _runnable(model: PreTrainedModel, reasons: list[str]) -> dict[str, Any]:
@@ -96,7 +102,9 @@ def _batch(model: PreTrainedModel, given: Any) -> dict[str, Tensor]:
     except IdentilensError:
         if isinstance(given, dict):
             return given
-        items = [Item({"input_ids": torch.tensor(ids)}, {"encoder": ("",) * len(ids)}) for ids in given]
+        items = [
+            Item({"input_ids": torch.tensor(ids)}, {"encoder": ("",) * len(ids)}) for ids in given
+        ]
         batch = collate(items, "cpu")
         return batch | {f"decoder_{name}": tensor for name, tensor in batch.items()}
 
@@ -133,12 +141,18 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
     told = replace(told, way=way, inputs=kind, layers=len(layers[0]), difference=difference)
     if difference is not None and not difference <= AGREEMENT:
         return replace(
-            told, outcome="wrong", reason=f"{kind}: weights differ from output_attentions by {difference:.1e}"
+            told,
+            outcome="wrong",
+            reason=f"{kind}: weights differ from output_attentions by {difference:.1e}",
         )
     more = softmax.maps - len(layers[0])
-    remarks = [f"layers without attention: {', '.join(lens.other_layers)}"] if lens.other_layers else []
+    remarks = (
+        [f"layers without attention: {', '.join(lens.other_layers)}"] if lens.other_layers else []
+    )
     if lens.mixing_layers:
-        remarks.append(f"layers that mix positions by more than attention: {', '.join(lens.mixing_layers)}")
+        remarks.append(
+            f"layers that mix positions by more than attention: {', '.join(lens.mixing_layers)}"
+        )
     remarks += [f"{more} more softmaxes over maps are not in these layers"] if more > 0 else []
     return replace(told, reason="; ".join(remarks))
 
@@ -155,7 +169,10 @@ def _failed(error: Exception, kind: str, softmax: bool) -> dict[str, Any]:
 def _weights(lens: Lens, given: Any) -> list[Layers]:
     """Return each text's weights, after the proof; texts of one length and kind run in one padded batch."""
     return [
-        [(layer.site.kind, torch.stack([head.family_weights for head in layer.heads])) for layer in text.layers]
+        [
+            (layer.site.kind, torch.stack([head.family_weights for head in layer.heads]))
+            for layer in text.layers
+        ]
         for text in lens.capture(given, weights=True)
     ]
 
@@ -172,7 +189,10 @@ def _difference(lens: Lens, items: Sequence[Item], layers: Sequence[Layers]) -> 
     except Exception:
         return None
     pairs = zip(own, outputs, items, strict=True)
-    if any(not deviation(one, other, Lengths([item]), [item]) <= NOISE[torch.float32] for one, other, item in pairs):
+    if any(
+        not deviation(one, other, Lengths([item]), [item]) <= NOISE[torch.float32]
+        for one, other, item in pairs
+    ):
         return None
     worst = None
     for output, captured in zip(outputs, layers, strict=True):
@@ -251,7 +271,9 @@ class _Softmax(TorchFunctionMode):
 
     seen, maps = False, 0
 
-    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = getattr(func, "__name__", "")
         self.seen |= name in _SOFTMAX
         self.maps += name in _SOFTMAX and isinstance(args[0], Tensor) and args[0].ndim == 4

@@ -20,10 +20,17 @@ _TICK = 9
 
 
 def heat(
-    frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f",
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    value: str,
+    *,
+    diverging: bool = False,
+    domain: tuple[Number, Number] | None = None,
+    stretch: bool = False,
+    numbers: str | None = ".2f",
     **look: Unpack[Look],
-) -> alt.LayerChart:  # fmt: skip
+) -> alt.LayerChart:
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
     ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers a choice
@@ -35,7 +42,9 @@ def heat(
     base = base_chart(frame, x, y, grouped="xy", **look)
     scale, params = _colors(frame[value], diverging, domain, stretch)
     cells = base.mark_rect().encode(
-        color=alt.Color(field(value), type="quantitative", title=look.get("color_title", value), scale=scale)
+        color=alt.Color(
+            field(value), type="quantitative", title=look.get("color_title", value), scale=scale
+        )
     )
     layers = [cells]
     if numbers and columns <= _MOST_NUMBERS:
@@ -45,14 +54,23 @@ def heat(
         room = columns * (26 if any(frame[value] < 0) else 20)
         text = base.transform_filter(f"isValid(datum['{field(value)}'])")
         text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {room} ? 0 : 1"))
-        layers.append(text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink))
+        layers.append(
+            text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink)
+        )
     return layered(layers).add_params(*params)
 
 
 def token_map(
-    layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None, value_title: str = "Attention",
-) -> alt.ConcatChart:  # fmt: skip
+    layers: Mapping[str, Tensor] | Tensor,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    title: str,
+    *,
+    columns: int = 3,
+    side: int = 200,
+    domain: tuple[Number, Number] | None = None,
+    value_title: str = "Attention",
+) -> alt.ConcatChart:
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     The maps come by title, or one without; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
@@ -68,16 +86,29 @@ def token_map(
     scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
     color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
     axes: dict[str, Any] = {
-        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis("key_labels", keys, width, angle=-90)),
-        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis("query_labels", queries, height)),
+        "x": alt.X(
+            "key",
+            type="ordinal",
+            title="Key token",
+            axis=_token_axis("key_labels", keys, width, angle=-90),
+        ),
+        "y": alt.Y(
+            "query",
+            type="ordinal",
+            title="Query token",
+            axis=_token_axis("query_labels", queries, height),
+        ),
     }
     drawn = [
-        alt.Chart(inline(_cells(one)), title=name, width=width, height=height).mark_rect().encode(color=color, **axes)
+        alt.Chart(inline(_cells(one)), title=name, width=width, height=height)
+        .mark_rect()
+        .encode(color=color, **axes)
         for name, one in maps.items()
     ]
     # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
     labels = [
-        alt.param(name=name, value=_labels(names)) for name, names in (("query_labels", queries), ("key_labels", keys))
+        alt.param(name=name, value=_labels(names))
+        for name, names in (("query_labels", queries), ("key_labels", keys))
     ]
     return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)
 
@@ -116,6 +147,11 @@ def _labels(names: Sequence[str]) -> list[str]:
 def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
     return alt.Axis(
-        values=list(range(0, len(names), step)), labelExpr=f"{labels}[datum.value]", labelAngle=angle,
-        labelFontSize=8, labelOverlap=False, ticks=False, domain=False,
-    )  # fmt: skip
+        values=list(range(0, len(names), step)),
+        labelExpr=f"{labels}[datum.value]",
+        labelAngle=angle,
+        labelFontSize=8,
+        labelOverlap=False,
+        ticks=False,
+        domain=False,
+    )

@@ -60,7 +60,13 @@ class Look(TypedDict, total=False):
 
 
 def base_chart(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, grouped: str = "", **look: Unpack[Look]
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    color: str | None = None,
+    *,
+    grouped: str = "",
+    **look: Unpack[Look],
 ) -> alt.Chart:
     """Return a chart without marks whose axes, colours and tooltip are set.
 
@@ -70,9 +76,15 @@ def base_chart(
         TypeError: For a name that `Look` does not have.
     """
     if unknown := sorted(look.keys() - Look.__annotations__.keys()):
-        raise TypeError(f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}.")
+        raise TypeError(
+            f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}."
+        )
     names = [x, y, *([color] if color else []), *look.get("also", ())]
-    titles = {x: look.get("x_title", x), y: look.get("y_title", y), color: look.get("color_title", color)}
+    titles = {
+        x: look.get("x_title", x),
+        y: look.get("y_title", y),
+        color: look.get("color_title", color),
+    }
     axes = {
         "x": _axis(alt.X, frame, x, look, "x", grouped),
         "y": _axis(alt.Y, frame, y, look, "y", grouped),
@@ -83,7 +95,9 @@ def base_chart(
     title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
     about: Any = look.get("description", title)
     data = _values(frame, look, x, y)
-    return Chart(data, width="container", height=height, title=title, description=about).encode(**axes)
+    return Chart(data, width="container", height=height, title=title, description=about).encode(
+        **axes
+    )
 
 
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
@@ -103,11 +117,16 @@ def field(column: str) -> str:
     return re.sub(r"\W", lambda mark: f"_{ord(mark.group()):x}_", column)
 
 
-def stretching(domain: Sequence[Number], reached: Sequence[Number], label: str) -> tuple[alt.Scale, Any]:
+def stretching(
+    domain: Sequence[Number], reached: Sequence[Number], label: str
+) -> tuple[alt.Scale, Any]:
     """Return a scale from end to end of a domain, and the drop-down that stretches it to what the values reach."""
     names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
     bind = alt.binding_select(options=[False, True], labels=names, name=f"{label} ")
-    low, high = (alt.expr(f"stretch ? {stretched} : {given}") for stretched, given in zip(reached, domain, strict=True))
+    low, high = (
+        alt.expr(f"stretch ? {stretched} : {given}")
+        for stretched, given in zip(reached, domain, strict=True)
+    )
     scale = alt.Scale(domainMin=low, domainMax=high, zero=False, nice=False)
     return scale, alt.param(name="stretch", value=False, bind=bind)
 
@@ -119,13 +138,20 @@ def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
     colors = alt.Color(field(column), type="quantitative").scale(zero=False)
     classes = frame[column].drop_nulls().unique().sort().to_list()
     digits = "d" if frame.schema[column].is_integer() else alt.Undefined
-    return colors.legend(type="symbol", values=classes, format=digits) if len(classes) <= _MOST_CLASSES else colors
+    return (
+        colors.legend(type="symbol", values=classes, format=digits)
+        if len(classes) <= _MOST_CLASSES
+        else colors
+    )
 
 
 def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
     """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
     texts = frame[column].drop_nulls().unique(maintain_order=True).to_list()
-    values = [shown(value) for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))]
+    values = [
+        shown(value)
+        for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))
+    ]
     scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
     return channel(field(column), type="nominal", title=column, sort=values, **scale)
 
@@ -142,14 +168,18 @@ def shown(value: Any) -> Any:
     return visible_text(value) if isinstance(value, str) else value
 
 
-def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str) -> Any:
+def _axis(
+    channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str
+) -> Any:
     # Long titles stand in lines, so that a phone has room for them.
     words = look.get(f"{axis}_title", column) or None
     title = wrap(words, _LINE) if words and axis == "x" and len(words) > _LINE else words
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
         thinned = True if axis == "x" else alt.Undefined
-        return named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
+        return (
+            named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
+        )
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
     scale = alt.Scale(
         type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
@@ -158,7 +188,11 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
         nice=False if ends else alt.Undefined,
     )
     whole = frame.schema[column].is_integer()
-    places = frame[column].drop_nulls().unique().sort().to_list() if (log or whole) and axis == "x" else []
+    places = (
+        frame[column].drop_nulls().unique().sort().to_list()
+        if (log or whole) and axis == "x"
+        else []
+    )
     ticks = alt.Axis(
         format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
         tickMinStep=1 if whole and not log else alt.Undefined,
@@ -176,7 +210,9 @@ def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
 
 def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:
     """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about."""
-    kept = frame.select(selectors.numeric() | selectors.boolean() | selectors.string(include_categorical=True))
+    kept = frame.select(
+        selectors.numeric() | selectors.boolean() | selectors.string(include_categorical=True)
+    )
     finite = selectors.float()
     clean = kept.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))
     for name in [name for name, log in ((x, look.get("log_x")), (y, look.get("log_y"))) if log]:

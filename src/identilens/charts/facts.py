@@ -22,13 +22,28 @@ _LABELS = {
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
-    rows = [(_label(name), _value(value)) for name, value in record.get("model", {}).items() if value is not None]
+    rows = [
+        (_label(name), _value(value))
+        for name, value in record.get("model", {}).items()
+        if value is not None
+    ]
     rows.append(("Number of texts", _value(record.get("texts", {}).get("count"))))
-    rows += [(_label(name), _value(value)) for name, value in record.get("settings", {}).items() if value is not None]
+    rows += [
+        (_label(name), _value(value))
+        for name, value in record.get("settings", {}).items()
+        if value is not None
+    ]
     if record.get("seed") is not None:
         rows.append(("Seed", _value(record["seed"])))
-    rows.append(("Libraries", ", ".join(f"{name} {number}" for name, number in record.get("libraries", {}).items())))
-    rows.append(("Python", f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}"))
+    rows.append(
+        (
+            "Libraries",
+            ", ".join(f"{name} {number}" for name, number in record.get("libraries", {}).items()),
+        )
+    )
+    rows.append(
+        ("Python", f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}")
+    )
     if command := record.get("command"):
         rows.append(("Command", shlex.join(command) if isinstance(command, list) else str(command)))
     rows.append(("Fingerprint of the run", _value(record.get("fingerprint"))))
@@ -57,7 +72,9 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{_label(name)}: {_value(one)}" for name, one in value.items() if one is not None)
+        return ", ".join(
+            f"{_label(name)}: {_value(one)}" for name, one in value.items() if one is not None
+        )
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

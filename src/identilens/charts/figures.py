@@ -29,7 +29,9 @@ class _Offline:
         if alt.renderers.active != "default":
             return super()._repr_mimebundle_(*given, **options)  # pyright: ignore[reportAttributeAccessIssue] of a chart
         frame = f'<iframe srcdoc="{escape(chart_page(self))}" title="Chart"'
-        return {"text/html": f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'}
+        return {
+            "text/html": f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+        }
 
 
 class Chart(_Offline, alt.Chart):
@@ -48,15 +50,26 @@ def chart_page(chart: Any) -> str:
     """Return a chart as one HTML document that fits its height to what it shows."""
     data = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     shown = figure("chart", chart, "Chart", data)
-    return environment().get_template("chart.html").render(
-        figure=shown, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables}, vega=packed_vega(),
-        viewer=Markup(viewer_script()), own_file=own_file,
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template("chart.html")
+        .render(
+            figure=shown,
+            data=data,
+            looks={"light": LIGHT.variables, "dark": DARK.variables},
+            vega=packed_vega(),
+            viewer=Markup(viewer_script()),
+            own_file=own_file,
+        )
+    )
 
 
 def looks() -> dict[str, Any]:
     """Return the colours of pages and charts in the light and in the dark look."""
-    return {name: {**asdict(one), "config": theme(one is DARK)} for name, one in (("light", LIGHT), ("dark", DARK))}
+    return {
+        name: {**asdict(one), "config": theme(one is DARK)}
+        for name, one in (("light", LIGHT), ("dark", DARK))
+    }
 
 
 def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[str, str]:
@@ -77,10 +90,17 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
 def environment() -> Environment:
     """Return what fills the templates: text is escaped, and data holds nothing that JSON does not know."""
     made = Environment(
-        loader=PackageLoader("identilens.charts", "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
+        loader=PackageLoader("identilens.charts", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {
+        "allow_nan": False,
+        "sort_keys": False,
+        "separators": (",", ":"),
+    }
     return made
 
 

@@ -35,9 +35,17 @@ _ROW = 17
 
 
 def lines(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, dash: str | None = None,
-    error: str | tuple[str, str] | None = None, points: bool = True, stretch: bool = False, **look: Unpack[Look],
-) -> alt.LayerChart:  # fmt: skip
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    color: str | None = None,
+    *,
+    dash: str | None = None,
+    error: str | tuple[str, str] | None = None,
+    points: bool = True,
+    stretch: bool = False,
+    **look: Unpack[Look],
+) -> alt.LayerChart:
     """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
 
     Numbers as ``color`` (layers) get ordered colours. ``error`` is a column of distances, drawn as bars up and down, or
@@ -46,14 +54,18 @@ def lines(
     base = base_chart(frame, x, y, color, **look)
     offers = []
     if stretch and "y_domain" in look:
-        base.encoding.y["scale"], offer = stretching(look["y_domain"], _reach(frame, y, error), look.get("y_title", y))
+        base.encoding.y["scale"], offer = stretching(
+            look["y_domain"], _reach(frame, y, error), look.get("y_title", y)
+        )
         offers.append(offer)
     split = [alt.Detail(field(name), type="nominal") for name in (color, dash) if name]
     line = base.mark_line(point=False).encode(detail=split)
     layers = [line.encode(strokeDash=named(alt.StrokeDash, frame, dash)) if dash else line]
     if isinstance(error, tuple):
         low, high = error
-        band = base.mark_area(opacity=0.18).encode(y=on_field(base.encoding.y, low), y2=field(high), detail=split)
+        band = base.mark_area(opacity=0.18).encode(
+            y=on_field(base.encoding.y, low), y2=field(high), detail=split
+        )
         layers.insert(0, band)
     elif error:
         layers.insert(0, _error_bars(base, y, error))
@@ -63,9 +75,15 @@ def lines(
 
 
 def scatter(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30,
-    span: tuple[str, str] | None = None, **look: Unpack[Look],
-) -> AnyChart:  # fmt: skip
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    color: str | None = None,
+    *,
+    size: int = 30,
+    span: tuple[str, str] | None = None,
+    **look: Unpack[Look],
+) -> AnyChart:
     """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
 
     ``size`` is in square pixels; ``span`` are the columns of both ends of a line through each point.
@@ -74,12 +92,20 @@ def scatter(
     points = _points(base, frame, color, opacity=0.7, size=size)
     if span is None:
         return points
-    line = base.mark_rule(opacity=0.5).encode(y=on_field(base.encoding.y, span[0]), y2=field(span[1]))
+    line = base.mark_rule(opacity=0.5).encode(
+        y=on_field(base.encoding.y, span[0]), y2=field(span[1])
+    )
     return layered([line, points])
 
 
 def bars(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, error: str | None = None, **look: Unpack[Look]
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    color: str | None = None,
+    *,
+    error: str | None = None,
+    **look: Unpack[Look],
 ) -> AnyChart:
     """Return bars from zero, side by side for the values of ``color``; text on y makes them lie.
 
@@ -93,19 +119,32 @@ def bars(
 
 
 def intervals(
-    frame: pl.DataFrame, label: str, low: str, high: str, value: str, color: str | None = None, **look: Unpack[Look]
+    frame: pl.DataFrame,
+    label: str,
+    low: str,
+    high: str,
+    value: str,
+    color: str | None = None,
+    **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
     look = Look(height=_room(frame, label), y_title="", also=(low, high)) | look
     base = base_chart(frame, value, label, color, grouped="y", **look)
-    span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(x=on_field(base.encoding.x, low), x2=field(high))
+    span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(
+        x=on_field(base.encoding.x, low), x2=field(high)
+    )
     return layered([span, base.mark_point(filled=True, opacity=1, size=40)])
 
 
 def boxes(
-    frame: pl.DataFrame, group: str, value_title: str, color: str | None = None, *, lying: bool = False,
+    frame: pl.DataFrame,
+    group: str,
+    value_title: str,
+    color: str | None = None,
+    *,
+    lying: bool = False,
     **look: Unpack[Look],
-) -> alt.LayerChart:  # fmt: skip
+) -> alt.LayerChart:
     """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
 
     ``color`` gives each of its values a box within a group; ``lying`` puts the groups below each other (long names).
@@ -113,17 +152,28 @@ def boxes(
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
         look = Look(height=_room(frame, group, color)) | look
-    look = Look(x_title=value_title if lying else group, y_title=group if lying else value_title, also=_ENDS) | look
+    look = (
+        Look(
+            x_title=value_title if lying else group,
+            y_title=group if lying else value_title,
+            also=_ENDS,
+        )
+        | look
+    )
     places = ("median", group) if lying else (group, "median")
     base = _beside(base_chart(frame, *places, color, grouped=across, **look), frame, color, across)
     axis = base.encoding[value]
     whiskers = base.mark_rule().encode(**{value: on_field(axis, "low"), f"{value}2": "high"})
     thick: dict[str, Any] = {"height" if lying else "width": {"band": 0.7}}
-    box = base.mark_bar(opacity=0.4, **thick).encode(**{value: on_field(axis, "q1"), f"{value}2": "q3"})
+    box = base.mark_bar(opacity=0.4, **thick).encode(
+        **{value: on_field(axis, "q1"), f"{value}2": "q3"}
+    )
     return layered([whiskers, box, base.mark_tick(thickness=2.5, **thick)])
 
 
-def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]) -> alt.Chart:
+def strip(
+    frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]
+) -> alt.Chart:
     """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
     look = Look(height=46 * frame[group].n_unique() + 10, y_title="") | look
     spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
@@ -133,7 +183,12 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 
 
 def rule(
-    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
+    chart: AnyChart,
+    *,
+    x: Number | None = None,
+    y: Number | None = None,
+    label: str = "",
+    **of: Value,
 ) -> alt.LayerChart:
     """Return a chart with a dashed line across it: standing at ``x``, or lying at ``y`` where the axis reaches it.
 
@@ -145,11 +200,17 @@ def rule(
     line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=within).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
     turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = alt.Chart(inline([datum])).mark_text(opacity=within, **turn).encode(text="label:N", **place, **corner)
+    word = (
+        alt.Chart(inline([datum]))
+        .mark_text(opacity=within, **turn)
+        .encode(text="label:N", **place, **corner)
+    )
     return layered([chart, line, word])
 
 
-def choose(chart: AnyChart, column: str, label: str, values: Mapping[Value, str] | Sequence[Value]) -> AnyChart:
+def choose(
+    chart: AnyChart, column: str, label: str, values: Mapping[Value, str] | Sequence[Value]
+) -> AnyChart:
     """Return a chart with a drop-down that shows the rows of one value of a column of its frame.
 
     The first of the values is chosen at first; they may have names; None shows all rows.
@@ -160,7 +221,9 @@ def choose(chart: AnyChart, column: str, label: str, values: Mapping[Value, str]
     bind = alt.binding_select(options=options, labels=list(names.values()), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
     own = f"datum['{field(column)}']"
-    return _filtered(chart, f"!isDefined({own}) || {param.name} === null || {own} === {param.name}").add_params(param)
+    return _filtered(
+        chart, f"!isDefined({own}) || {param.name} === null || {own} === {param.name}"
+    ).add_params(param)
 
 
 def _filtered(chart: AnyChart, test: str) -> Any:
@@ -172,7 +235,9 @@ def _filtered(chart: AnyChart, test: str) -> Any:
     return changed
 
 
-def _points(base: alt.Chart, frame: pl.DataFrame, color: str | None, *, opacity: float, size: int) -> alt.Chart:
+def _points(
+    base: alt.Chart, frame: pl.DataFrame, color: str | None, *, opacity: float, size: int
+) -> alt.Chart:
     drawn = base.mark_point(filled=True, opacity=opacity, size=size)
     if color is None or frame.schema[color].is_numeric():
         return drawn

@@ -35,7 +35,12 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:_LONGEST]
-        plain = plain or re.sub(r"[^a-z0-9]+", "_", "_".join(_spelled(mark) for mark in name if mark != " "))[:_LONGEST]
+        plain = (
+            plain
+            or re.sub(r"[^a-z0-9]+", "_", "_".join(_spelled(mark) for mark in name if mark != " "))[
+                :_LONGEST
+            ]
+        )
         base, count = plain or "type", 1
         # Compared without case: some file systems do not tell "A" from "a".
         while plain.lower() in taken or not plain:

@@ -36,13 +36,22 @@ class MapView:
 
     def html(self) -> str:
         """Return the viewer as one HTML document that asks nothing of the network."""
-        maps = [replace(one, interest=inf if place == self.opened else 0) for place, one in enumerate(self.maps)]
+        maps = [
+            replace(one, interest=inf if place == self.opened else 0)
+            for place, one in enumerate(self.maps)
+        ]
         looks = {"light": asdict(LIGHT), "dark": asdict(DARK)}
         data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks}
-        return environment().get_template("maps.html").render(
-            data=data, looks={"light": LIGHT.variables, "dark": DARK.variables}, own_file=own_file,
-            viewer=Markup(viewer_script()),
-        )  # fmt: skip
+        return (
+            environment()
+            .get_template("maps.html")
+            .render(
+                data=data,
+                looks={"light": LIGHT.variables, "dark": DARK.variables},
+                own_file=own_file,
+                viewer=Markup(viewer_script()),
+            )
+        )
 
     def to_html(self, path: str | Path) -> Path:
         """Write the viewer as one file and return its path.
@@ -65,6 +74,8 @@ def folded_maps(maps: Sequence[TokenMap]) -> str:
         return ""
     opened = max(range(len(maps)), key=lambda place: maps[place].interest)
     words = escape(visible_text(str(maps[opened].choices.get("text", ""))))
-    picture = f'<img alt="{_HEADS}" src="{contact_sheet(maps)}" style="max-width: 100%; height: auto">'
+    picture = (
+        f'<img alt="{_HEADS}" src="{contact_sheet(maps)}" style="max-width: 100%; height: auto">'
+    )
     shown = MapView(maps, opened)._repr_html_()
     return f"<p>{picture}</p><details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"

@@ -53,7 +53,10 @@ def packed_matrix(matrix: Float[Tensor, "query key"]) -> dict[str, Any]:
     signed = bool((numbers[finite] < 0).any())
     root = np.sqrt(np.abs(np.where(finite, numbers, 0.0)) / (size or 1.0))
     top = _MISSING // 2 if signed else _MISSING - 1
-    codes = np.round(np.sign(np.where(finite, numbers, 0.0)) * root * top).astype(np.int32) + top * signed
+    codes = (
+        np.round(np.sign(np.where(finite, numbers, 0.0)) * root * top).astype(np.int32)
+        + top * signed
+    )
     return {"data": _packed(np.where(finite, codes, _MISSING), BITS), "max": size, "signed": signed}
 
 
@@ -62,7 +65,9 @@ def packed_space(space: HeadSpace) -> dict[str, Any]:
     T = space.values.detach().double().cpu().numpy()
     packed: dict[str, Any] = {"norms": _deflated(np.linalg.norm(T, axis=1).astype("<f4").tobytes())}
     if space.visible is not None:
-        packed["visible"] = _deflated(np.packbits(space.visible.cpu().numpy(), bitorder="little").tobytes())
+        packed["visible"] = _deflated(
+            np.packbits(space.visible.cpu().numpy(), bitorder="little").tobytes()
+        )
     if space.whole:
         return packed | {"whole": True}
     basis = np.linalg.svd(T, full_matrices=False)[0][:, : space.rank]

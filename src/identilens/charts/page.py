@@ -100,13 +100,23 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
     parts, data = _parts(page, budget)
-    return environment().get_template("page.html").render(
-        page=page, parts=parts, groups=_groups(page.sections), data=data,
-        looks={"light": LIGHT.variables, "dark": DARK.variables},
-        facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
-        vega=packed_vega() if data["charts"] else "", viewer=Markup(viewer_script()),
-        own_file=own_file,
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            parts=parts,
+            groups=_groups(page.sections),
+            data=data,
+            looks={"light": LIGHT.variables, "dark": DARK.variables},
+            facts=run_facts(page.record),
+            citation=citation(page.record),
+            version=version("identilens"),
+            vega=packed_vega() if data["charts"] else "",
+            viewer=Markup(viewer_script()),
+            own_file=own_file,
+        )
+    )
 
 
 def _groups(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
@@ -118,8 +128,13 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
-        drawn = [page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts]
-        figures = [figure(f"{section.anchor}-{place}", chart, section.title, data) for place, chart in enumerate(drawn)]
+        drawn = [
+            page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts
+        ]
+        figures = [
+            figure(f"{section.anchor}-{place}", chart, section.title, data)
+            for place, chart in enumerate(drawn)
+        ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
@@ -128,7 +143,14 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         cells = [] if frame is None else _cells(frame)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append(
-            {"section": section, "figures": figures, "shown": len(shown), "frame": frame, "rows": cells, "lines": lines}
+            {
+                "section": section,
+                "figures": figures,
+                "shown": len(shown),
+                "frame": frame,
+                "rows": cells,
+                "lines": lines,
+            }
         )
     return parts, data
 

@@ -21,7 +21,9 @@ _WIDTH = 420
 """Pixels across the plot of a chart that fills its page; a point a pixel in PDF."""
 
 
-def save_charts(charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save_charts(
+    charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Write every chart once for each format, replacing files of the same names, and return the paths.
 
     A chart with drop-downs is written once for each choice, which then stands at the end of the file's name.
@@ -36,7 +38,9 @@ def save_charts(charts: Mapping[str, AnyChart], folder: str | Path, formats: Seq
             svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
             for kind in chosen:
                 path, content = Path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
-                write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
+                write_atomically(
+                    path, lambda temporary, content=content: temporary.write_bytes(content)
+                )
                 paths.append(path)
     return paths
 
@@ -63,7 +67,9 @@ def _renumbered(svg: str) -> str:
 
 def _pdf(svg: str) -> bytes:
     """Return a drawing as PDF, equal for equal drawings: names of a dictionary come in no order of their own."""
-    return _NAMES.sub(lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg))
+    return _NAMES.sub(
+        lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg)
+    )
 
 
 _COUNTED = re.compile(r"""((?:id="|url\(#)(?:gradient_|clip))(\d+)""")

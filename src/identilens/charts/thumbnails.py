@@ -25,27 +25,38 @@ _SIDE = 44
 
 
 def thumbnails(
-    frame: pl.DataFrame, x: str, y: str, maps: Sequence[Float[Tensor, "query key"]], **look: Unpack[Look]
+    frame: pl.DataFrame,
+    x: str,
+    y: str,
+    maps: Sequence[Float[Tensor, "query key"]],
+    **look: Unpack[Look],
 ) -> alt.Chart:
     """Return a picture for every row of a frame, smallest ``y`` on top, shaded by the root of the weight.
 
     Maps, one a row, go from 0 (hardly a shade) to 1 and above (full shade); further columns are to `choose` by.
     """
     look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
-    drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
+    drawn = frame.with_columns(
+        _picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String)
+    )
     wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
     base = base_chart(drawn, x, y, grouped="xy", **look)
-    return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(url="_picture:N")
+    return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(
+        url="_picture:N"
+    )
 
 
 def contact_sheet(maps: Sequence[TokenMap]) -> str:
     """Return the first matrix of each map with a layer and a head, layer by layer, as the address of one picture."""
     side, gap = _SIDE - 4, 4
-    layers, heads = (sorted({one.choices.get(name, 0) for one in maps}) for name in ("layer", "head"))
+    layers, heads = (
+        sorted({one.choices.get(name, 0) for one in maps}) for name in ("layer", "head")
+    )
     sheet = torch.zeros(len(layers) * (side + gap), len(heads) * (side + gap))
     for one in maps:
         down, across = (
-            held.index(one.choices.get(name, 0)) * (side + gap) for name, held in (("layer", layers), ("head", heads))
+            held.index(one.choices.get(name, 0)) * (side + gap)
+            for name, held in (("layer", layers), ("head", heads))
         )
         matrix = next(iter(one.layers.values())).float().nan_to_num()
         small = torch.nn.functional.adaptive_max_pool2d(matrix[None], (side, side))[0]
@@ -64,11 +75,18 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
 def _png(pixels: np.ndarray) -> bytes:
     height, width, _ = pixels.shape
     # Each line begins with the number of its filter: none.
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1).tobytes()
+    lines = np.concatenate(
+        [np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1
+    ).tobytes()
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return (
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+    )

@@ -43,7 +43,11 @@ class Mark:
     @property
     def classes(self) -> str:
         """The classes in a page."""
-        return "token plain" if self.series is None else f"token series-{self.series}{' strong' * self.strong}"
+        return (
+            "token plain"
+            if self.series is None
+            else f"token series-{self.series}{' strong' * self.strong}"
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class TokenLine:
         """Return the line as an element of a page that has `style`."""
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
-            _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note) for one in self.tokens
+            _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note)
+            for one in self.tokens
         ]
         return (
             f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
@@ -103,4 +108,6 @@ def notebook_html(lines: Sequence[TokenLine]) -> str:
 
 def _span(mark: Mark, words: str, value: str, note: str = "") -> str:
     title = f' title="{escape(note)}"' if note else ""
-    return f'<span class="{mark.classes}"{title}>{escape(words)} <small>{escape(value)}</small></span>'
+    return (
+        f'<span class="{mark.classes}"{title}>{escape(words)} <small>{escape(value)}</small></span>'
+    )

@@ -53,16 +53,24 @@ class TokenMap:
         size = (len(self.queries), len(self.keys))
         for name, matrix in self.layers.items():
             if tuple(matrix.shape) != size:
-                raise InputError(f"layer {name!r} must be of {size[0]} × {size[1]} tokens; got {tuple(matrix.shape)}.")
-        named = {name for pair in self.differences.values() for name in pair} | ({"raw"} if self.space else set())
+                raise InputError(
+                    f"layer {name!r} must be of {size[0]} × {size[1]} tokens; got {tuple(matrix.shape)}."
+                )
+        named = {name for pair in self.differences.values() for name in pair} | (
+            {"raw"} if self.space else set()
+        )
         if unknown := named - set(self.layers) - ({"effective"} if self.space else set()):
-            raise InputError(f"differences must name layers ({', '.join(self.layers)}); got {sorted(unknown)}.")
+            raise InputError(
+                f"differences must name layers ({', '.join(self.layers)}); got {sorted(unknown)}."
+            )
 
     @property
     def characters(self) -> int:
         """Length of what it takes in a page, before it is deflated."""
         of_space = 0 if self.space is None else BASIS_BITS * len(self.keys) * self.space.rank
-        return map_characters(BITS * len(self.layers) * len(self.queries) * len(self.keys) + of_space)
+        return map_characters(
+            BITS * len(self.layers) * len(self.queries) * len(self.keys) + of_space
+        )
 
 
 def map_characters(bits: int) -> int:
@@ -89,17 +97,24 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
 
     rows = [
         {
-            "choices": dict(one.choices), "note": one.note,
+            "choices": dict(one.choices),
+            "note": one.note,
             "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
             "space": one.space and packed_space(one.space),
             "differences": {name: list(pair) for name, pair in one.differences.items()},
-            "queries": place(one.queries), "keys": place(one.keys),
+            "queries": place(one.queries),
+            "keys": place(one.keys),
         }
         for one in maps
-    ]  # fmt: skip
+    ]
     first = max(range(len(maps)), key=lambda place: maps[place].interest)
     rules = next((one.space.rules for one in maps if one.space), None)
-    return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first, "rules": rules}
+    return {
+        "maps": rows,
+        "tokens": [list(names) for names in tokens],
+        "first": first,
+        "rules": rules,
+    }
 
 
 @cache
@@ -108,10 +123,14 @@ def viewer_script() -> str:
     folder = Path(__file__).parent / "templates" / "viewer"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return (
-        '"use strict";\n(() => {\n' + "".join(parts) + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
+        '"use strict";\n(() => {\n'
+        + "".join(parts)
+        + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
     )
 
 
 def looks_script() -> str:
     """Return a script that defines ``identilensLooks``, the colours of the viewer in the light and the dark look."""
-    return f"window.identilensLooks = {json.dumps({'light': asdict(LIGHT), 'dark': asdict(DARK)})};\n"
+    return (
+        f"window.identilensLooks = {json.dumps({'light': asdict(LIGHT), 'dark': asdict(DARK)})};\n"
+    )

@@ -29,15 +29,27 @@ COMMANDS = {
         "Open a local web page: type a text, look at a model's attention.",
     ),
     "report": (RESULTS, "identilens.cli.show:report", "Write the report of a finished run again."),
-    "compare": (RESULTS, "identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
-    "figures": (RESULTS, "identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
+    "compare": (
+        RESULTS,
+        "identilens.cli.show:compare_runs",
+        "Compare two finished runs of the same study.",
+    ),
+    "figures": (
+        RESULTS,
+        "identilens.cli.show:figures",
+        "Write the charts of a finished run as files for print.",
+    ),
     "rerun": (
         RESULTS,
         "identilens.cli.rerun:rerun_folder",
         "Run a finished or interrupted run again, from its run.toml.",
     ),
     "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
-    "selfcheck": (CHECKS, "identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
+    "selfcheck": (
+        CHECKS,
+        "identilens.cli.selfcheck:selfcheck",
+        "Check that capture is faithful on a model.",
+    ),
     "families": (
         CHECKS,
         "identilens.cli.families:families",
@@ -64,9 +76,10 @@ def make_app(file: SettingsFile | None = None) -> App:
         name="identilens",
         help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
         "has an effect.",
-        version=version("identilens"), suppress_keyboard_interrupt=False,
+        version=version("identilens"),
+        suppress_keyboard_interrupt=False,
         config=file or SettingsFile(),
-    )  # fmt: skip
+    )
     for flag in ("--help", "--version"):
         app[flag].group = OPTIONS
     apps = {"": app}
@@ -105,7 +118,9 @@ def main() -> None:
     file = SettingsFile()
     try:
         with commanded(["identilens", *sys.argv[1:]]):
-            make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+            make_app(file)(
+                sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
+            )
     except (CycloptsError, IdentilensError) as error:
         say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, quiet_transformers
+from identilens.cli.options import (
+    INPUTS,
+    EngineOptions,
+    PrintOptions,
+    RunOptions,
+    quiet_transformers,
+)
 from identilens.runs.bucket import displayed
 from identilens.runs.settings import Settings
 from identilens.runs.study import bound_study, run_study
@@ -38,7 +44,9 @@ def study_command(study: Any) -> Callable[..., None]:
         inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
         bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
-        result = run_study(bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices)
+        result = run_study(
+            bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices
+        )
         if not bound.reports:
             return
         report = displayed(write_report(run.out))
@@ -47,7 +55,10 @@ def study_command(study: Any) -> Callable[..., None]:
             say(f"report: {report}")
         elif prints.json:
             finding = result.summary()
-            numbers = {name: value if isfinite(value or 0) else None for name, value in finding.numbers.items()}
+            numbers = {
+                name: value if isfinite(value or 0) else None
+                for name, value in finding.numbers.items()
+            }
             written = {"finding": finding.text, "numbers": numbers, "report": report}
             print(json.dumps(written, allow_nan=False, default=float))
 
@@ -76,8 +87,12 @@ def with_options(
 
 
 def _parameter(name: str, heading: str, settings: type[Settings]) -> inspect.Parameter:
-    needed = any(option.default is option.empty for option in inspect.signature(settings).parameters.values())
+    needed = any(
+        option.default is option.empty for option in inspect.signature(settings).parameters.values()
+    )
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if needed else settings(),
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if needed else settings(),
         annotation=Annotated[settings, Parameter(name="*", group=heading)],
-    )  # fmt: skip
+    )

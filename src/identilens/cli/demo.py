@@ -26,7 +26,9 @@ def demo(
         decoder: Audit the bundled decoder. Default: the bundled encoder.
     """
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
-    lens = ModelOptions(model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32").load()
+    lens = ModelOptions(
+        model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32"
+    ).load()
     lens.name = "Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)"
     read, longest = [text for text in texts if text], 256 if decoder else None
     result = audit(lens, read, out=out, overwrite=overwrite, examples=3, max_length=longest)

@@ -39,15 +39,25 @@ def explore(
         runs: Folder of run folders. The page can open them and save new ones there.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise InputError("the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'")
+        raise InputError(
+            "the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'"
+        )
     if len(set(model)) < len(model):
         raise InputError("give each --model only once.")
     server = import_module("identilens.explorer.server")
     opened = server.opened_port(port)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
-    load = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value not in (None, "auto")}
+    load = {
+        name: value
+        for name, value in {"device": device, "dtype": dtype}.items()
+        if value not in (None, "auto")
+    }
     server.serve(
-        lenses, texts, opened=opened, runs=runs, load=load,
+        lenses,
+        texts,
+        opened=opened,
+        runs=runs,
+        load=load,
         announce=lambda address: say(f"explorer: {address}"),
-    )  # fmt: skip
+    )

@@ -43,11 +43,17 @@ def _all(table: dict[str, Trial]) -> None:
 def _one(trial: Trial) -> None:
     words = [f"{trial.family}: {trial.outcome}, {MEANINGS[trial.outcome]}."]
     if trial.outcome == "served":
-        words.append(f"{trial.model} on {trial.inputs}; {trial.layers} attention layers of a tiny model, {trial.way}.")
+        words.append(
+            f"{trial.model} on {trial.inputs}; {trial.layers} attention layers of a tiny model, {trial.way}."
+        )
         if trial.difference is not None:
-            words.append(f"Weights differ from its own output_attentions by at most {trial.difference:.1e}.")
+            words.append(
+                f"Weights differ from its own output_attentions by at most {trial.difference:.1e}."
+            )
     elif trial.outcome in ("refused", "no attention"):
-        words.append("What to do: use a model of a served type. The command identilens families lists them.")
+        words.append(
+            "What to do: use a model of a served type. The command identilens families lists them."
+        )
     for line in (words[0], trial.reason, *words[1:]):
         if line:
             say(line)

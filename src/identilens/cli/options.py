@@ -54,9 +54,12 @@ class ModelOptions(Settings):
         with console.status(plain(f"loading {self.model}")):
             import_lab_model(self.model)
             return load(
-                self.model, device=self.device, dtype=self.dtype, revision=self.revision,
+                self.model,
+                device=self.device,
+                dtype=self.dtype,
+                revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
-            )  # fmt: skip
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +113,15 @@ class TextOptions(Settings):
             if self.dataset is not None:
                 source = hub_dataset(self.dataset, self.split, self.subset)
             return read_texts(
-                source, columns=self.column, encoding=self.encoding, pairs=self.pairs, limit=self.limit,
-                max_length=max_length, max_text_bytes=self.max_text_bytes,
+                source,
+                columns=self.column,
+                encoding=self.encoding,
+                pairs=self.pairs,
+                limit=self.limit,
+                max_length=max_length,
+                max_text_bytes=self.max_text_bytes,
                 progress=lambda count: status.update(f"reading texts: {count:,}"),
-            )  # fmt: skip
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +145,11 @@ class RunOptions(Settings):
     @property
     def choices(self) -> dict[str, bool]:
         """The options of a run, without its folder."""
-        return {"resume": self.resume, "overwrite": self.overwrite, "allow_version_change": self.allow_version_change}
+        return {
+            "resume": self.resume,
+            "overwrite": self.overwrite,
+            "allow_version_change": self.allow_version_change,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +184,9 @@ class EngineOptions(Settings):
 
     def check(self) -> None:
         """Check that options of workers are given only with an engine that has them."""
-        takes = {None: (), "local": ("workers",), "ray": ("workers", "gpus_per_worker", "address")}[self.engine]
+        takes = {None: (), "local": ("workers",), "ray": ("workers", "gpus_per_worker", "address")}[
+            self.engine
+        ]
         for name in ("workers", "gpus_per_worker", "address"):
             if getattr(self, name) is not None and name not in takes:
                 what = f"with engine {self.engine}" if self.engine else "without an engine"

@@ -28,10 +28,14 @@ def reproduction_command(name: str) -> Callable[..., None]:
         quiet_transformers()
         run = given["run"]
         if url_in(run.out) is not None:
-            raise InputError(f"a reproduction writes into a folder of this machine; got --out {run.out}.")
+            raise InputError(
+                f"a reproduction writes into a folder of this machine; got --out {run.out}."
+            )
         out = local_folder(run.out)
         if out.exists() and not out.is_dir():
-            raise InputError(f"--out {run.out} is no folder. Choose another, before the work begins.")
+            raise InputError(
+                f"--out {run.out} is no folder. Choose another, before the work begins."
+            )
         engine = {"engine": given.get("engine", EngineOptions()).made()} if figure.shared else {}
         settings = given.get("settings") or figure.settings_type()
         with watched(figure.unit, True) as update:

@@ -23,9 +23,14 @@ from identilens.studies.registry import STUDIES, study_named
 
 
 def rerun(
-    folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
-    progress: Progress | bool | None = None, trust_remote_code: bool = False,
-) -> Result:  # fmt: skip
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    lens: Any = None,
+    texts: Any = None,
+    progress: Progress | bool | None = None,
+    trust_remote_code: bool = False,
+) -> Result:
     """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
 
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
@@ -68,10 +73,14 @@ def rerun(
 
 
 def rerun_folder(
-    folder: str, /, *, out: Annotated[str | None, Parameter(alias="-o")] = None,
-    resume: Annotated[bool, Parameter(negative="")] = False, overwrite: Annotated[bool, Parameter(negative="")] = False,
+    folder: str,
+    /,
+    *,
+    out: Annotated[str | None, Parameter(alias="-o")] = None,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    overwrite: Annotated[bool, Parameter(negative="")] = False,
     trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 
     Args:
@@ -92,7 +101,9 @@ def rerun_folder(
     say(f"against {folder}: {outcome}.")
 
 
-def _options_of_run(folder: Path, given: Mapping[str, Any], trusted: bool) -> tuple[Any, dict[str, Any]]:
+def _options_of_run(
+    folder: Path, given: Mapping[str, Any], trusted: bool
+) -> tuple[Any, dict[str, Any]]:
     """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
     request = Request.read(folder, list(STUDIES))
     study = study_named(request.study)
@@ -103,7 +114,9 @@ def _options_of_run(folder: Path, given: Mapping[str, Any], trusted: bool) -> tu
             f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
             f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
         )
-    kinds: dict[str, type[Settings]] = {name: INPUTS[name][1] for name in study.takes if given.get(name) is None}
+    kinds: dict[str, type[Settings]] = {
+        name: INPUTS[name][1] for name in study.takes if given.get(name) is None
+    }
     kinds["settings"] = study.settings_type
     if request.options.get("trust_remote_code") and not trusted and "lens" in kinds:
         raise InputError(

@@ -44,7 +44,9 @@ def selfcheck(
     """
     lens = model.load()
     if on == SelfcheckOptions():
-        inputs = list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+        inputs = (
+            list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+        )
     else:
         inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
     checks = run_selfcheck(lens, inputs, on.max_length)

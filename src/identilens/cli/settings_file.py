@@ -52,7 +52,9 @@ class SettingsFile:
         typed = {name for name in _SOURCES if getattr(options.get(f"--{name}"), "tokens", ())}
         for name, value in _options_in(self.path, command).items():
             if name not in hints:
-                raise InputError(f"{self.path}: {' '.join(command)} has no option {name}; it has {', '.join(hints)}.")
+                raise InputError(
+                    f"{self.path}: {' '.join(command)} has no option {name}; it has {', '.join(hints)}."
+                )
             self.taken.add(name)
             in_order(name, hints[name], value)
             argument = options[f"--{name.replace('_', '-')}"]
@@ -60,7 +62,9 @@ class SettingsFile:
                 raise InputError(f"{self.path}: {name} in a file has no effect. {TYPED_ONLY[name]}")
             if not argument.tokens and not (name in _SOURCES and typed):
                 for index, words in enumerate(_typed(hints[name], value)):
-                    argument.append(Token(keyword=name, value=words, source=str(self.path), index=index))
+                    argument.append(
+                        Token(keyword=name, value=words, source=str(self.path), index=index)
+                    )
 
     def complaint(self, error: SettingError) -> str:
         """Return what to say of a setting that cannot be used, named as it was written."""
@@ -71,18 +75,28 @@ class SettingsFile:
 
 def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
-    known = {tuple(name.split()) for name in STUDIES} | {("reproduce", name) for name in REPRODUCTIONS}
+    known = {tuple(name.split()) for name in STUDIES} | {
+        ("reproduce", name) for name in REPRODUCTIONS
+    }
     tables = dict(_tables(read_toml(file), known))
     for table in tables:
         if table and table not in known:
-            raise InputError(f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name.")
+            raise InputError(
+                f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name."
+            )
     options = {**tables.get((), {}), **tables.get(command, {})}
     return {name.replace("-", "_"): value for name, value in options.items()}
 
 
-def _tables(content: dict[str, Any], known: set[tuple[str, ...]], table: tuple[str, ...] = ()) -> Iterator[Any]:
+def _tables(
+    content: dict[str, Any], known: set[tuple[str, ...]], table: tuple[str, ...] = ()
+) -> Iterator[Any]:
     """Yield the path of each table that has options, and the options."""
-    inner = {} if table in known else {name: value for name, value in content.items() if isinstance(value, dict)}
+    inner = (
+        {}
+        if table in known
+        else {name: value for name, value in content.items() if isinstance(value, dict)}
+    )
     if options := {name: value for name, value in content.items() if name not in inner}:
         yield table, options
     for name, value in inner.items():
@@ -92,7 +106,12 @@ def _tables(content: dict[str, Any], known: set[tuple[str, ...]], table: tuple[s
 def _hints(command: Any) -> dict[str, Any]:
     """Return the annotation of each option of a command, by the option's name in Python."""
     groups = [get_args(one.annotation)[0] for one in inspect.signature(command).parameters.values()]
-    return {name: hint for group in groups if issubclass(group, Settings) for name, hint in hints_of(group).items()}
+    return {
+        name: hint
+        for group in groups
+        if issubclass(group, Settings)
+        for name, hint in hints_of(group).items()
+    }
 
 
 def _typed(hint: Any, value: Any) -> Sequence[str]:

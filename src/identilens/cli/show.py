@@ -66,6 +66,8 @@ def figures(
     """
     chosen = tuple(name.strip() for name in formats.split(","))
     if out is None and url_in(folder) is not None:
-        raise InputError("figures are written into a folder of this machine: pass --out FOLDER for those of a URL.")
+        raise InputError(
+            "figures are written into a folder of this machine: pass --out FOLDER for those of a URL."
+        )
     for path in load_result(folder).save_figures(out or Path(folder) / "figures", chosen):
         say(path)

@@ -15,7 +15,13 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from identilens.charts.figures import environment, own_file
@@ -25,7 +31,16 @@ from identilens.errors import IdentilensError, InputError
 from identilens.explorer.desk import Desk
 from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
-from identilens.explorer.work import Check, Measured, Tell, alternative, contributions, measured, moved_row, proven_row
+from identilens.explorer.work import (
+    Check,
+    Measured,
+    Tell,
+    alternative,
+    contributions,
+    measured,
+    moved_row,
+    proven_row,
+)
 
 MOST_BYTES = 64 * 1024
 MOST_CHARACTERS = 8_000
@@ -61,9 +76,13 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def explorer_app(
-    desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None,
+    desk: Desk,
+    token: str,
+    hosts: Sequence[str],
+    texts: Sequence[str] = (),
+    runs: Runs | None = None,
     load: Mapping[str, str] | None = None,
-) -> Starlette:  # fmt: skip
+) -> Starlette:
     """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
@@ -84,7 +103,9 @@ def explorer_app(
 class _Site:
     """Answers requests."""
 
-    def __init__(self, desk: Desk, guard: "Guard", start: Mapping[str, Any], runs: Runs | None) -> None:
+    def __init__(
+        self, desk: Desk, guard: "Guard", start: Mapping[str, Any], runs: Runs | None
+    ) -> None:
         self.desk, self.guard, self.runs = desk, guard, runs
         self.start = {"models": list(desk.lenses), **start}
 
@@ -105,7 +126,9 @@ class _Site:
         if self.runs is None:
             return _refusal(404, _NO_RUNS)
         if not self.runs.opens(name, key):
-            return _refusal(403, "open the run from the explorer; the key of this address is missing or wrong.")
+            return _refusal(
+                403, "open the run from the explorer; the key of this address is missing or wrong."
+            )
         return None
 
     async def report(self, request: Request) -> Response:
@@ -114,7 +137,9 @@ class _Site:
             return refused
         # Browsers say what a page is asked for; outside of the frame, a report could go to other addresses.
         if request.headers.get("sec-fetch-dest", "iframe") != "iframe":
-            return _refusal(403, "open the run from the explorer: a report is shown in a frame only.")
+            return _refusal(
+                403, "open the run from the explorer: a report is shown in a frame only."
+            )
         try:
             runs = _runs(self.runs)
             report = await run_in_threadpool(runs.report, name)
@@ -144,12 +169,26 @@ class _Site:
             return _refusal(400, "a request must be a JSON object with numbers that are finite.")
         what = request.path_params["what"]
         if what == "start":
-            return JSONResponse({**self.start, "runs": self.runs and self.runs.addresses()}, headers=HEADERS)
+            return JSONResponse(
+                {**self.start, "runs": self.runs and self.runs.addresses()}, headers=HEADERS
+            )
         try:
             model, job = _job(self.desk, self.runs, what, body)
-        except (InputError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
-        return StreamingResponse(self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS)
+        except (
+            InputError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            return _refusal(
+                400,
+                str(error) if isinstance(error, InputError) else "a request lacks what it needs.",
+            )
+        return StreamingResponse(
+            self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS
+        )
 
     async def _lines(self, model: str, job: Any, request: Request) -> AsyncIterator[bytes]:
         async for step in self.desk.steps(model, job, request.is_disconnected):
@@ -166,8 +205,12 @@ class Guard:
         """Return the answer to a question that is refused; None for one that may go on."""
         if self.foreign(request):
             return _refusal(403, _FOREIGN)
-        if not secrets.compare_digest(request.headers.get("x-identilens-token", "").encode(), self.token.encode()):
-            return _refusal(403, "open the address that the explorer printed; its token is missing or wrong.")
+        if not secrets.compare_digest(
+            request.headers.get("x-identilens-token", "").encode(), self.token.encode()
+        ):
+            return _refusal(
+                403, "open the address that the explorer printed; its token is missing or wrong."
+            )
         if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
             return _refusal(415, "a request must be JSON.")
         return None
@@ -175,7 +218,9 @@ class Guard:
     def foreign(self, request: Request) -> bool:
         """Return whether a request comes under another name, or from another page."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        return host not in self.hosts or (origin is not None and origin not in {f"http://{one}" for one in self.hosts})
+        return host not in self.hosts or (
+            origin is not None and origin not in {f"http://{one}" for one in self.hosts}
+        )
 
     def file(self, request: Request, files: Mapping[str, Callable[[], str]], kind: str) -> Response:
         """Return a file of ours by the name that a request gives."""
@@ -194,14 +239,20 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
     model, at = desk.held(str(body["held"]))
     if what == "save":
         folder, name = _runs(runs), str(body["name"])
-        return model, lambda check, tell: {"runs": folder.save(desk.lens(model), at.text, name, check, tell)}
+        return model, lambda check, tell: {
+            "runs": folder.save(desk.lens(model), at.text, name, check, tell)
+        }
     if what == "contributions":
         exact = body["exact"] is True
-        return model, lambda check, tell: {"viewer": contributions(desk.lens(model), at, exact, check, tell)}
+        return model, lambda check, tell: {
+            "viewer": contributions(desk.lens(model), at, exact, check, tell)
+        }
     return _of_head(desk, model, at, what, body)
 
 
-def _of_head(desk: Desk, model: str, at: Measured, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+def _of_head(
+    desk: Desk, model: str, at: Measured, what: str, body: Mapping[str, Any]
+) -> tuple[str, Any]:
     """Return the model and the job of what is asked of one head."""
     lens, head = desk.lens(model), at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     if what == "row":
@@ -260,8 +311,14 @@ def _finite(number: str) -> float:
 
 
 def _style() -> str:
-    colors = environment().get_template("colors.css").render(looks={"light": LIGHT.variables, "dark": DARK.variables})
-    return "\n".join([colors, own_file("page.css"), own_file("viewer.css"), _static("explorer.css")])
+    colors = (
+        environment()
+        .get_template("colors.css")
+        .render(looks={"light": LIGHT.variables, "dark": DARK.variables})
+    )
+    return "\n".join(
+        [colors, own_file("page.css"), own_file("viewer.css"), _static("explorer.css")]
+    )
 
 
 def _script() -> str:

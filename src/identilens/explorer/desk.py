@@ -46,7 +46,9 @@ class Desk:
 
     def __init__(self, lenses: Mapping[str, Lens]) -> None:
         self.lenses = dict(lenses)
-        self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"explorer-{name}") for name in lenses}
+        self._workers = {
+            name: ThreadPoolExecutor(1, thread_name_prefix=f"explorer-{name}") for name in lenses
+        }
         self._held: OrderedDict[str, tuple[str, Measured]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -57,7 +59,9 @@ class Desk:
             InputError: If it is not one that the explorer was started with.
         """
         if model not in self.lenses:
-            raise InputError(f"there is no model {model!r}; this explorer was started with {', '.join(self.lenses)}.")
+            raise InputError(
+                f"there is no model {model!r}; this explorer was started with {', '.join(self.lenses)}."
+            )
         return self.lenses[model]
 
     def keep(self, model: str, measured: Measured) -> str:
@@ -81,7 +85,9 @@ class Desk:
             self._held.move_to_end(name)
             return self._held[name]
 
-    async def steps(self, model: str, job: Job, gone: Callable[[], Any]) -> AsyncIterator[Mapping[str, Any]]:
+    async def steps(
+        self, model: str, job: Job, gone: Callable[[], Any]
+    ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield what a job tells, and its result, as the model's worker comes to it; stop it once ``gone`` says so."""
         loop, told, stopped = asyncio.get_running_loop(), asyncio.Queue(), threading.Event()
 

@@ -28,12 +28,20 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
         InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
     _require_room(head)
-    alternative, parameters, run = made(lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM)
+    alternative, parameters, run = made(
+        lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
+    )
     if alternative.dimension == 0:
         return {"none": f"{alternative.note.removesuffix('.')}{_longer(head)}."}
     if alternative.weights is None or parameters.weights is None or run is None:
-        raise InputError(f"{(alternative.note if alternative.weights is None else parameters.note).removesuffix('.')}.")
-    numbers = {"moved": dict(parameters.moved), "dimension": alternative.dimension, "note": alternative.note}
+        raise InputError(
+            f"{(alternative.note if alternative.weights is None else parameters.note).removesuffix('.')}."
+        )
+    numbers = {
+        "moved": dict(parameters.moved),
+        "dimension": alternative.dimension,
+        "note": alternative.note,
+    }
     return {**in_numbers(head, parameters.weights), **changed(lens, at, run), **numbers}
 
 

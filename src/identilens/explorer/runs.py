@@ -40,7 +40,9 @@ class Runs:
     def names(self) -> list[str]:
         """Return the names of the runs that are there."""
         found = (one.parent for one in self.folder.glob("*/provenance.json"))
-        return sorted(one.name for one in found if _NAME.fullmatch(one.name) and not one.is_symlink())
+        return sorted(
+            one.name for one in found if _NAME.fullmatch(one.name) and not one.is_symlink()
+        )
 
     def save(self, lens: Lens, text: str, name: str, check: Check, tell: Tell) -> dict[str, str]:
         """Audit a text into a folder of this name, with all maps, and return `addresses`.
@@ -49,7 +51,9 @@ class Runs:
             InputError: For a name that is no plain word, or that is taken.
         """
         if not _NAME.fullmatch(name):
-            raise InputError("expected a name of letters, digits, - and _, at most 64; got another.")
+            raise InputError(
+                "expected a name of letters, digits, - and _, at most 64; got another."
+            )
         if os.path.lexists(self.folder / name):
             raise InputError(f"there is a run {name} already; choose another name.")
         options = {"matrices": True, "certain_rows": 4, "max_length": most_tokens(lens)}
@@ -66,4 +70,6 @@ class Runs:
         if name not in self.names():
             raise InputError("there is no such run.")
         with TemporaryDirectory() as place:
-            return write_report(self.folder / name, Path(place) / "report.html").read_text(encoding="utf-8")
+            return write_report(self.folder / name, Path(place) / "report.html").read_text(
+                encoding="utf-8"
+            )

@@ -61,10 +61,17 @@ class ImpatientProtocol(H11Protocol):
 def made_server(app: Callable[..., object]) -> uvicorn.Server:
     """Return the server of an application, which answers no more connections at a time than a person needs."""
     config = uvicorn.Config(
-        app, http=ImpatientProtocol, ws="none", lifespan="off", log_level="warning", access_log=False,
-        server_header=False, timeout_keep_alive=int(PATIENCE), limit_concurrency=MOST_CONNECTIONS,
+        app,
+        http=ImpatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(PATIENCE),
+        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    )
     return uvicorn.Server(config)
 
 
@@ -84,16 +91,23 @@ def opened_port(port: int) -> socket.socket:
 
 
 def serve(
-    lenses: Mapping[str, Lens], texts: Sequence[str] = (), *, opened: socket.socket, runs: Path | None = None,
-    load: Mapping[str, str] | None = None, announce: Callable[[str], None] = print,
-) -> None:  # fmt: skip
+    lenses: Mapping[str, Lens],
+    texts: Sequence[str] = (),
+    *,
+    opened: socket.socket,
+    runs: Path | None = None,
+    load: Mapping[str, str] | None = None,
+    announce: Callable[[str], None] = print,
+) -> None:
     """Serve the explorer on this machine alone until it is interrupted; its address goes to ``announce``.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with. ``opened`` is a
     socket of `opened_port`. ``runs`` is the folder of the runs that pages may save and open.
     """
     token, desk, port = secrets.token_urlsafe(24), Desk(lenses), opened.getsockname()[1]
-    app = explorer_app(desk, token, [f"{HOST}:{port}", f"localhost:{port}"], texts, runs and Runs(runs), load)
+    app = explorer_app(
+        desk, token, [f"{HOST}:{port}", f"localhost:{port}"], texts, runs and Runs(runs), load
+    )
     announce(f"http://{HOST}:{port}/#token={token}")
     try:
         with suppress(KeyboardInterrupt):

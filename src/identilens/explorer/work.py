@@ -75,7 +75,13 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
         check()
         output, weights = call.attend()
         layers.append(CapturedLayer.of(call, sites[call.index], output, weights))
-        tell({"layer": len(layers), "layers": len(sites), "viewer": viewer_data(_maps(lens, item, layers[-1]))})
+        tell(
+            {
+                "layer": len(layers),
+                "layers": len(sites),
+                "viewer": viewer_data(_maps(lens, item, layers[-1])),
+            }
+        )
         return output
 
     lens.run([item], keep)
@@ -95,10 +101,17 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     head.refuse_sink()
     generator = torch.Generator().manual_seed(0)
     if which == "far":
-        found = far_alternatives(head.attention, head.projected, visible=head.visible, generator=generator)
+        found = far_alternatives(
+            head.attention, head.projected, visible=head.visible, generator=generator
+        )
     elif which == "sampled":
         found = sample_alternatives(
-            head.attention, head.projected, 1, method="uniform", visible=head.visible, generator=generator
+            head.attention,
+            head.projected,
+            1,
+            method="uniform",
+            visible=head.visible,
+            generator=generator,
         )[0]
     else:
         raise InputError(f"expected an alternative far or sampled; got {which!r}.")
@@ -110,10 +123,16 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
 def in_numbers(head: Head, weights: Tensor) -> dict[str, Any]:
     """Return other weights of a head for the viewer, how far away they are, and what they change of its output."""
     distance = float(total_variation(head.attention, weights).mean())
-    return {"layer": packed_matrix(weights), "distance": distance, "output_error": head.output_error(weights)}
+    return {
+        "layer": packed_matrix(weights),
+        "distance": distance,
+        "output_error": head.output_error(weights),
+    }
 
 
-def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
+def moved_row(
+    lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]
+) -> dict[str, Any]:
     """Return what a change of a row by hand does, cut to what leaves the head's output and the row's sum as they are.
 
     Raises:
@@ -127,10 +146,14 @@ def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence
     free = head.projected.simplex_space(visible).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
-    step = min(1.0, float((-before[falling] / allowed[falling]).min())) if bool(falling.any()) else 1.0
+    step = (
+        min(1.0, float((-before[falling] / allowed[falling]).min())) if bool(falling.any()) else 1.0
+    )
     row = (before + step * allowed).clamp_min(0.0)
     compact = head.projected.compact
-    error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(before @ compact).clamp_min(1e-300)
+    error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(
+        before @ compact
+    ).clamp_min(1e-300)
     run = lens.substitute({(head.layer, head.head, head.kind): Rows([query], row[None])}, at.item)
     return {**changed(lens, at, run), "output_error": float(error), "weights": row.tolist()}
 
@@ -146,9 +169,15 @@ def changed(lens: Lens, at: Measured, run: ModelRun) -> dict[str, Any]:
     return {"states": states, **_predictions(lens, plain, run)}
 
 
-def contributions(lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
+def contributions(
+    lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell
+) -> dict[str, Any]:
     """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
-    options = {"method": "exact" if exact else "sketch", "rollouts": False, "max_length": most_tokens(lens)}
+    options = {
+        "method": "exact" if exact else "sketch",
+        "rollouts": False,
+        "max_length": most_tokens(lens),
+    }
     result = mixing(lens, [at.text], progress=given_up(check, tell), **options)
     return viewer_data([one for section in result.sections() for one in section.maps])
 
@@ -166,19 +195,28 @@ def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
 def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
     if plain.logits is None or run.logits is None:
         return {}
-    before, after = (one.logits.double().reshape(-1, one.logits.shape[-1])[-1].softmax(-1) for one in (plain, run))  # pyright: ignore[reportOptionalMemberAccess] checked above
+    before, after = (
+        logits.double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
+        for logits in (plain.logits, run.logits)
+    )
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
     named = lens.tokenizer is not None and len(before) == len(lens.tokenizer)
     names = token_names(lens.tokenizer, tokens) if named else map(str, tokens)
     rows = [
-        {"token": visible_text(str(name)), "before": float(before[token]), "after": float(after[token])}
+        {
+            "token": visible_text(str(name)),
+            "before": float(before[token]),
+            "after": float(after[token]),
+        }
         for name, token in zip(names, tokens, strict=True)
     ]
     return {"next": rows, "logits_change": _relative(plain.logits, run.logits)}
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
-    return float((after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-300))
+    return float(
+        (after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-300)
+    )
 
 
 def _maps(lens: Lens, item: Item, layer: CapturedLayer) -> list[TokenMap]:
@@ -188,15 +226,28 @@ def _maps(lens: Lens, item: Item, layer: CapturedLayer) -> list[TokenMap]:
 def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
     side, config = sides(head.kind, item.tokens), lens.model.config
     raw, T = head.family_weights.float(), head.projected
-    queries, keys = (names_at(item.tokens, name, size, config) for name, size in zip(side, raw.shape, strict=True))
+    queries, keys = (
+        names_at(item.tokens, name, size, config)
+        for name, size in zip(side, raw.shape, strict=True)
+    )
     rank = int(T.rank)
-    layers = {"raw": raw} | ({} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)})
-    note = f"{raw.shape[0]} queries × {raw.shape[1]} keys, d_v = {head.values.shape[1]}, rank {rank}, "
+    layers = {"raw": raw} | (
+        {} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)}
+    )
+    note = (
+        f"{raw.shape[0]} queries × {raw.shape[1]} keys, d_v = {head.values.shape[1]}, rank {rank}, "
+    )
     note += f"nullity {raw.shape[1] - rank}."
     return TokenMap(
-        {"kind": head.kind, "layer": head.layer, "head": head.head}, layers, queries, keys, note,
-        {"null": ("raw", "effective")}, 0, HeadSpace(T.compact, rank, head.visible, RULES),
-    )  # fmt: skip
+        {"kind": head.kind, "layer": head.layer, "head": head.head},
+        layers,
+        queries,
+        keys,
+        note,
+        {"null": ("raw", "effective")},
+        0,
+        HeadSpace(T.compact, rank, head.visible, RULES),
+    )
 
 
 def _require_query(head: Head, query: int) -> None:

@@ -76,7 +76,11 @@ def known(family: str, table: Iterable[str]) -> str:
     if name in alike:
         return alike[name]
     near = [alike[close] for close in get_close_matches(name, alike, 5, 0.5)]
-    hint = f"The nearest are {', '.join(near)}." if near else "Call identilens families for all of them."
+    hint = (
+        f"The nearest are {', '.join(near)}."
+        if near
+        else "Call identilens families for all of them."
+    )
     raise InputError(
         f"transformers has no model type {family!r}. {hint} The config.json of a model gives its type as model_type."
     )

@@ -8,7 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, inverse_of, least_share
+from identilens.linalg.factor import (
+    Factor,
+    certified_full_rank,
+    certified_rank,
+    factorise,
+    inverse_of,
+    least_share,
+)
 from identilens.linalg.row_sums import ProjectedRows, RowSums, squares
 
 BLOCK = 64
@@ -74,7 +81,12 @@ class CausalRows:
         spanned: The first row of each head whose previous keys span T; the number of keys if there is none. On the CPU.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        compact: Float[Tensor, "head key r"],
+        factor: Factor,
+        tolerance: Callable[[int], float],
+    ) -> None:
         self.compact, self.tolerance = compact, tolerance
         self.keys, self.width = compact.shape[-2:]
         self.rank: Int[Tensor, " head"] = factor.rank
@@ -100,18 +112,24 @@ class CausalRows:
         bounds = zip(self.independent.tolist(), self.spanned.tolist(), strict=True)
         for head, (independent, spanned) in enumerate(bounds):
             for row in range(independent, spanned):
-                ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
+                ranks[head, row] = certified_rank(
+                    self.compact[head, : row + 1], self.tolerance(row + 1)
+                )
         return ranks
 
     def seen(self, rows: slice | list[int]) -> Bool[Tensor, "row key"]:
         """Return which keys some queries see."""
         return torch.arange(self.keys, device=self.compact.device) < self.row_sizes()[rows, None]
 
-    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+    def effective(
+        self, rows: slice, weights: Float[Tensor, "head row key"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""
         return self._assemble(rows, weights.double(), weights)
 
-    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+    def from_outputs(
+        self, rows: slice, outputs: Float[Tensor, "head row r"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
@@ -142,7 +160,9 @@ class CausalRows:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""
         block = self.white[:, begin:end]
         lower = torch.linalg.cholesky(self.gram_before(begin))
-        half, start = (torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, outputs))
+        half, start = (
+            torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, outputs)
+        )
         nested, (partial,) = _leading_parts(half, start)
         return (_solved(lower, half, nested, start, partial) @ self.white[:, :end].mT).tril(begin)
 
@@ -157,13 +177,21 @@ class CausalRows:
 
     def edges(self, first: int, stop: int) -> list[int]:
         """Return where the blocks of some rows begin, and where the last one ends."""
-        return sorted({first, *(row for row in range(self.width, stop, BLOCK) if row > first), stop})
+        return sorted(
+            {first, *(row for row in range(self.width, stop, BLOCK) if row > first), stop}
+        )
 
     def sums(
-        self, rows: slice, weights: Float[Tensor, "head row seen"], raw: Float[Tensor, "head row type"],
-        types: Float[Tensor, "head key type"], *, heads: slice = slice(None), overwrite: bool = False,
+        self,
+        rows: slice,
+        weights: Float[Tensor, "head row seen"],
+        raw: Float[Tensor, "head row type"],
+        types: Float[Tensor, "head key type"],
+        *,
+        heads: slice = slice(None),
+        overwrite: bool = False,
         back: Float[Tensor, "head k column"] | None = None,
-    ) -> ProjectedRows:  # fmt: skip
+    ) -> ProjectedRows:
         """Return sums over effective attention of some rows, without computing it; every key has one type.
 
         All rows of all heads are given once, in order; row 0 begins anew. ``raw`` are the weights summed over the keys
@@ -177,11 +205,15 @@ class CausalRows:
         if not first:
             self._start()
         if first != self._next:
-            raise ValueError(f"expected row {self._next} as the first; got {first}; give all rows once, in order.")
+            raise ValueError(
+                f"expected row {self._next} as the first; got {first}; give all rows once, in order."
+            )
         blocks, places = [], []
         for begin, end in pairwise(self.edges(first, stop)):
             place = slice(begin - first, end - first)
-            blocks.append(self._block(slice(begin, end), weights[:, place, :end], raw[:, place], types))
+            blocks.append(
+                self._block(slice(begin, end), weights[:, place, :end], raw[:, place], types)
+            )
             places += [row - first for row in sampled_rows(slice(begin, end))]
         total, total_square, square, received, outside, rebuilt = (
             torch.cat(parts, 1) for parts in zip(*blocks, strict=True)
@@ -200,17 +232,30 @@ class CausalRows:
         return ProjectedRows(sums, received, places, rebuilt)
 
     def _block(
-        self, rows: slice, weights: Float[Tensor, "head row seen"], raw: Float[Tensor, "head row type"],
+        self,
+        rows: slice,
+        weights: Float[Tensor, "head row seen"],
+        raw: Float[Tensor, "head row type"],
         types: Float[Tensor, "head key type"],
-    ) -> _Block:  # fmt: skip
+    ) -> _Block:
         """Return the sums of a few neighbouring rows, and effective attention times F of a few of them."""
-        begin, sizes, starts = rows.start, torch.arange(rows.start, rows.stop) + 1, self._starts(rows)
+        begin, sizes, starts = (
+            rows.start,
+            torch.arange(rows.start, rows.stop) + 1,
+            self._starts(rows),
+        )
         inverse = self._inverse_before(begin) if bool((starts == begin).all()) else None
         means = None if inverse is None else inverse.diagonal(dim1=-2, dim2=-1).mean(-1)
         conditioned = means is not None and bool((means <= _WELL_CONDITIONED).all())
-        total, total_square, whitened = (self._rounded_sums if conditioned else self._exact_sums)(rows, weights)
+        total, total_square, whitened = (self._rounded_sums if conditioned else self._exact_sums)(
+            rows, weights
+        )
         # Independent rows of T, where effective attention equals the weights, are the default.
-        square, received, outside = total_square.clone(), raw.to(torch.float64, copy=True), torch.zeros_like(total)
+        square, received, outside = (
+            total_square.clone(),
+            raw.to(torch.float64, copy=True),
+            torch.zeros_like(total),
+        )
         checked = sampled_rows(rows)
         effective = weights[:, [row - begin for row in checked]].double()
         plain = (sizes > self.independent[:, None]) & (sizes <= starts[:, None])
@@ -221,15 +266,26 @@ class CausalRows:
                 effective[heads, checked.index(begin + row), : projected.shape[-1]] = projected
         self._inverse = None
         for start in starts[starts < rows.stop].unique().tolist():
-            heads, place = slice(None) if inverse is not None else starts == start, slice(start - begin, None)
+            heads, place = (
+                slice(None) if inverse is not None else starts == start,
+                slice(start - begin, None),
+            )
             left = self._outside if start == begin else outside[:, start - begin - 1]
             first = self._inverse_before(start, heads) if inverse is None else inverse
-            found = self._nested_sums(slice(start, rows.stop), heads, whitened[heads, place], types, first, left[heads])
-            square[heads, place], received[heads, place], outside[heads, place], solved, after = found
+            found = self._nested_sums(
+                slice(start, rows.stop), heads, whitened[heads, place], types, first, left[heads]
+            )
+            square[heads, place], received[heads, place], outside[heads, place], solved, after = (
+                found
+            )
             some = [row for row in checked if row >= start]
             if some:
-                nested = solved[:, [row - start for row in some]] @ self.white[heads, : rows.stop].mT
-                effective[heads, -len(some) :] = nested.masked_fill_(~self.seen(some)[:, : rows.stop], 0.0)
+                nested = (
+                    solved[:, [row - start for row in some]] @ self.white[heads, : rows.stop].mT
+                )
+                effective[heads, -len(some) :] = nested.masked_fill_(
+                    ~self.seen(some)[:, : rows.stop], 0.0
+                )
             self._inverse = after if conditioned else None
         self._summed, self._typed = self._until(rows.stop, types)
         self._next, self._outside = rows.stop, outside[:, -1]
@@ -244,7 +300,9 @@ class CausalRows:
             heads, seen = plain[:, row].nonzero().flatten(), begin + row + 1
             factor = factorise(self.compact[heads, :seen], self.tolerance(seen))
             given = weights[heads, row, :seen].double()
-            projected, constant = factor.project(torch.stack([given, torch.ones_like(given)], 1)).unbind(1)
+            projected, constant = factor.project(
+                torch.stack([given, torch.ones_like(given)], 1)
+            ).unbind(1)
             yield row, heads, projected, (1 - constant).square().sum(-1)
 
     def _starts(self, rows: slice) -> Int[Tensor, " head"]:
@@ -285,9 +343,14 @@ class CausalRows:
         return left + all_even, square + even * (2 * left + all_even), whitened
 
     def _nested_sums(
-        self, rows: slice, heads: slice | Bool[Tensor, " all"], whitened: Float[Tensor, "head row r"],
-        types: Float[Tensor, "all key type"], inverse: Float[Tensor, "head r r"], left: Float[Tensor, " head"],
-    ) -> tuple[Tensor, Tensor, Tensor, Float[Tensor, "head row r"], Float[Tensor, "head r r"]]:  # fmt: skip
+        self,
+        rows: slice,
+        heads: slice | Bool[Tensor, " all"],
+        whitened: Float[Tensor, "head row r"],
+        types: Float[Tensor, "all key type"],
+        inverse: Float[Tensor, "head r r"],
+        left: Float[Tensor, " head"],
+    ) -> tuple[Tensor, Tensor, Tensor, Float[Tensor, "head row r"], Float[Tensor, "head r r"]]:
         """Return ‖P a‖², P a by key type, ‖(I − P) 1‖² and G_i⁻¹ Wᵀ a of neighbouring rows, and G⁻¹ after.
 
         ``inverse`` is G⁻¹ before them, ``left`` ‖(I − P) 1‖² of the row before them.
@@ -308,14 +371,19 @@ class CausalRows:
         return (whitened * solved).sum(-1), received, outside, solved, inverse - steps.mT @ steps
 
     def _until(
-        self, row: int, types: Float[Tensor, "all key type"], heads: slice | Bool[Tensor, " all"] = slice(None)
+        self,
+        row: int,
+        types: Float[Tensor, "all key type"],
+        heads: slice | Bool[Tensor, " all"] = slice(None),
     ) -> tuple[Float[Tensor, "head 1 r"], Float[Tensor, "head r type"]]:
         """Return the whitened values before a row, summed over all keys and by key type."""
         new = self.white[heads, self._next : row]
         typed = new.mT @ types[heads, self._next : row]
         return self._summed[heads] + new.sum(-2, keepdim=True), self._typed[heads] + typed
 
-    def _inverse_before(self, row: int, heads: slice | Bool[Tensor, " all"] = slice(None)) -> Float[Tensor, "head r r"]:
+    def _inverse_before(
+        self, row: int, heads: slice | Bool[Tensor, " all"] = slice(None)
+    ) -> Float[Tensor, "head r r"]:
         """Return the inverse Gram matrix of the whitened values before a row."""
         if self._inverse is not None:
             return self._inverse
@@ -333,7 +401,9 @@ class CausalRows:
         most = leading.shape[1]
         lower, info = torch.linalg.cholesky_ex(leading @ leading.mT)
         inverse = inverse_of(lower).square().sum(-1).cumsum(-1)
-        limits = torch.tensor([self._limit(size + 1) for size in range(most)], dtype=lower.dtype, device=lower.device)
+        limits = torch.tensor(
+            [self._limit(size + 1) for size in range(most)], dtype=lower.dtype, device=lower.device
+        )
         trace = leading.square().sum(-1).cumsum(-1)
         sizes = torch.arange(1, most + 1, device=lower.device)
         valid = (info[:, None] == 0) | (sizes < info[:, None])
@@ -350,7 +420,9 @@ class CausalRows:
             rows, step = min(rows + step, self.keys), max(1, (rows - self.width) // 3)
             head = self.compact[open_, :rows]
             gram = head.mT @ head
-            growth = whole[open_] / gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(torch.finfo(head.dtype).tiny)
+            growth = whole[open_] / gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(
+                torch.finfo(head.dtype).tiny
+            )
             certified = certified_full_rank(gram, self.tolerance(self.keys), growth)
             spanned[open_[certified]] = rows
             open_ = open_[~certified]
@@ -360,7 +432,9 @@ class CausalRows:
         return least_share(self.tolerance(rows))
 
 
-def _leading_parts(half: Tensor, *sides: Float[Tensor, "head r row"]) -> tuple[Tensor, list[Tensor]]:
+def _leading_parts(
+    half: Tensor, *sides: Float[Tensor, "head r row"]
+) -> tuple[Tensor, list[Tensor]]:
     """Return the Cholesky factor N of I + BᵀB, B = ``half``, and N⁻¹ Bᵀ of each side, of which row i uses a part.
 
     Row i uses the leading entries only; the others are set to zero, and later solves leave them so.
@@ -373,7 +447,9 @@ def _leading_parts(half: Tensor, *sides: Float[Tensor, "head r row"]) -> tuple[T
     return nested, [part.triu() for part in parts]
 
 
-def _solved(lower: Tensor, half: Tensor, nested: Tensor, start: Tensor, partial: Tensor) -> Float[Tensor, "head row r"]:
+def _solved(
+    lower: Tensor, half: Tensor, nested: Tensor, start: Tensor, partial: Tensor
+) -> Float[Tensor, "head row r"]:
     """Return G_i⁻¹ of each row's output by Woodbury's identity, from L⁻¹ of the output and its leading part."""
     update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
     return torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT

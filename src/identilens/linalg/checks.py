@@ -63,4 +63,6 @@ def check_mask(visible: Tensor | str | None, queries: int, keys: int) -> None:
             f"got {visible.dtype} of shape {tuple(visible.shape)}."
         )
     if not visible.any(-1).all():
-        raise InputError("visible hides every key from at least one query. Leave padded queries out.")
+        raise InputError(
+            "visible hides every key from at least one query. Leave padded queries out."
+        )

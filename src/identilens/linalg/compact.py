@@ -48,12 +48,15 @@ class OutputFactor:
         """Return that of values with these axes of heads, as one axis."""
         lower, inverse = (one.expand(*batch, *one.shape[-2:]) for one in (self.lower, self.inverse))
         return OutputFactor(
-            lower.reshape(-1, *lower.shape[-2:]), inverse.reshape(-1, *inverse.shape[-2:]), self.d_model
+            lower.reshape(-1, *lower.shape[-2:]),
+            inverse.reshape(-1, *inverse.shape[-2:]),
+            self.d_model,
         )
 
 
 def compact_values(
-    values: Float[Tensor, "*batch n d_v"], output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None
+    values: Float[Tensor, "*batch n d_v"],
+    output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
 ) -> Float[Tensor, "*batch n r"]:
     """Return F, n x r in float64, whose rows have the same inner products as those of the projected values T.
 
@@ -62,4 +65,6 @@ def compact_values(
     projection the values are T itself.
     """
     values = values.double()
-    return values if output_projection is None else values @ OutputFactor.of(output_projection).lower
+    return (
+        values if output_projection is None else values @ OutputFactor.of(output_projection).lower
+    )

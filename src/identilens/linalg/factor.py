@@ -57,7 +57,9 @@ class Factor(Span):
 
     def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
         """Return effective attention in float64: from weights, or from outputs (O F⁺) if weights is None."""
-        return (outputs @ self.coordinates if weights is None else weights @ self.basis) @ self.basis.mT
+        return (
+            outputs @ self.coordinates if weights is None else weights @ self.basis
+        ) @ self.basis.mT
 
 
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
@@ -92,9 +94,11 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
 
 
 def factorise_product(
-    values: Float[Tensor, "*batch n r"], lower: Float[Tensor, "*#batch r r"], inverse: Float[Tensor, "*#batch r r"],
+    values: Float[Tensor, "*batch n r"],
+    lower: Float[Tensor, "*#batch r r"],
+    inverse: Float[Tensor, "*#batch r r"],
     tolerance: float,
-) -> Factor:  # fmt: skip
+) -> Factor:
     """Return the factor of F = V L with n >= r, given L⁻¹; F is computed only where its full rank is not certified.
 
     Where F has full rank, the columns of V span the same space, and F⁺ = L⁻¹ V⁺. Certified is, as in `factorise`, that
@@ -114,7 +118,9 @@ def factorise_product(
 
 
 def values_span(
-    values: Float[Tensor, "*batch n d_v"], projection: Float[Tensor, "*#batch d_v d_model"], tolerance: float
+    values: Float[Tensor, "*batch n d_v"],
+    projection: Float[Tensor, "*#batch d_v d_model"],
+    tolerance: float,
 ) -> Span | None:
     """Return col(V) in float64 where it is certified to be col(T) of T = V W_O, of full rank d_v < n, in every matrix.
 
@@ -126,9 +132,16 @@ def values_span(
         return None
     some, values = projection[..., : 4 * d_v].double(), values.double()
     root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
-    norms = [torch.linalg.vector_norm(one, dim=(-2, -1), dtype=torch.float64) for one in (root, whitener, projection)]
-    growth = (norms[0] * norms[1] * norms[2] / torch.linalg.vector_norm(some, dim=(-2, -1))).square()
-    certified &= certified_full_rank((some @ some.mT).expand(*growth.shape, -1, -1), tolerance, growth)
+    norms = [
+        torch.linalg.vector_norm(one, dim=(-2, -1), dtype=torch.float64)
+        for one in (root, whitener, projection)
+    ]
+    growth = (
+        norms[0] * norms[1] * norms[2] / torch.linalg.vector_norm(some, dim=(-2, -1))
+    ).square()
+    certified &= certified_full_rank(
+        (some @ some.mT).expand(*growth.shape, -1, -1), tolerance, growth
+    )
     rank = torch.full_like(certified, d_v, dtype=torch.int64)
     return Span(values @ whitener.mT, rank) if bool(certified.all()) else None
 
@@ -164,7 +177,9 @@ def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"
 
 
 def certified_full_rank(
-    gram: Float[Tensor, "*batch k k"], tolerance: float, growth: float | Float[Tensor, "*batch"] = 1.0
+    gram: Float[Tensor, "*batch k k"],
+    tolerance: float,
+    growth: float | Float[Tensor, "*batch"] = 1.0,
 ) -> Bool[Tensor, "*batch"]:
     """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
 
@@ -181,7 +196,9 @@ def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int
     """Return the number of singular values above ``tolerance * σ_max``; by Cholesky where it certifies full rank."""
     flat = matrix.reshape(-1, *matrix.shape[-2:])
     certified = certified_full_rank(smaller_gram(flat), tolerance)
-    rank = torch.full(flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device)
+    rank = torch.full(
+        flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device
+    )
     if not certified.all():
         rank[~certified] = torch.linalg.matrix_rank(flat[~certified], rtol=tolerance)
     return rank.reshape(matrix.shape[:-2])

@@ -52,19 +52,29 @@ class FullRows:
         """Return how many keys each query sees."""
         return torch.full((self.queries,), self.keys, dtype=torch.int64, device=self.basis.device)
 
-    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+    def effective(
+        self, rows: slice, weights: Float[Tensor, "head row key"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""
         return weights if self.factor.independent else self.factor.project(weights)
 
-    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+    def from_outputs(
+        self, rows: slice, outputs: Float[Tensor, "head row r"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``: O F⁺."""
         return self.factor.effective(None, outputs)
 
     def sums(
-        self, rows: slice, weights: Float[Tensor, "head row key"], raw: Float[Tensor, "head row type"],
-        types: Float[Tensor, "all key type"], *, heads: slice = slice(None), overwrite: bool = False,
+        self,
+        rows: slice,
+        weights: Float[Tensor, "head row key"],
+        raw: Float[Tensor, "head row type"],
+        types: Float[Tensor, "all key type"],
+        *,
+        heads: slice = slice(None),
+        overwrite: bool = False,
         back: Float[Tensor, "head k column"] | None = None,
-    ) -> ProjectedRows:  # fmt: skip
+    ) -> ProjectedRows:
         """Return sums over effective attention of some rows, from its coordinates in the basis.
 
         Even attention, 1 / keys, is subtracted before the product with the basis, so that near-uniform maps do not lose
@@ -78,8 +88,12 @@ class FullRows:
             # Effective attention equals the weights.
             moved = weights - shared.even
             total, square = moved.sum(-1).double(), squares(moved)
-            sums = RowSums(shared.even, total, square, total, square, square, torch.zeros_like(square))
-            return ProjectedRows(sums, raw.double(), every, weights @ (shared.basis @ shared.inner)[heads])
+            sums = RowSums(
+                shared.even, total, square, total, square, square, torch.zeros_like(square)
+            )
+            return ProjectedRows(
+                sums, raw.double(), every, weights @ (shared.basis @ shared.inner)[heads]
+            )
         moved = weights.sub_(shared.even) if overwrite else weights - shared.even
         total, square = moved.sum(-1).double(), squares(moved)
         coordinates = moved @ shared.basis[heads]

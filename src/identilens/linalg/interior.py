@@ -80,7 +80,9 @@ class SharedPrograms:
         return moves - (moves @ self.kept) @ self.kept.mT, multipliers
 
     @one_thread()
-    def minimise(self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]) -> Optima:
+    def minimise(
+        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
+    ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
         Costs should be of size one: programs are solved to an absolute accuracy.
@@ -99,18 +101,24 @@ class SharedPrograms:
         parts = [solve(*part) for part in zip(costs.split(size), rows.split(size), strict=True)]
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-    def _some(self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]) -> tuple[Tensor, ...]:
+    def _some(
+        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
+    ) -> tuple[Tensor, ...]:
         right = rows @ self.kept
         points, multipliers = self._interior(costs, right, _CLOSE)
         found = self._certified(costs, rows, points, multipliers)
         vertices = self._certified(costs, rows, *self._vertices(costs, right, points))
         better = vertices.proven & ~(found.proven & (found.gaps < vertices.gaps))
-        parts = [torch.where(better if one.ndim == 1 else better[:, None], one, other)
-                 for one, other in zip(vertices.answer, found.answer, strict=True)]  # fmt: skip
+        parts = [
+            torch.where(better if one.ndim == 1 else better[:, None], one, other)
+            for one, other in zip(vertices.answer, found.answer, strict=True)
+        ]
         for program in torch.nonzero(~(found.proven | vertices.proven)).flatten().tolist():
             optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
             for part, one in zip(
-                parts, (optimum.value, optimum.bound, optimum.point, optimum.multipliers), strict=True
+                parts,
+                (optimum.value, optimum.bound, optimum.point, optimum.multipliers),
+                strict=True,
             ):
                 part[program] = one
         return tuple(parts)
@@ -124,13 +132,16 @@ class SharedPrograms:
         c, b = costs, right
         for _ in range(_STEPS):
             primal, dual, mean = b - x @ self.kept, c - y @ self.kept.mT - s, (x * s).mean(1)
-            far = torch.stack([mean * x.shape[1], primal.abs().amax(1), dual.abs().amax(1)]).amax(0) > close
+            far = (
+                torch.stack([mean * x.shape[1], primal.abs().amax(1), dual.abs().amax(1)]).amax(0)
+                > close
+            )
             points[open_], multipliers[open_] = x, y
             if not far.any():
                 break
             open_, x, y, s, c, b, primal, dual, mean = (
                 one[far] for one in (open_, x, y, s, c, b, primal, dual, mean)
-            )  # fmt: skip
+            )
             x, y, s = self._step(x, y, s, (primal, dual), mean)
         return points, multipliers
 
@@ -152,7 +163,8 @@ class SharedPrograms:
         centring = (reached / mean) ** 3
         dx, dy, ds = direction((centring * mean)[:, None] - x * s - dx * ds)
         forward, backward = (
-            (_SHORT_OF_BOUNDARY * _length(one, move, torch.inf)).clamp_max(1.0) for one, move in ((x, dx), (s, ds))
+            (_SHORT_OF_BOUNDARY * _length(one, move, torch.inf)).clamp_max(1.0)
+            for one, move in ((x, dx), (s, ds))
         )
         return x + forward * dx, y + backward * dy, s + backward * ds
 
@@ -166,7 +178,10 @@ class SharedPrograms:
         return torch.linalg.cholesky_ex(equations)[0]
 
     def _vertices(
-        self, costs: Float[Tensor, "program key"], right: Float[Tensor, "program rho"], points: Tensor
+        self,
+        costs: Float[Tensor, "program key"],
+        right: Float[Tensor, "program rho"],
+        points: Tensor,
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
         """Return the vertex whose support are the largest entries of each point, and its multipliers."""
         basic = points.topk(self.kept.shape[1], dim=1).indices
@@ -176,9 +191,12 @@ class SharedPrograms:
         return torch.zeros_like(points).scatter_(1, basic, weights), multipliers
 
     def _certified(
-        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"], points: Tensor,
+        self,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        points: Tensor,
         multipliers: Tensor,
-    ) -> "_Certified":  # fmt: skip
+    ) -> "_Certified":
         """Return values and bounds, as `RowPrograms` has them; NaN proves nothing."""
         below = -points.amin(1).clamp_max(0.0)
         points = points.clamp_min(0.0)
@@ -186,7 +204,9 @@ class SharedPrograms:
         values = (costs * points).sum(1)
         reduced = costs - multipliers @ self.kept.mT
         bounds = (multipliers * (rows @ self.kept)).sum(1) + rows.sum(1) * reduced.amin(1)
-        worst = torch.stack([below, error, (values - bounds).abs() / costs.abs().amax(1).clamp_min(1.0)]).amax(0)
+        worst = torch.stack(
+            [below, error, (values - bounds).abs() / costs.abs().amax(1).clamp_min(1.0)]
+        ).amax(0)
         answer = values, torch.minimum(bounds, values), points, multipliers
         return _Certified(answer, worst <= ACCEPTED_ERROR, (values - bounds).abs())
 
@@ -204,7 +224,9 @@ def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, 
     s = costs - y @ kept.mT
     x, s = (one + (-1.5 * one.amin(1, keepdim=True)).clamp_min(0.0) for one in (x, s))
     product = (x * s).sum(1, keepdim=True)
-    balance = [0.5 * product / one.sum(1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for one in (s, x)]
+    balance = [
+        0.5 * product / one.sum(1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for one in (s, x)
+    ]
     return x + balance[0].clamp_min(1e-3 / x.shape[1]), y, s + balance[1].clamp_min(1e-3)
 
 

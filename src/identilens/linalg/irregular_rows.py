@@ -21,7 +21,12 @@ class IrregularRows:
     The arguments are those of `CausalRows`, and the mask.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], visible: Bool[Tensor, "query key"], tolerance: Tolerance):
+    def __init__(
+        self,
+        compact: Float[Tensor, "head key r"],
+        visible: Bool[Tensor, "query key"],
+        tolerance: Tolerance,
+    ):
         self.compact, self.visible, self.tolerance = compact, visible, tolerance
 
     @property
@@ -35,36 +40,52 @@ class IrregularRows:
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
-        ranks = torch.full((len(self.compact), len(self.visible)), self.compact.shape[-1], dtype=torch.int64)
+        ranks = torch.full(
+            (len(self.compact), len(self.visible)), self.compact.shape[-1], dtype=torch.int64
+        )
         for head, begin, keys, _, certified in self._chunks(0, len(self.visible)):
             for row in torch.nonzero(~certified).flatten().tolist():
                 seen = self.visible[begin + row, keys]
-                ranks[head, begin + row] = certified_rank(self.compact[head, keys][seen], self._tolerance(seen))
+                ranks[head, begin + row] = certified_rank(
+                    self.compact[head, keys][seen], self._tolerance(seen)
+                )
         return ranks.to(self.compact.device)
 
     def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
         """Return which keys some queries see."""
         return self.visible[rows]
 
-    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+    def effective(
+        self, rows: slice, weights: Float[Tensor, "head row key"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""
         return self._assemble(rows, weights.double(), weights)
 
-    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+    def from_outputs(
+        self, rows: slice, outputs: Float[Tensor, "head row r"]
+    ) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
     def sums(
-        self, rows: slice, weights: Float[Tensor, "head row key"], raw: Float[Tensor, "head row type"],
-        types: Float[Tensor, "head key type"], *, heads: slice = slice(None), overwrite: bool = False,
+        self,
+        rows: slice,
+        weights: Float[Tensor, "head row key"],
+        raw: Float[Tensor, "head row type"],
+        types: Float[Tensor, "head key type"],
+        *,
+        heads: slice = slice(None),
+        overwrite: bool = False,
         back: Float[Tensor, "head k column"] | None = None,
-    ) -> ProjectedRows:  # fmt: skip
+    ) -> ProjectedRows:
         """Return sums over effective attention of some rows, which is computed; arguments as in `FullRows.sums`."""
         given, seen = weights.double(), self.visible[rows]
         ones = seen.double().expand_as(given)
         effective, effective_ones = (self.effective(rows, one) for one in (given, ones))
         even = 1 / self.row_sizes()[rows].double()
-        moved, moved_effective = ((one - even[:, None]).masked_fill(~seen, 0.0) for one in (given, effective))
+        moved, moved_effective = (
+            (one - even[:, None]).masked_fill(~seen, 0.0) for one in (given, effective)
+        )
         sums = RowSums(
             even=even,
             raw=moved.sum(-1),
@@ -74,7 +95,9 @@ class IrregularRows:
             cross=(moved * moved_effective).sum(-1),
             outside=(ones - effective_ones).square().sum(-1),
         )
-        return ProjectedRows(sums, effective @ types, list(range(weights.shape[1])), effective @ self.compact)
+        return ProjectedRows(
+            sums, effective @ types, list(range(weights.shape[1])), effective @ self.compact
+        )
 
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(len(self.visible))
@@ -82,14 +105,22 @@ class IrregularRows:
         for head, begin, keys, lower, certified in self._chunks(first, stop):
             local = slice(begin - first, begin - first + len(lower))
             values, seen = self.compact[head, keys], self.visible[begin : begin + len(lower), keys]
-            given = outputs[head, local] if weights is None else weights[head, local, keys] * seen @ values
+            given = (
+                outputs[head, local]
+                if weights is None
+                else weights[head, local, keys] * seen @ values
+            )
             solved = torch.cholesky_solve(given[..., None], lower)[..., 0]
             result[head, local, keys] = solved @ values.mT * seen
             for row in torch.nonzero(~certified).flatten().tolist():
                 part, here = seen[row], (head, local.start + row)
                 factor = factorise(values[part], self._tolerance(part))
-                effective = factor.effective(None if weights is None else weights[*here, keys][part], outputs[here])
-                result[*here, keys] = torch.zeros_like(part, dtype=result.dtype).masked_scatter(part, effective)
+                effective = factor.effective(
+                    None if weights is None else weights[*here, keys][part], outputs[here]
+                )
+                result[*here, keys] = torch.zeros_like(part, dtype=result.dtype).masked_scatter(
+                    part, effective
+                )
         return result
 
     def _chunks(self, first: int, stop: int) -> Iterator[tuple[int, int, slice, Tensor, Tensor]]:
@@ -108,7 +139,13 @@ class IrregularRows:
                 certified = certified_full_rank(gram, tolerance)
                 # The identity elsewhere keeps later solves finite.
                 gram = torch.where(certified[:, None, None], gram, torch.eye(width).to(gram))
-                yield head, begin, keys, torch.linalg.cholesky_ex(gram).L, certified & (sizes > width)
+                yield (
+                    head,
+                    begin,
+                    keys,
+                    torch.linalg.cholesky_ex(gram).L,
+                    certified & (sizes > width),
+                )
 
     def _tolerance(self, seen: Tensor) -> float:
         return self.tolerance(int(seen.sum()))

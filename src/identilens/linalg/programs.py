@@ -24,10 +24,14 @@ ACCEPTED_ERROR = 1e-8
 
 
 _OPTIONS = {
-    "presolve": "off", "solver": "simplex", "threads": 1, "small_matrix_value": 1e-12,
-    "primal_feasibility_tolerance": SOLVER_TOLERANCE, "dual_feasibility_tolerance": SOLVER_TOLERANCE,
+    "presolve": "off",
+    "solver": "simplex",
+    "threads": 1,
+    "small_matrix_value": 1e-12,
+    "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+    "dual_feasibility_tolerance": SOLVER_TOLERANCE,
     "simplex_strategy": 4,  # primal: the last vertex stays feasible when only the cost changes
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,18 @@ class RowPrograms:
         bound = float(self._right_side @ multipliers) + self._total * float(reduced.min())
         scale = max(1.0, float(np.abs(costs).max()))
         # Written so that NaN fails, too.
-        if not (below <= ACCEPTED_ERROR and error <= ACCEPTED_ERROR and abs(value - bound) <= ACCEPTED_ERROR * scale):
-            return None, f"a weight {below:.1e} below zero, an output error {error:.1e}, a gap {value - bound:.1e}"
-        return Optimum(value, min(bound, value), torch.from_numpy(point), torch.from_numpy(multipliers)), ""
+        if not (
+            below <= ACCEPTED_ERROR
+            and error <= ACCEPTED_ERROR
+            and abs(value - bound) <= ACCEPTED_ERROR * scale
+        ):
+            return (
+                None,
+                f"a weight {below:.1e} below zero, an output error {error:.1e}, a gap {value - bound:.1e}",
+            )
+        return Optimum(
+            value, min(bound, value), torch.from_numpy(point), torch.from_numpy(multipliers)
+        ), ""
 
 
 def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:
@@ -181,7 +194,9 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     basis = kept.detach().double().cpu().numpy()
     particular = basis @ (basis.T @ weights)
     if particular.min() >= 0:
-        return LeastNorm(point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights))
+        return LeastNorm(
+            point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights)
+        )
     free = np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
     point, multipliers = weights, np.zeros_like(weights)
     if free.shape[1]:
@@ -199,14 +214,18 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     return _polished(basis, point, weights, basis.T @ (weights - multipliers))
 
 
-def _polished(basis: np.ndarray, point: np.ndarray, weights: np.ndarray, multipliers: np.ndarray) -> LeastNorm:
+def _polished(
+    basis: np.ndarray, point: np.ndarray, weights: np.ndarray, multipliers: np.ndarray
+) -> LeastNorm:
     """Solve the equations on the support of the point and measure the duality gap."""
     right_side = basis.T @ weights
     support = point > 1e-9 * point.max()
     solved = np.linalg.lstsq(basis[support].T @ basis[support], right_side, rcond=1e-13)[0]
     better = np.zeros_like(point)
     better[support] = basis[support] @ solved
-    if better.min() >= 0 and _lost(basis, better, weights) <= max(1e-12, _lost(basis, point, weights)):
+    if better.min() >= 0 and _lost(basis, better, weights) <= max(
+        1e-12, _lost(basis, point, weights)
+    ):
         point = better
     # Any multipliers prove a bound; on a small support those of the solver are the ones that prove a good one.
     dual = max(

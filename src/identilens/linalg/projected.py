@@ -16,7 +16,13 @@ from identilens.linalg.compact import OutputFactor
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import SimplexSpace, centred_rank, certified_centred, simplex_span, space_on
+from identilens.linalg.simplex import (
+    SimplexSpace,
+    centred_rank,
+    certified_centred,
+    simplex_span,
+    space_on,
+)
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
@@ -85,7 +91,11 @@ class ProjectedValues:
 
     def tolerance_of(self, keys: int) -> float:
         """Return the share of σ_max up to which a singular value of ``keys`` rows of T counts as zero."""
-        return relative_tolerance(keys, self.d_model) if self.fixed_tolerance is None else self.fixed_tolerance
+        return (
+            relative_tolerance(keys, self.d_model)
+            if self.fixed_tolerance is None
+            else self.fixed_tolerance
+        )
 
     @property
     def tolerance(self) -> float:
@@ -150,7 +160,8 @@ class ProjectedValues:
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
             return FullRows(flat.factor, queries)
         if isinstance(visible, str) or (
-            visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril())
+            visible.shape[0] == visible.shape[1]
+            and torch.equal(visible, torch.ones_like(visible).tril())
         ):
             return CausalRows(flat.compact, flat.factor, flat.tolerance_of)
         return IrregularRows(flat.compact, visible, flat.tolerance_of)
@@ -160,7 +171,11 @@ class ProjectedValues:
     ) -> Float[Tensor, "*head query key"]:
         """Return effective attention (Brunner et al. 2020, Eq. 9): each row projected on col(T) of the keys it sees."""
         rows = weights.reshape(-1, *weights.shape[-2:])
-        return self.projector(rows.shape[1], visible).effective(slice(None), rows).reshape(weights.shape)
+        return (
+            self.projector(rows.shape[1], visible)
+            .effective(slice(None), rows)
+            .reshape(weights.shape)
+        )
 
     def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
         """Return LN([T, 1]) of one row that sees the keys S_i, and its complement, which must not change.
@@ -168,7 +183,11 @@ class ProjectedValues:
         Raises:
             InputError: For a mask of another length, or a mask without a visible key.
         """
-        seen = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device) if visible is None else visible
+        seen = (
+            torch.ones(self.keys, dtype=torch.bool, device=self.compact.device)
+            if visible is None
+            else visible
+        )
         if seen.shape[0] != self.keys or not seen.any():
             raise InputError(
                 f"expected a mask over {self.keys} keys with at least one visible; got {seen.shape[0]} keys, "
@@ -176,15 +195,22 @@ class ProjectedValues:
             )
         return space_on(self.compact.detach(), seen, self.tolerance_of(int(seen.sum())))
 
-    def simplex_spaces(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> list[SimplexSpace]:
+    def simplex_spaces(
+        self, queries: int, visible: Bool[Tensor, "query key"] | None = None
+    ) -> list[SimplexSpace]:
         """Return the space of every row of one head; rows that see the same keys share one object."""
         if visible is None:
             return [self.simplex_space()] * queries
         names = [row.cpu().numpy().tobytes() for row in visible]
-        known = {name: self.simplex_space(row) for name, row in dict(zip(names, visible, strict=True)).items()}
+        known = {
+            name: self.simplex_space(row)
+            for name, row in dict(zip(names, visible, strict=True)).items()
+        }
         return [known[name] for name in names]
 
-    def output_bases(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> tuple[Tensor, ...]:
+    def output_bases(
+        self, queries: int, visible: Bool[Tensor, "query key"] | None = None
+    ) -> tuple[Tensor, ...]:
         """Return an orthonormal basis of T's columns off the constant for every row, shared as in `simplex_spaces`."""
         spaces = self.simplex_spaces(queries, visible)
         bases = {id(space): space.kept[:, 1:] for space in spaces}
@@ -200,7 +226,11 @@ def projected(
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
 ) -> ProjectedValues:
     """Return the projected values of some heads, from tensors (see `ProjectedValues.of`) or unchanged."""
-    return values if isinstance(values, ProjectedValues) else ProjectedValues.of(values, output_projection)
+    return (
+        values
+        if isinstance(values, ProjectedValues)
+        else ProjectedValues.of(values, output_projection)
+    )
 
 
 def head_values(projected_values: HeadValues) -> ProjectedValues:

@@ -43,7 +43,9 @@ class RowSums:
             raw=self.raw + size * shift + sink,
             raw_square=self.raw_square + shift * (2 * self.raw + size * shift) + sink.square(),
             effective=self.effective + size * shift - even,
-            effective_square=self.effective_square + shift * (2 * self.effective + size * shift) + even**2,
+            effective_square=self.effective_square
+            + shift * (2 * self.effective + size * shift)
+            + even**2,
             cross=self.cross + shift * (self.raw + self.effective + size * shift) - even * sink,
             # The sink's entry of the ones lies outside col(T), whatever the others do.
             outside=self.outside + 1,

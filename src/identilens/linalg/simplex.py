@@ -60,7 +60,10 @@ def certified_centred(factor: Factor, tolerance: float) -> Bool[Tensor, "*batch"
     n, along = factor.basis.shape[-2], factor.ones
     outside = 1 - along.square().sum((-2, -1)) / n
     moved = (along @ factor.coordinates.mT).square().sum((-2, -1)) / n
-    squares = (torch.linalg.vector_norm(one, dim=(-2, -1)).square() for one in (factor.coordinates, factor.inner))
+    squares = (
+        torch.linalg.vector_norm(one, dim=(-2, -1)).square()
+        for one in (factor.coordinates, factor.inner)
+    )
     inverse, trace = squares
     inverse = inverse + moved / outside.clamp_min(CLEAR_SHARE)
     full = factor.rank == factor.inner.shape[-1]
@@ -104,18 +107,24 @@ def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
     return (1 - (inside @ basis.mT)[..., 0, :]).square().sum(-1)
 
 
-def least_outside(sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]) -> Float[Tensor, " row"]:
+def least_outside(
+    sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
+) -> Float[Tensor, " row"]:
     """Return up to which ‖(I − P_i) 1‖² the ones of a row count as inside: a share of its size within the tolerance.
 
     Where they do, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
     but it needs a decomposition per row.
     """
-    least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=torch.float64)
+    least = torch.tensor(
+        [tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=torch.float64
+    )
     return least.to(sizes.device)
 
 
 @one_thread()
-def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float) -> SimplexSpace:
+def space_on(
+    compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float
+) -> SimplexSpace:
     """Return the space of a row that sees some keys; its rank is by `centred_rank`.
 
     ``compact`` is F, float64; at least one key is visible. On one thread. Cost O(n² r).
@@ -126,8 +135,14 @@ def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tol
     full = torch.linalg.qr(span.basis[:, :rank], mode="complete").Q
     free = full[:, rank:]
     free = free * (torch.linalg.vector_norm(free, dim=1, keepdim=True) > ROUNDING)
-    return SimplexSpace(_spread(full[:, :rank], visible), _spread(free, visible), visible, tolerance)
+    return SimplexSpace(
+        _spread(full[:, :rank], visible), _spread(free, visible), visible, tolerance
+    )
 
 
-def _spread(columns: Float[Tensor, "seen k"], visible: Bool[Tensor, " key"]) -> Float[Tensor, "key k"]:
-    return columns.new_zeros((len(visible), columns.shape[1])).masked_scatter(visible[:, None], columns)
+def _spread(
+    columns: Float[Tensor, "seen k"], visible: Bool[Tensor, " key"]
+) -> Float[Tensor, "key k"]:
+    return columns.new_zeros((len(visible), columns.shape[1])).masked_scatter(
+        visible[:, None], columns
+    )

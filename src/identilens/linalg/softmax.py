@@ -23,4 +23,6 @@ def visible_softmax(
     logits: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
 ) -> Float[Tensor, "query key"]:
     """Return the softmax over the visible keys; hidden keys get weight zero."""
-    return torch.softmax(logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1)
+    return torch.softmax(
+        logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
+    )

@@ -28,7 +28,9 @@ def channels_last(module: nn.Module, tensor: Tensor) -> Tensor:
     return tensor.mT if is_pointwise(module) else tensor
 
 
-def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Float[Tensor, "row d_out"]:
+def linear_rows(
+    module: nn.Module, width: int, rows: slice, like: Tensor
+) -> Float[Tensor, "row d_out"]:
     """Return rows of W, where the module is x W + b for inputs of a width, device and dtype ``like``.
 
     The weight of a plain linear layer is read. Anything else (adapters, quantised weights, hooks) is run in evaluation
@@ -54,16 +56,23 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
         return False
     width, seen = inputs.shape[-1], inputs.reshape(-1, inputs.shape[-1])
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(seen.shape, generator=generator, dtype=torch.float32).to(seen) * seen.std().clamp_min(1e-3)
+    drawn = torch.randn(seen.shape, generator=generator, dtype=torch.float32).to(
+        seen
+    ) * seen.std().clamp_min(1e-3)
     given = torch.cat([seen, drawn])
     try:
-        weight, bias = linear_rows(module, width, slice(None), inputs), constant(module, width, inputs)
+        weight, bias = (
+            linear_rows(module, width, slice(None), inputs),
+            constant(module, width, inputs),
+        )
         images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
     expected = given.double() @ weight.double() + bias.double()
     limit = _MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
-    return images.shape == expected.shape and bool(((images.double() - expected).abs() <= limit).all())
+    return images.shape == expected.shape and bool(
+        ((images.double() - expected).abs() <= limit).all()
+    )
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -73,6 +82,8 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _run(module: nn.Module, inputs: Float[Tensor, "position d_in"]) -> Float[Tensor, "position d_out"]:
+def _run(
+    module: nn.Module, inputs: Float[Tensor, "position d_in"]
+) -> Float[Tensor, "position d_out"]:
     with evaluation_mode(module):
         return channels_last(module, module(channels_last(module, inputs[None])))[0]

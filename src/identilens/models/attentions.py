@@ -21,7 +21,9 @@ _MEASURES: dict[str, Callable[[Head], Tensor]] = {
     "raw": lambda head: head.family_weights,
     "effective": lambda head: head.projected.effective(head.family_weights.double(), head.visible),
     "norm": lambda head: norm_share(head.family_weights, head.projected),
-    "certain_lo": lambda head: certain_weights(head.attention, head.projected, visible=head.visible),
+    "certain_lo": lambda head: certain_weights(
+        head.attention, head.projected, visible=head.visible
+    ),
 }
 _SIGNED: dict[str, Callable[[Tensor], Tensor]] = {
     "keep": lambda found: found,
@@ -31,9 +33,14 @@ _SIGNED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def attentions(
-    lens: Lens, text: Any, *, measure: Measure = "effective", signed: Signed = "keep", kind: Kind | None = None,
+    lens: Lens,
+    text: Any,
+    *,
+    measure: Measure = "effective",
+    signed: Signed = "keep",
+    kind: Kind | None = None,
     max_length: int | None = None,
-) -> tuple[Float[Tensor, "1 head query key"], ...]:  # fmt: skip
+) -> tuple[Float[Tensor, "1 head query key"], ...]:
     """Return a measure of one text's attention as ``outputs.attentions`` of transformers: a tensor per layer.
 
     Args:
@@ -74,8 +81,12 @@ def attentions(
     (captured,) = lens.capture(items[0], weights=True)
     kinds = list(dict.fromkeys(layer.site.kind for layer in captured.layers))
     if kind not in kinds and (kind is not None or len(kinds) > 1):
-        raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=...; got {kind!r}.")
+        raise InputError(
+            f"the model has {', '.join(kinds)} attention; say which with kind=...; got {kind!r}."
+        )
     layers = [layer for layer in captured.layers if kind in (None, layer.site.kind)]
     maps = [torch.stack([_MEASURES[measure](head) for head in layer.heads]) for layer in layers]
     dtypes = [torch.promote_types(layer.values.dtype, torch.float32) for layer in layers]
-    return tuple(_SIGNED[signed](one).to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True))
+    return tuple(
+        _SIGNED[signed](one).to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True)
+    )

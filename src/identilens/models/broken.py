@@ -27,7 +27,10 @@ def damaged_file(model: str | Path) -> str | None:
 def cannot_load(model: str | Path, error: Exception) -> str:
     """Return the message for a model that could not be loaded: the damaged file, or the reason."""
     first = (str(error).strip() or repr(error)).splitlines()[0]
-    return damaged_file(model) or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
+    return (
+        damaged_file(model)
+        or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
+    )
 
 
 def _read_json(file: Path) -> Any:
@@ -47,5 +50,8 @@ def _read_tensors(file: Path) -> None:
 
 
 _READERS = {
-    "*.json": _read_json, "*.safetensors": _read_tensors, "vocab.txt": _read_text, "merges.txt": _read_text,
-}  # fmt: skip
+    "*.json": _read_json,
+    "*.safetensors": _read_tensors,
+    "vocab.txt": _read_text,
+    "merges.txt": _read_text,
+}

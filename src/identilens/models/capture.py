@@ -46,7 +46,11 @@ class Collector:
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
             part = None if weights is None else weights[index, None, :, :rows, :columns]
-            layers.append(CapturedLayer.of(call.only([index], rows, columns), site, output[index, None, :rows], part))
+            layers.append(
+                CapturedLayer.of(
+                    call.only([index], rows, columns), site, output[index, None, :rows], part
+                )
+            )
         return output
 
 
@@ -54,18 +58,26 @@ class Lengths:
     """How many positions of each sequence in a batch belong to each text; the rest is padding."""
 
     def __init__(self, items: Sequence[Item]) -> None:
-        self._lengths = [{name: len(tokens) for name, tokens in item.tokens.items()} for item in items]
-        self._padded = {name: max(length[name] for length in self._lengths) for name in self._lengths[0]}
+        self._lengths = [
+            {name: len(tokens) for name, tokens in item.tokens.items()} for item in items
+        ]
+        self._padded = {
+            name: max(length[name] for length in self._lengths) for name in self._lengths[0]
+        }
 
     @property
     def padded(self) -> bool:
         """Whether any text has padding."""
-        return any(length[name] < size for length in self._lengths for name, size in self._padded.items())
+        return any(
+            length[name] < size for length in self._lengths for name, size in self._padded.items()
+        )
 
     def of(self, index: int, kind: Kind, call: AttentionCall) -> tuple[int, int]:
         """Return the numbers of query and key positions of one call that belong to the text."""
         query, key = sides(kind, self._padded)
-        return self.kept(index, query, call.query.shape[-2]), self.kept(index, key, call.key.shape[-2])
+        return self.kept(index, query, call.query.shape[-2]), self.kept(
+            index, key, call.key.shape[-2]
+        )
 
     def kept(self, index: int, sequence: str, positions: int) -> int:
         """Return the number of positions of a sequence that belong to the text."""

@@ -40,9 +40,13 @@ class Contraction:
     def turned(self) -> "Contraction":
         """The same product with its operands exchanged: (L R)ᵀ = Rᵀ Lᵀ."""
         return Contraction(
-            self.second, self.first, lambda t: self.as_right(t).mT, lambda t: self.as_left(t).mT,
-            (*self.order[:-2], self.order[-1], self.order[-2]), self.factor,
-        )  # fmt: skip
+            self.second,
+            self.first,
+            lambda t: self.as_right(t).mT,
+            lambda t: self.as_left(t).mT,
+            (*self.order[:-2], self.order[-1], self.order[-2]),
+            self.factor,
+        )
 
     def seen(self, result: Tensor) -> Tensor:
         """Return a result of the product as [lead, n, d]."""
@@ -53,19 +57,32 @@ class Contraction:
         return seen.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
 
 
-def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Contraction | None:
+def contraction(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Contraction | None:
     """Return the product that the torch function ``name`` computed, or None if it has another form."""
     given = [*args, *(value for value in kwargs.values() if isinstance(value, Tensor))]
     if name == "einsum":
-        return _einsum([*given[:1], *given[1]] if len(given) == 2 and isinstance(given[1], list | tuple) else given)
+        return _einsum(
+            [*given[:1], *given[1]]
+            if len(given) == 2 and isinstance(given[1], list | tuple)
+            else given
+        )
     operands = [value for value in given if isinstance(value, Tensor)]
     if name == "__rmatmul__":
         operands.reverse()
     if name == "baddbmm":
         operands = operands[1:]
-    if len(operands) != 2 or not isinstance(result, Tensor) or min(one.ndim for one in operands) < 2:
+    if (
+        len(operands) != 2
+        or not isinstance(result, Tensor)
+        or min(one.ndim for one in operands) < 2
+    ):
         return None
-    return replace(matrix_product(operands[0], operands[1], result.ndim), factor=float(kwargs.get("alpha", 1.0)))
+    return replace(
+        matrix_product(operands[0], operands[1], result.ndim),
+        factor=float(kwargs.get("alpha", 1.0)),
+    )
 
 
 def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:
@@ -84,13 +101,22 @@ def _einsum(given: Sequence[Any]) -> Contraction | None:
     a, b = inputs.split(",")
     summed = [letter for letter in a if letter in b and letter not in out]
     own_a, own_b = ([c for c in one if c not in other] for one, other in ((a, b), (b, a)))
-    if len(summed) != 1 or not own_a or not own_b or any(letter not in out for letter in own_a + own_b):
+    if (
+        len(summed) != 1
+        or not own_a
+        or not own_b
+        or any(letter not in out for letter in own_a + own_b)
+    ):
         return None
     n, d = own_a[-1], own_b[-1]
     lead = [letter for letter in out if letter not in (n, d)]
     order = tuple(out.index(letter) for letter in (*lead, n, d))
     return Contraction(
-        given[1], given[2], _arranged(a, [*lead, n, summed[0]]), _arranged(b, [*lead, summed[0], d]), order
+        given[1],
+        given[2],
+        _arranged(a, [*lead, n, summed[0]]),
+        _arranged(b, [*lead, summed[0], d]),
+        order,
     )
 
 

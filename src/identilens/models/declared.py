@@ -18,7 +18,10 @@ _QUICK = 1000
 """Such numbers are built in a short time, whatever the checkpoint contains."""
 _OLD_BUFFERS = ("inv_freq", "masked_bias", "position_ids")
 """Tensors that older versions of transformers saved and computed without training."""
-QUIET = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
+QUIET = {
+    f"_raise_exceptions_for_{what}": False
+    for what in ("missing_entries", "connection_errors", "gated_repo")
+}
 
 
 def refuse_endless(model: str | Path, common: Mapping[str, Any]) -> None:
@@ -28,7 +31,11 @@ def refuse_endless(model: str | Path, common: Mapping[str, Any]) -> None:
         InputError: Naming the number.
     """
     fields, _ = PreTrainedConfig.get_config_dict(model, **common)
-    large = [(name, number) for name, number in _numbers(fields) if number > _QUICK and _COUNTED.search(name)]
+    large = [
+        (name, number)
+        for name, number in _numbers(fields)
+        if number > _QUICK and _COUNTED.search(name)
+    ]
     count = _tensors(model, common) if large else None
     for name, number in large:
         if count is not None and number > count:
@@ -65,7 +72,9 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
     Weights of other parts (task heads, poolers) are not needed, and buffers are computed.
     """
     body = network.base_model
-    parts = {name for name, part in body.named_children() if next(part.parameters(), None) is not None}
+    parts = {
+        name for name, part in body.named_children() if next(part.parameters(), None) is not None
+    }
     buffers = {name for name, _ in [*network.named_buffers(), *body.named_buffers()]}
     prefix = f"{network.base_model_prefix}."
     return sorted(

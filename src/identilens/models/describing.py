@@ -14,9 +14,8 @@ _WAYS = {
 def described(lens: Any, sites: Sequence[Site] | None) -> str:
     """Return what a lens is on: the model, its attention once it was found (else sizes by its configuration)."""
     model, config = type(lens.model).__name__, lens.model.config
-    head = (
-        f"Lens({lens.name!r}: {model}, {config.model_type}, {str(lens.dtype).removeprefix('torch.')} on {lens.device}"
-    )
+    dtype = str(lens.dtype).removeprefix("torch.")
+    head = f"Lens({lens.name!r}: {model}, {config.model_type}, {dtype} on {lens.device}"
     if sites is None:
         return f"{head},\n     {_configured(config)}; attention is looked for on the first text)"
     kinds = dict.fromkeys(site.kind for site in sites)

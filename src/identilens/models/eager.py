@@ -8,10 +8,16 @@ from torch import Tensor, nn
 
 
 def eager_attention_forward(
-    module: nn.Module, query: Float[Tensor, "batch head query d_k"], key: Float[Tensor, "batch group key d_k"],
-    value: Float[Tensor, "batch group key d_v"], attention_mask: Tensor | None, scaling: float,
-    position_bias: Tensor | None = None, dropout: float = 0.0, **kwargs: Any,
-) -> tuple[Float[Tensor, "batch query head d_v"], Float[Tensor, "batch head query key"]]:  # fmt: skip
+    module: nn.Module,
+    query: Float[Tensor, "batch head query d_k"],
+    key: Float[Tensor, "batch group key d_k"],
+    value: Float[Tensor, "batch group key d_v"],
+    attention_mask: Tensor | None,
+    scaling: float,
+    position_bias: Tensor | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "batch query head d_v"], Float[Tensor, "batch head query key"]]:
     """Return head outputs and attention weights (Vaswani et al. 2017, Eq. 1); the softmax is in float32 or higher."""
     exact = torch.promote_types(query.dtype, torch.float32)
     if (group := query.shape[1] // key.shape[1]) > 1:

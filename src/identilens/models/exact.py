@@ -12,7 +12,11 @@ class Float64(TorchFunctionMode):
     """While it is active in a thread, tensors in float64 are not rounded to float32."""
 
     def __torch_function__(
-        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run one torch function; where it would turn a tensor of float64 into float32, it does not."""
         named = dict(kwargs or {})
@@ -22,4 +26,7 @@ class Float64(TorchFunctionMode):
             return args[0]
         kept = {torch.float32: torch.float64}
         args = tuple(kept.get(one, one) if isinstance(one, torch.dtype) else one for one in args)
-        return func(*args, **named | ({"dtype": torch.float64} if named.get("dtype") is torch.float32 else {}))
+        return func(
+            *args,
+            **named | ({"dtype": torch.float64} if named.get("dtype") is torch.float32 else {}),
+        )

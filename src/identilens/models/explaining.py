@@ -7,7 +7,15 @@ import torch
 
 from identilens.errors import IdentilensError, UnsupportedModelError
 
-MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+MODELS_RAISE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @contextmanager

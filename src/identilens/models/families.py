@@ -3,14 +3,47 @@
 from typing import Any
 
 SUPPORTED = (
-    "albert", "bart", "bert", "clip", "deepseek_v3", "deepseek_v32", "distilbert", "electra", "gemma2", "gemma3",
-    "gemma4", "gpt2", "gpt_neox", "gpt_oss", "identifiable_encoder", "llama", "marian", "mistral", "modernbert",
-    "nllb-moe", "opt", "phi3", "qwen2", "qwen3", "roberta", "splinter", "t5", "vit", "whisper",
-)  # fmt: skip
+    "albert",
+    "bart",
+    "bert",
+    "clip",
+    "deepseek_v3",
+    "deepseek_v32",
+    "distilbert",
+    "electra",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gpt2",
+    "gpt_neox",
+    "gpt_oss",
+    "identifiable_encoder",
+    "llama",
+    "marian",
+    "mistral",
+    "modernbert",
+    "nllb-moe",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "roberta",
+    "splinter",
+    "t5",
+    "vit",
+    "whisper",
+)
 """Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
 # Positions start after the padding index in RoBERTa's embeddings; the positions before it are never used.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
+_OFFSET_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "roberta-prelayernorm",
+    "data2vec-text",
+)
 
 
 WORKS = f"tested families: {', '.join(SUPPORTED)}"
@@ -22,6 +55,8 @@ def position_limit(config: Any) -> int | None:
     Rotary models can run beyond ``max_position_embeddings``, but were not trained for it, so it is their limit too.
     """
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
+    limit = getattr(config, "max_target_positions", None) or getattr(
+        config, "max_position_embeddings", None
+    )
     unused = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
     return limit - unused if limit is not None and limit > 0 else None

@@ -17,22 +17,75 @@ from identilens.models.parameters import ParameterProjection, parameter_projecti
 
 R = TypeVar("R")
 
-_SHAPES = frozenset((
-    "view", "reshape", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "flatten", "unflatten",
-    "squeeze", "unsqueeze", "view_as", "reshape_as", "mT", "T", "getitem",
-))  # fmt: skip
-_SAME = frozenset((
-    "contiguous", "clone", "detach", "to", "type_as", "type", "float", "half", "bfloat16", "double", "dropout",
-))  # fmt: skip
+_SHAPES = frozenset(
+    (
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+        "moveaxis",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "view_as",
+        "reshape_as",
+        "mT",
+        "T",
+        "getitem",
+    )
+)
+_SAME = frozenset(
+    (
+        "contiguous",
+        "clone",
+        "detach",
+        "to",
+        "type_as",
+        "type",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "dropout",
+    )
+)
 _MASKS = frozenset(("masked_fill", "where", "mul"))
 """Operations that weights may pass; a check proves that they are still a softmax of the logits."""
-_TERMS = frozenset((
-    "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp", "nan_to_num", "mul", "div",
-))  # fmt: skip
+_TERMS = frozenset(
+    (
+        "add",
+        "sub",
+        "masked_fill",
+        "where",
+        "max",
+        "maximum",
+        "min",
+        "minimum",
+        "clamp",
+        "nan_to_num",
+        "mul",
+        "div",
+    )
+)
 _NEAR_ONE = 1e-2
 _RANKED = ("topk", "sort", "argsort", "kthvalue")
-_SPELLINGS = {"imul": "mul", "rmul": "mul", "multiply": "mul", "truediv": "div", "itruediv": "div", "divide": "div",
-              "true_divide": "div", "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub"}  # fmt: skip
+_SPELLINGS = {
+    "imul": "mul",
+    "rmul": "mul",
+    "multiply": "mul",
+    "truediv": "div",
+    "itruediv": "div",
+    "divide": "div",
+    "true_divide": "div",
+    "iadd": "add",
+    "radd": "add",
+    "isub": "sub",
+    "subtract": "sub",
+}
 
 
 @dataclass(frozen=True)
@@ -135,11 +188,13 @@ class Follower(TorchFunctionMode):
     """
 
     def __init__(
-        self, model: nn.Module, answer: Callable[[Mixture], Tensor | None],
+        self,
+        model: nn.Module,
+        answer: Callable[[Mixture], Tensor | None],
         origin: Callable[[], Any] = lambda: None,
         projecting: Callable[[nn.Module, Tensor], None] = lambda _module, _joined: None,
         projections: Iterable[ParameterProjection] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
         known: dict[int, nn.Module] = {id(layer.weight): layer for layer in linear}
@@ -196,7 +251,11 @@ class Follower(TorchFunctionMode):
         return call
 
     def __torch_function__(
-        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run one torch function, and follow the tensors through it."""
         kwargs = kwargs or {}
@@ -223,7 +282,11 @@ class Follower(TorchFunctionMode):
 
     def _projected(self, name: str, args: tuple) -> Tensor | None:
         """Apply a parameter that is an output projection as a module, and report it."""
-        track = self._state.tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
+        track = (
+            self._state.tracks.get(args[1])
+            if name == "einsum" and isinstance(args[1], Tensor)
+            else None
+        )
         if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
             return None
         module, joined = found
@@ -252,7 +315,9 @@ class Follower(TorchFunctionMode):
         return Weights(state.softmaxes - 1, logits, scores)
 
     def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
-        mixture = Mixture(self._state.count, product, weights.logits, weights.scores, weights.moves, result)
+        mixture = Mixture(
+            self._state.count, product, weights.logits, weights.scores, weights.moves, result
+        )
         self._state.count += 1
         self._state.unmixed.pop(weights.number, None)
         answer = self._state.answer(mixture)
@@ -260,7 +325,9 @@ class Follower(TorchFunctionMode):
         self._state.tracks[result] = Mixed(mixture)
         return result
 
-    def _note(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any) -> None:
+    def _note(
+        self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         tracks = self._state.tracks
         flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
         followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
@@ -287,7 +354,9 @@ def holds_distributions(matrix: Tensor) -> bool:
     if matrix.ndim < 2 or not matrix.numel() or float(matrix.min()) < 0:
         return False
     sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
-    return any(bool(((one - 1).abs() <= _NEAR_ONE).all()) for one in sums if one.numel() < matrix.numel())
+    return any(
+        bool(((one - 1).abs() <= _NEAR_ONE).all()) for one in sums if one.numel() < matrix.numel()
+    )
 
 
 def _name(func: Callable) -> str:
@@ -305,13 +374,23 @@ def _over_last(args: tuple, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _after(
-    track: Track, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], followed: Tensor, result: Tensor
+    track: Track,
+    name: str,
+    func: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    followed: Tensor,
+    result: Tensor,
 ) -> Track | None:
     """Return what a followed tensor is after one more operation; None if it cannot be followed."""
     if name in _SAME:
         return track
     if name in _SHAPES:
-        return replace(track, moves=(*track.moves, Move(func, args[1:], kwargs))) if followed is args[0] else None
+        return (
+            replace(track, moves=(*track.moves, Move(func, args[1:], kwargs)))
+            if followed is args[0]
+            else None
+        )
     if isinstance(track, Mixed) or result.shape != followed.shape:
         return None
     if isinstance(track, Weights):
@@ -336,12 +415,20 @@ def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores 
 
 
 def _written_out(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:
     """Return the logits of fused attention, their scores, and the product of weights and values."""
     if query.ndim > 3:
-        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+        key, value = (
+            one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value)
+        )
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     logits = query @ key.mT * factor
     if is_causal:

@@ -21,7 +21,12 @@ class Scratch:
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return an uninitialised tensor of the precision and device of another; the one before it is lost."""
         entries, kept = math.prod(shape), self._kept
-        if kept is None or kept.dtype != like.dtype or kept.device != like.device or len(kept) < entries:
+        if (
+            kept is None
+            or kept.dtype != like.dtype
+            or kept.device != like.device
+            or len(kept) < entries
+        ):
             self._kept = kept = like.new_empty(entries)
         return kept[:entries].view(shape)
 
@@ -30,7 +35,11 @@ _MORE = ("position_bias", "softcap", "cache", "dropout")
 
 
 def attend_with(
-    call: AttentionCall, rows: slice, columns: Float[Tensor, "batch head key column"], scratch: Scratch, causal: bool
+    call: AttentionCall,
+    rows: slice,
+    columns: Float[Tensor, "batch head key column"],
+    scratch: Scratch,
+    causal: bool,
 ) -> tuple[Tensor, Tensor, Float[Tensor, "batch head row column"]]:
     """Return output and weights of query rows as `AttentionCall.attend` does, and the weights times ``columns``.
 
@@ -55,7 +64,10 @@ def fused_weights(
     call: AttentionCall, rows: slice, scratch: Scratch, causal: bool = False
 ) -> Float[Tensor, "batch head row key"]:
     """Return the weights of query rows of a call to fused attention, in scratch memory; see `attend_with`."""
-    query, keys = call.query[:, :, rows], by_head(call, call.key[:, :, : rows.stop] if causal else call.key)
+    query, keys = (
+        call.query[:, :, rows],
+        by_head(call, call.key[:, :, : rows.stop] if causal else call.key),
+    )
     scaling = call.arguments.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = scratch.take((*query.shape[:3], keys.shape[-2]), query)
@@ -64,14 +76,18 @@ def fused_weights(
         torch.baddbmm(logits, one, key.mT, beta=0, alpha=scaling, out=logits)
     seen = None if causal else call.visible(rows)
     if causal:
-        later = torch.ones(query.shape[2], query.shape[2], dtype=torch.bool, device=query.device).triu_(1)
+        later = torch.ones(
+            query.shape[2], query.shape[2], dtype=torch.bool, device=query.device
+        ).triu_(1)
         weights[..., rows].masked_fill_(later, torch.finfo(weights.dtype).min)
     elif seen is not None and not bool(seen.all()):
         weights.masked_fill_(~seen[:, None], torch.finfo(weights.dtype).min)
     return torch.softmax(weights, -1, out=weights)
 
 
-def by_head(call: AttentionCall, given: Float[Tensor, "batch group key d"]) -> Float[Tensor, "batch head key d"]:
+def by_head(
+    call: AttentionCall, given: Float[Tensor, "batch group key d"]
+) -> Float[Tensor, "batch head key d"]:
     """Return keys or values of every head, of which those of a group are the same."""
     group = call.query.shape[1] // given.shape[1]
     return given if group == 1 else given.repeat_interleave(group, 1)
@@ -81,7 +97,12 @@ def is_fused(call: AttentionCall, dtype: torch.dtype) -> bool:
     """Return whether a call is one of PyTorch's fused attention in this precision, with no more than a mask."""
     plain = call.own is sdpa_attention_forward and call.windows == 1 and not call.has_sink
     masked = call.mask is None or call.mask.dtype == torch.bool
-    return plain and masked and call.query.dtype == dtype and not any(_given(call, name) for name in _MORE)
+    return (
+        plain
+        and masked
+        and call.query.dtype == dtype
+        and not any(_given(call, name) for name in _MORE)
+    )
 
 
 def _given(call: AttentionCall, name: str) -> bool:

@@ -108,7 +108,10 @@ class Head:
     @cached_property
     def simplex_nullity(self) -> int:
         """Largest simplex nullity of a row: n − rank([T, 1]) over the keys that it sees."""
-        return max(space.nullity for space in self.projected.simplex_spaces(len(self.queries), self.visible))
+        return max(
+            space.nullity
+            for space in self.projected.simplex_spaces(len(self.queries), self.visible)
+        )
 
     @cached_property
     def recomputed(self) -> Float[Tensor, "query key"]:
@@ -129,8 +132,12 @@ class Head:
         """
         given, rounding = self.family_weights, SUM_ROUNDINGS * FLOAT32_EPS
         eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (self.queries, given)))
-        size = self._logits if self.visible is None else self._logits.masked_fill(~self.visible, 0.0)
-        norms = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (self.queries, self.keys))
+        size = (
+            self._logits if self.visible is None else self._logits.masked_fill(~self.visible, 0.0)
+        )
+        norms = (
+            torch.linalg.vector_norm(one.double(), dim=-1) for one in (self.queries, self.keys)
+        )
         product = abs(self.scaling) * next(norms) * next(norms).max()
         limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
         if self.sink:
@@ -150,7 +157,9 @@ class Head:
             InputError: If the weights were not captured.
         """
         if self.weights is None:
-            raise InputError("this head was captured without its weights; capture with weights=True.")
+            raise InputError(
+                "this head was captured without its weights; capture with weights=True."
+            )
         return self.weights
 
     def refuse_sink(self) -> None:
@@ -193,18 +202,27 @@ class CapturedLayer:
     sink: bool = False
 
     @classmethod
-    def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
+    def of(
+        cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None
+    ) -> "CapturedLayer":
         """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(
-            site, call.query[0].clone(), call.key[0].clone(), call.value[0].clone(), output[0].transpose(0, 1).clone(),
+            site,
+            call.query[0].clone(),
+            call.key[0].clone(),
+            call.value[0].clone(),
+            output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),
-            None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
+            None
+            if visible is None or bool(visible.all())
+            else visible[0].expand(rows, columns).clone(),
             call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             None if bias is None else bias[0].expand(-1, rows, columns),
-            call.arguments.get("softcap"), call.has_sink,
-        )  # fmt: skip
+            call.arguments.get("softcap"),
+            call.has_sink,
+        )
 
     @property
     def heads(self) -> Iterator[Head]:
@@ -217,6 +235,17 @@ class CapturedLayer:
         weights = None if self.weights is None else self.weights[head]
         bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
         return Head(
-            self.site, head, self.queries[head], self.keys[head // size], self.values[head // size],
-            self.head_output[head], weights, self.visible, self.scaling, bias, self.softcap, size, self.sink,
-        )  # fmt: skip
+            self.site,
+            head,
+            self.queries[head],
+            self.keys[head // size],
+            self.values[head // size],
+            self.head_output[head],
+            weights,
+            self.visible,
+            self.scaling,
+            bias,
+            self.softcap,
+            size,
+            self.sink,
+        )

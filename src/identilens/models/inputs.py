@@ -13,9 +13,17 @@ from identilens.models.media import Audio
 from identilens.models.token_names import token_names
 
 _PER_TOKEN = (
-    "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
-    "cross_attention_mask", "image_attention_mask", "xpath_tags_seq", "xpath_subs_seq",
-)  # fmt: skip
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "position_ids",
+    "bbox",
+    "mm_token_type_ids",
+    "cross_attention_mask",
+    "image_attention_mask",
+    "xpath_tags_seq",
+    "xpath_subs_seq",
+)
 _COUNTED = ("input_ids", "decoder_input_ids", "grid_thw")
 """Inputs with one row for every text or picture; other inputs may have other numbers of rows."""
 _MASKED = {
@@ -71,17 +79,25 @@ class Item:
             for name, tensor in self.tensors.items()
             if not is_per_token(name) or name.endswith("position_ids")
         ]
-        return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
+        return frozenset(
+            (name, shape[1:] if name in self.joined else shape) for name, shape in free
+        )
 
     def start(self, length: int) -> "Item":
         """Return the first tokens, at least two even of a single one; all of a sequence that has more than tokens."""
         whole = not all(map(is_per_token, self.tensors))
         tensors = {
-            name: tensor if whole and not name.startswith("decoder_") else _at_least_two(tensor)[:length]
+            name: tensor
+            if whole and not name.startswith("decoder_")
+            else _at_least_two(tensor)[:length]
             for name, tensor in self.tensors.items()
         }
         names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
-        return Item(tensors, {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens}, joined=self.joined)
+        return Item(
+            tensors,
+            {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens},
+            joined=self.joined,
+        )
 
     @property
     def length(self) -> int:
@@ -91,14 +107,20 @@ class Item:
     @property
     def identity(self) -> str:
         """All inputs of the model in one string; equal for equal inputs."""
-        return " ".join(f"{name}:{tensor.tolist()}" for name, tensor in sorted(self.tensors.items()))
+        return " ".join(
+            f"{name}:{tensor.tolist()}" for name, tensor in sorted(self.tensors.items())
+        )
 
 
 class InputReader:
     """Turns user input into items for one model, with its tokenizer and processors."""
 
     def __init__(
-        self, config: Any, tokenizer: Any = None, image_processor: Any = None, feature_extractor: Any = None
+        self,
+        config: Any,
+        tokenizer: Any = None,
+        image_processor: Any = None,
+        feature_extractor: Any = None,
     ) -> None:
         self.feature_extractor = feature_extractor
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
@@ -145,17 +167,29 @@ class InputReader:
             raise self.length_error(too_long, len(inputs), truncated=max_length is not None)
         return items
 
-    def length_error(self, lengths: Mapping[int, int], texts: int, truncated: bool) -> "LengthError":
+    def length_error(
+        self, lengths: Mapping[int, int], texts: int, truncated: bool
+    ) -> "LengthError":
         """Return the error that names all texts with more tokens than the model reads, by their lengths."""
         limit = position_limit(self.config)
         named = list(lengths.items())[:_MOST_NAMED]
         which = ", ".join(f"text {index:,} has {length:,} tokens" for index, length in named)
-        which += f", and {len(lengths) - _MOST_NAMED:,} more are too long" if len(lengths) > _MOST_NAMED else ""
+        which += (
+            f", and {len(lengths) - _MOST_NAMED:,} more are too long"
+            if len(lengths) > _MOST_NAMED
+            else ""
+        )
         several = len(lengths) > 1
-        many, them = (f"{len(lengths):,} of {texts:,} texts are too long: ", "them") if several else ("", "it")
+        many, them = (
+            (f"{len(lengths):,} of {texts:,} texts are too long: ", "them")
+            if several
+            else ("", "it")
+        )
         pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut {them}, or split {them}."
         remedy = f"Lower max_length to {limit}." if truncated else pass_it
-        return LengthError(f"{many}{which}, the model has {limit} positions. {remedy}", dict(lengths))
+        return LengthError(
+            f"{many}{which}, the model has {limit} positions. {remedy}", dict(lengths)
+        )
 
     def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
         if _is_image(entry):
@@ -181,7 +215,9 @@ class InputReader:
             tokens["decoder"] = self._names(target)
         return Item(tensors, tokens, text)
 
-    def _tokenize(self, entry: Any, index: int, max_length: int | None) -> tuple[list[int], list[int] | None, str]:
+    def _tokenize(
+        self, entry: Any, index: int, max_length: int | None
+    ) -> tuple[list[int], list[int] | None, str]:
         if self.tokenizer is None:
             raise InputError(
                 f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
@@ -206,15 +242,23 @@ class InputReader:
             encoded = {name: row[1:] for name, row in encoded.items()}
         ids = list(encoded["input_ids"])
         if not ids:
-            raise InputError(f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word.")
+            raise InputError(
+                f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word."
+            )
         types = encoded.get("token_type_ids")
-        return ids, None if types is None else list(types), first if second is None else f"{first} ||| {second}"
+        return (
+            ids,
+            None if types is None else list(types),
+            first if second is None else f"{first} ||| {second}",
+        )
 
     def _begins_twice(self, text: str, ids: Sequence[int]) -> bool:
         """Return whether the tokenizer puts a first token before one that the text, such as a chat's, has already."""
         firsts = (getattr(self.tokenizer, name, None) for name in ("bos_token", "cls_token"))
         return any(
-            first and text.startswith(first) and list(ids[:2]) == [self.tokenizer.convert_tokens_to_ids(first)] * 2
+            first
+            and text.startswith(first)
+            and list(ids[:2]) == [self.tokenizer.convert_tokens_to_ids(first)] * 2
             for first in firsts
         )
 
@@ -233,7 +277,9 @@ class InputReader:
                 "an image needs an image processor, and the model has none. Put its preprocessor_config.json into the "
                 "model's folder, pass image_processor=... to Lens, or a batch with pixel_values."
             )
-        return next(self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None))
+        return next(
+            self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None)
+        )
 
     def _from_audio(self, audio: Audio) -> Item:
         if self.feature_extractor is None:
@@ -242,14 +288,22 @@ class InputReader:
                 "the model's folder, pass feature_extractor=... to Lens, or a batch of features."
             )
         rate = self.feature_extractor.sampling_rate
-        batch = dict(self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt"))
+        batch = dict(
+            self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt")
+        )
         if self.config.is_encoder_decoder:
             batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
         return next(self._from_batch(batch, None))
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
-        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
-        others = sorted(name for name, value in batch.items() if value is not None and name not in tensors)
+        tensors = {
+            name: value
+            for name, value in batch.items()
+            if isinstance(value, Tensor) and value.ndim > 0
+        }
+        others = sorted(
+            name for name, value in batch.items() if value is not None and name not in tensors
+        )
         if tensors and others:
             raise InputError(
                 f"a batch needs one row of a tensor for each text; {', '.join(others)} would be left out "
@@ -270,7 +324,9 @@ class InputReader:
                 "is unclear which rows belong to which text. Give one text at a time (a batch of one)."
             )
         for row in range(count):
-            item = {name: value if name in joined else value[row] for name, value in tensors.items()}
+            item = {
+                name: value if name in joined else value[row] for name, value in tensors.items()
+            }
             _cut_padding(item, row)
             for name in filter(is_per_token, item):
                 if "input_ids" in item or name.startswith("decoder_"):
@@ -286,7 +342,9 @@ class InputReader:
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = getattr(self.config.get_text_config(), "vocab_size", None)
         if not ids:
-            raise InputError(f"text {index} is empty: it has no token ids. Remove it, or give at least one id.")
+            raise InputError(
+                f"text {index} is empty: it has no token ids. Remove it, or give at least one id."
+            )
         if size is not None and not 0 <= min(ids) <= max(ids) < size:
             raise InputError(
                 f"text {index} has token ids from {min(ids)} to {max(ids)}; the model has 0 to {size - 1}. "
@@ -355,13 +413,20 @@ def _cut_padding(item: dict[str, Tensor], row: int) -> None:
                 "text. Without those tokens the later ones would have other positions: cut them out yourself, or let "
                 "the text see them."
             )
-        cut = [name for name in names if name in item and name != mask_name and _has_place_for(item[name], name, mask)]
+        cut = [
+            name
+            for name in names
+            if name in item and name != mask_name and _has_place_for(item[name], name, mask)
+        ]
         for name in cut:
             item[name] = item[name][real]
         if cut:
             item[mask_name] = mask[real]
         # Without a mask, positions that begin anew separate documents that are packed into one row.
-        if any(name.endswith("input_ids") for name in cut) and f"{_side(mask_name)}position_ids" not in item:
+        if (
+            any(name.endswith("input_ids") for name in cut)
+            and f"{_side(mask_name)}position_ids" not in item
+        ):
             del item[mask_name]
 
 
@@ -383,13 +448,19 @@ def _check_characters(text: str, index: int) -> None:
 
 
 def _is_pair(entry: Any) -> bool:
-    return isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+    return (
+        isinstance(entry, tuple)
+        and len(entry) == 2
+        and all(isinstance(part, str) for part in entry)
+    )
 
 
 def _is_ids(entry: Any) -> bool:
     if isinstance(entry, Tensor):
         return entry.ndim == 1 and not entry.is_floating_point()
-    return isinstance(entry, list) and all(isinstance(token, int) for token in entry) and bool(entry)
+    return (
+        isinstance(entry, list) and all(isinstance(token, int) for token in entry) and bool(entry)
+    )
 
 
 def _is_image(entry: Any) -> bool:

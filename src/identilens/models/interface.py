@@ -72,7 +72,9 @@ class AttentionCall:
             mask = mask[..., :queries, :keys] if mask.shape[-2] > 1 else mask[..., :keys]
         arguments = dict(self.arguments)
         if bias is not None:
-            arguments["position_bias"] = (bias[places] if bias.shape[0] > 1 else bias)[..., :queries, :keys]
+            arguments["position_bias"] = (bias[places] if bias.shape[0] > 1 else bias)[
+                ..., :queries, :keys
+            ]
         query = self.query[places, :, :queries]
         key, value = self.key[places, :, :keys], self.value[places, :, :keys]
         return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
@@ -87,7 +89,10 @@ class AttentionCall:
         """Return the call for some query rows only, with their mask."""
         places = list(queries)
         return replace(
-            self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=self._row_arguments(places)
+            self,
+            query=self.query[:, :, places],
+            mask=self._mask_rows(places),
+            arguments=self._row_arguments(places),
         )
 
     @property
@@ -147,7 +152,9 @@ class AttentionCall:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
                 raise
-            key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+            key, value = (
+                one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
+            )
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             weights = weights * self._sink_factor(output, weights)
@@ -159,11 +166,15 @@ class AttentionCall:
         mixed, given = (weights.to(values.dtype) @ values).float(), output.transpose(1, 2).float()
         size = mixed.square().sum(-1, keepdim=True)
         late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
-        return torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1.0).to(weights.dtype)
+        return torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1.0).to(
+            weights.dtype
+        )
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture."""
-        return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]
+        return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[
+            0
+        ]
 
     def unmasked_pattern(self) -> Literal["causal"] | None:
         """Return the pattern of a call without a mask: causal attention, or every key visible (None).
@@ -188,7 +199,9 @@ class AttentionCall:
         if self.unmasked_pattern() is None:
             return None
         positions = torch.arange(self.query.shape[-2], device=self.query.device)[rows]
-        return (torch.arange(self.key.shape[-2], device=self.query.device) <= positions[:, None])[None, None]
+        return (torch.arange(self.key.shape[-2], device=self.query.device) <= positions[:, None])[
+            None, None
+        ]
 
 
 Handler = Callable[[AttentionCall], Tensor]
@@ -220,7 +233,11 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in every configuration of the model's modules that has it, inside the context."""
     modules = [vars(module) for module in model.modules()]
-    configs = {id(fields["config"]): fields["config"] for fields in modules if fields.get("config") is not None}
+    configs = {
+        id(fields["config"]): fields["config"]
+        for fields in modules
+        if fields.get("config") is not None
+    }
     with attribute([config for config in configs.values() if name in vars(config)], name, value):
         yield
 
@@ -263,7 +280,9 @@ _interface = _Interface()
 
 
 def _choosing(choose: Callable[..., Attend]) -> Callable[..., Callable]:
-    def get_interface(interface: AttentionInterface, attn_implementation: str, default: Attend) -> Callable:
+    def get_interface(
+        interface: AttentionInterface, attn_implementation: str, default: Attend
+    ) -> Callable:
         own = choose(interface, attn_implementation, default)
         return own if _calls.get() is None else partial(_intercepted, own, default)
 
@@ -271,13 +290,21 @@ def _choosing(choose: Callable[..., Attend]) -> Callable[..., Callable]:
 
 
 def _intercepted(
-    own: Attend, eager: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-    attention_mask: Tensor | None, **arguments: Any,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    own: Attend,
+    eager: Attend,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor | None]:
     if _calls.get() is None:
         return own(module, query, key, value, attention_mask, **arguments)
     handler, index = next_call()
-    return handler(AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)), None
+    return handler(
+        AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
+    ), None
 
 
 def next_call() -> tuple[Handler, int]:

@@ -51,17 +51,40 @@ class LayerBatch(Layer):
     """
 
     def __init__(
-        self, texts: Sequence[int], site: Site, call: AttentionCall, factor: OutputFactor,
-        types: tuple[Sequence[Float[Tensor, "query type"]], Sequence[Float[Tensor, "key type"]]], *,
-        value_bias: Float[Tensor, "group d_v"] | None, keeps_maps: bool, step: int, scratch: Scratch,
-    ) -> None:  # fmt: skip
-        self.texts, self.site, self.call, self.factor, self.heads = texts, site, call, factor, site.heads
-        self.keeps_maps, self.has_sink, self._step, self._scratch = keeps_maps, call.has_sink, step, scratch
+        self,
+        texts: Sequence[int],
+        site: Site,
+        call: AttentionCall,
+        factor: OutputFactor,
+        types: tuple[Sequence[Float[Tensor, "query type"]], Sequence[Float[Tensor, "key type"]]],
+        *,
+        value_bias: Float[Tensor, "group d_v"] | None,
+        keeps_maps: bool,
+        step: int,
+        scratch: Scratch,
+    ) -> None:
+        self.texts, self.site, self.call, self.factor, self.heads = (
+            texts,
+            site,
+            call,
+            factor,
+            site.heads,
+        )
+        self.keeps_maps, self.has_sink, self._step, self._scratch = (
+            keeps_maps,
+            call.has_sink,
+            step,
+            scratch,
+        )
         self.n_query, self.d_k = call.query.shape[-2:]
         self.n_key, self.d_v = call.value.shape[-2:]
         self._lower = factor.lower.to(torch.promote_types(call.query.dtype, torch.float32))
         self._group = site.heads // call.value.shape[1]
-        self._bias = None if value_bias is None else value_bias.double().repeat_interleave(self._group, 0)[:, None]
+        self._bias = (
+            None
+            if value_bias is None
+            else value_bias.double().repeat_interleave(self._group, 0)[:, None]
+        )
         self.query_types, self.key_types = (
             torch.stack([*side]).to(factor.lower).repeat_interleave(site.heads, 0) for side in types
         )
@@ -84,7 +107,11 @@ class LayerBatch(Layer):
         """
         spans, full = self._spans, isinstance(self.projector, FullRows)
         size = 4 * self.heads * min(self._step, self.n_query) * self.n_key
-        at_once = max(1, room(WEIGHTS_AT_ONCE, self.call.query.device) // size) if full else len(self.texts)
+        at_once = (
+            max(1, room(WEIGHTS_AT_ONCE, self.call.query.device) // size)
+            if full
+            else len(self.texts)
+        )
         projector, edges = self.projector, [0, self.n_query]
         if isinstance(projector, CausalRows) and self._is_causal:
             edges = projector.edges(0, self.n_query)
@@ -122,7 +149,11 @@ class LayerBatch(Layer):
         if bool(torch.isfinite(sizes.sum())):
             return
         by_text = sizes.unflatten(0, (len(self.texts), -1)).flatten(1).sum(1)
-        bad = [text for text, total in zip(self.texts, by_text.tolist(), strict=True) if not isfinite(total)]
+        bad = [
+            text
+            for text, total in zip(self.texts, by_text.tolist(), strict=True)
+            if not isfinite(total)
+        ]
         raise NumericalError(
             f"text {bad[0] if bad else self.texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
             "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
@@ -133,22 +164,32 @@ class LayerBatch(Layer):
         if self.call.mask is None:
             return self.call.unmasked_pattern()
         visible = self.call.visible()
-        return None if visible is None or bool(visible.all()) else visible[0].expand(self.n_query, -1)
+        return (
+            None if visible is None or bool(visible.all()) else visible[0].expand(self.n_query, -1)
+        )
 
     def _values(self, visible: Visible) -> tuple[ProjectedValues, Float[Tensor, "text head key"]]:
         """Return T of all heads, and the lengths of its rows."""
         lower = self.factor.lower
         # Where every query sees every key, the projected values themselves are not needed.
         output = self.factor if visible is None and self.factor.is_spared(self.n_key) else None
-        kept = lower.new_empty(len(self.texts), self.heads, self.n_key, self.d_v if output else lower.shape[-1])
+        kept = lower.new_empty(
+            len(self.texts), self.heads, self.n_key, self.d_v if output else lower.shape[-1]
+        )
         lengths = kept.new_empty(kept.shape[:-1])
         # A few heads at a time in a long text, so that no second copy of all values is held.
         step = self.heads
         if len(self.texts) == 1:
             step = max(1, room(VALUES_AT_ONCE, kept.device) // (self.n_key * self.d_v))
-        for texts, heads in product(texts_of_a_product(len(self.texts), kept.device), slices(self.heads, step)):
+        for texts, heads in product(
+            texts_of_a_product(len(self.texts), kept.device), slices(self.heads, step)
+        ):
             groups = torch.arange(heads.start, heads.stop, device=kept.device) // self._group
-            values = self.call.value[texts, heads] if self._group == 1 else self.call.value[texts][:, groups]
+            values = (
+                self.call.value[texts, heads]
+                if self._group == 1
+                else self.call.value[texts][:, groups]
+            )
             values = values if self._bias is None else values.double() - self._bias[heads]
             if output is None:
                 values = values.to(torch.float64, memory_format=torch.contiguous_format)
@@ -186,7 +227,9 @@ class LayerBatch(Layer):
         """Uᵀ F and Uᵀ V: what coordinates of effective attention are multiplied with."""
         # V is F times the inverse of the small factor, which is lower triangular and of full rank here.
         inner = self.projected.factor.inner.unflatten(0, (-1, self.heads))
-        return torch.cat([inner, inner @ self.factor.inverse], -1).to(self._lower.dtype).flatten(0, 1)
+        return (
+            torch.cat([inner, inner @ self.factor.inverse], -1).to(self._lower.dtype).flatten(0, 1)
+        )
 
     def _spanned(self, call: AttentionCall, texts: slice, rows: slice) -> Block:
         """Return weights whose output follows from effective attention; the model's own, of a few rows, is a check."""
@@ -221,7 +264,9 @@ class LayerBatch(Layer):
         outputs = output.transpose(1, 2).to(weights.dtype)
         if self._bias is not None:
             outputs = outputs - weights.sum(-1, keepdim=True) * self._bias.to(weights.dtype)
-        outputs, weights, mixed = (one.flatten(0, 1) for one in (outputs @ self._lower, weights, mixed))
+        outputs, weights, mixed = (
+            one.flatten(0, 1) for one in (outputs @ self._lower, weights, mixed)
+        )
         return Block(
             heads=self._of(texts),
             rows=rows,

@@ -58,7 +58,11 @@ class Site:
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, without its bias (Brunner: H, Bhardwaj: D)."""
         weight = linear_rows(self.projection, self._width, slice(None), self.value_bias)
-        return weight.expand(self.heads, -1, -1) if self.added else weight.unflatten(0, (self.heads, -1))
+        return (
+            weight.expand(self.heads, -1, -1)
+            if self.added
+            else weight.unflatten(0, (self.heads, -1))
+        )
 
     @property
     def output_bias(self) -> Float[Tensor, " d_model"]:
@@ -99,7 +103,8 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     mixing = {
         layer
         for layer in layers
-        if layer and mixes_otherwise(model, layer, [one for one in watch.meetings if one.layer is layer])
+        if layer
+        and mixes_otherwise(model, layer, [one for one in watch.meetings if one.layer is layer])
     }
     pairs = zip(sites, watch.meetings, strict=True)
     return tuple(replace(site, mixer=meeting.layer in mixing) for site, meeting in pairs)
@@ -107,7 +112,11 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
     """Return the routes of attention that the model computes by itself, by the numbers of its products."""
-    return {site.number: site.route for site in sites if site.number is not None and site.route is not None}
+    return {
+        site.number: site.route
+        for site in sites
+        if site.number is not None and site.route is not None
+    }
 
 
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
@@ -128,9 +137,19 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     heads = call.query.shape[1]
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
-        layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, route,
+        layer,
+        meeting.kind,
+        name,
+        heads,
+        found.module,
+        bias,
+        found.added,
+        meeting.place,
+        first,
+        number,
+        route,
         meeting.chooses,
-    )  # fmt: skip
+    )
 
 
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
@@ -148,7 +167,9 @@ def layers_with_mixers(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ..
     """Return the layers that mix positions by more than attention, by path and class."""
     places = dict.fromkeys(site.place for site in sites if site.place is not None and site.mixer)
     layers = {path: list(model.get_submodule(path).children()) for path, _ in places}
-    return tuple(f"{path}.{number} ({type(layers[path][number]).__name__})" for path, number in places)
+    return tuple(
+        f"{path}.{number} ({type(layers[path][number]).__name__})" for path, number in places
+    )
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:
@@ -158,7 +179,9 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not path.startswith(inside):
             inside = (*inside, f"{path}.")
-            members |= {member: (path, number) for number, member in enumerate(module) if member is not None}
+            members |= {
+                member: (path, number) for number, member in enumerate(module) if member is not None
+            }
     return members
 
 
@@ -186,13 +209,19 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     """
     kinds = _kinds(sites, kind)
     if len(kinds) > 1:
-        raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind).")
+        raise InputError(
+            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
+        )
     indices = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
     if layer not in indices:
-        raise InputError(f"the model has {layers_in_words(indices)}; got {layer}. Layers count from 0.")
+        raise InputError(
+            f"the model has {layers_in_words(indices)}; got {layer}. Layers count from 0."
+        )
     heads = sites[indices[layer]].heads
     if not 0 <= head < heads:
-        raise InputError(f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0.")
+        raise InputError(
+            f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0."
+        )
     return indices[layer]
 
 
@@ -205,7 +234,10 @@ def layers_in_words(numbers: Collection[int]) -> str:
 
 
 def chosen_heads(
-    sites: tuple[Site, ...], layers: Sequence[int] | None, heads: Sequence[int] | None, kind: Kind | None
+    sites: tuple[Site, ...],
+    layers: Sequence[int] | None,
+    heads: Sequence[int] | None,
+    kind: Kind | None,
 ) -> Iterator[tuple[Site, int]]:
     """Yield the requested heads, in call order; None means all layers, heads or kinds.
 
@@ -213,7 +245,9 @@ def chosen_heads(
         InputError: If the model lacks one of them.
     """
     for one in _kinds(sites, kind):
-        for layer in layers if layers is not None else [site.layer for site in sites if site.kind == one]:
+        for layer in (
+            layers if layers is not None else [site.layer for site in sites if site.kind == one]
+        ):
             site = sites[find_site(sites, layer, 0, one)]
             for head in heads if heads is not None else range(site.heads):
                 find_site(sites, layer, head, one)
@@ -228,11 +262,19 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
 
 
 def _blank(
-    model: PreTrainedModel, module: nn.Module, routes: Mapping[int, Route], args: tuple, kwargs: dict
+    model: PreTrainedModel,
+    module: nn.Module,
+    routes: Mapping[int, Route],
+    args: tuple,
+    kwargs: dict,
 ) -> AttentionCall:
     """Return the attention call that a module makes when its hidden states are zero."""
     found: list[AttentionCall] = []
-    floats = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+    floats = (
+        one
+        for one in (*args, *kwargs.values())
+        if isinstance(one, Tensor) and one.is_floating_point()
+    )
     width = next((one.shape[-1] for one in floats if one.ndim >= 3), 0)
 
     def zero(value: Any) -> Any:
@@ -272,4 +314,6 @@ def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
             f"nor multiplies a softmax over keys with values; {WORKS}"
         )
     if not watch.meetings:
-        raise UnsupportedModelError(f"{name}: it ran no attention (a softmax over keys times values); {WORKS}")
+        raise UnsupportedModelError(
+            f"{name}: it ran no attention (a softmax over keys times values); {WORKS}"
+        )

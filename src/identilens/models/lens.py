@@ -9,14 +9,26 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, JoinedTextsError, NumericalError, UnsupportedModelError
+from identilens.errors import (
+    IdentilensError,
+    InputError,
+    JoinedTextsError,
+    NumericalError,
+    UnsupportedModelError,
+)
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.identity import digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
-from identilens.models.layout import Site, discover, layers_with_mixers, layers_without_attention, routes_of
+from identilens.models.layout import (
+    Site,
+    discover,
+    layers_with_mixers,
+    layers_without_attention,
+    routes_of,
+)
 from identilens.models.parameters import ParameterProjection
 from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.positions import Limit, length_class, length_limits
@@ -84,9 +96,14 @@ class Lens:
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, feature_extractor: Any = None,
+        self,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        image_processor: Any = None,
+        feature_extractor: Any = None,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         model = unwrapped(model)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
@@ -101,7 +118,9 @@ class Lens:
     def __repr__(self) -> str:
         return described(self, self._sites)
 
-    def to(self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None) -> "Lens":
+    def to(
+        self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None
+    ) -> "Lens":
         """Move the model to a device, convert it to a precision, and return this lens. By default neither changes.
 
         Raises:
@@ -110,7 +129,11 @@ class Lens:
         place = self.device if device is None else usable_device(device)
         name = precision_name(self.dtype if dtype is None else dtype)
         cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
-        self.load_options = self.load_options and {**self.load_options, "device": str(place), "dtype": name}
+        self.load_options = self.load_options and {
+            **self.load_options,
+            "device": str(place),
+            "dtype": name,
+        }
         return self
 
     @property
@@ -127,7 +150,10 @@ class Lens:
     def body(self) -> PreTrainedModel:
         """The model without its task head; it contains all attention."""
         body = self.model.base_model
-        if isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters:
+        if (
+            isinstance(body, PreTrainedModel)
+            and self.model.main_input_name in signature(body.forward).parameters
+        ):
             return body
         return self.model
 
@@ -144,12 +170,18 @@ class Lens:
         """The facts that identify the model in a result's provenance."""
         config = self.model.config
         return {
-            "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
-            "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
-            "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
+            "name": self.name,
+            "class": type(self.model).__name__,
+            "family": config.model_type,
+            "revision": getattr(config, "_commit_hash", None),
+            "sha256": self.digest,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
             **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
-            **({"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}),
-        }  # fmt: skip
+            **(
+                {"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}
+            ),
+        }
 
     @property
     def other_layers(self) -> tuple[str, ...]:
@@ -205,9 +237,14 @@ class Lens:
 
     @torch.no_grad()
     def run(
-        self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, changes: bool = False,
+        self,
+        items: Sequence[Item],
+        handler: Handler | None = None,
+        *,
+        whole: bool = False,
+        changes: bool = False,
         **options: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Return the model's output on one batch of items, padded here on the right; with its task head if ``whole``.
 
         Every attention call goes to ``handler``, which returns its output. Without a handler the model's own attention
@@ -255,18 +292,28 @@ class Lens:
         name = f"{type(self.model).__name__} ({self.model.config.model_type})"
         return Proof(name, self.sites(items[0]), items, NOISE[self.dtype], strict=strict)
 
-    def _proving(self, proof: Proof, handler: Handler, whole: bool, options: Mapping[str, Any]) -> Any:
+    def _proving(
+        self, proof: Proof, handler: Handler, whole: bool, options: Mapping[str, Any]
+    ) -> Any:
         plain = self._forward(proof.items, None, whole, options)
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
-        proof.conclude(plain, output, lambda answer: self._forward(proof.items, answer, whole, options))
+        proof.conclude(
+            plain, output, lambda answer: self._forward(proof.items, answer, whole, options)
+        )
         if proof.finite and len(proof.items) > 1:
             self._forward([proof.items[proof.lone]], proof.alone, whole, {})
         if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 
-    def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
+    def _forward(
+        self,
+        items: Sequence[Item],
+        handler: Handler | None,
+        whole: bool,
+        options: Mapping[str, Any],
+    ) -> Any:
         model = self.model if whole else self.body
         with (
             evaluation_mode(model) if handler is None else self.capturing(handler, items, model),
@@ -285,13 +332,21 @@ class Lens:
     ) -> AbstractContextManager[None]:
         """Send every attention call of a batch of items to ``handler`` inside the context."""
         sites = self.sites(items[0])
-        projections = [site.projection for site in sites if isinstance(site.projection, ParameterProjection)]
-        return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
+        projections = [
+            site.projection for site in sites if isinstance(site.projection, ParameterProjection)
+        ]
+        return capturing(
+            model or self.body, by_text(handler, len(items)), routes_of(sites), projections
+        )
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof is valid for: weights, attention, kind of input, padding, lengths up to a power of 2."""
         lengths = [item.length.bit_length() for item in items]
-        kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
+        kind = (
+            self.model.config._attn_implementation,
+            frozenset(items[0].tensors),
+            Lengths(items).padded,
+        )
         return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1
 
     def _weights(self) -> tuple:
@@ -305,9 +360,14 @@ class Lens:
         )
 
     def capture(
-        self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
+        self,
+        inputs: Any,
+        *,
+        weights: bool = False,
+        hidden_states: bool = False,
+        batch_size: int = 8,
         max_length: int | None = None,
-    ) -> Iterator[CapturedText]:  # fmt: skip
+    ) -> Iterator[CapturedText]:
         """Yield the internals of the model for each text, without padding.
 
         Args:
@@ -327,7 +387,9 @@ class Lens:
         for batch in self.batches(items, range(len(items)), batch_size):
             yield from self._captured([items[number] for number in batch], weights, hidden_states)
 
-    def batches(self, items: Sequence[Item], order: Iterable[int], size: int) -> Iterator[list[int]]:
+    def batches(
+        self, items: Sequence[Item], order: Iterable[int], size: int
+    ) -> Iterator[list[int]]:
         """Yield the numbers of items, in the given order, in batches of at most ``size`` that the model can run.
 
         Texts of which one runs otherwise in a batch than alone come one by one: the first batch of its kind is proven.
@@ -370,20 +432,30 @@ class Lens:
                 f"differ in shape, or the longest changes the rotary positions of the others. {ONE_TEXT}"
             )
 
-    def _captured(self, items: Sequence[Item], weights: bool, hidden_states: bool) -> Iterator[CapturedText]:
+    def _captured(
+        self, items: Sequence[Item], weights: bool, hidden_states: bool
+    ) -> Iterator[CapturedText]:
         collector = Collector(self.sites(items[0]), items, weights)
-        output = self.run(items, collector, **({"output_hidden_states": True} if hidden_states else {}))
+        output = self.run(
+            items, collector, **({"output_hidden_states": True} if hidden_states else {})
+        )
         lengths = Lengths(items)
         for index, item in enumerate(items):
             states = split_states(output, lengths, index) if hidden_states else None
             layers = tuple(collector.layers[index])
-            names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
+            names = item.tokens or {
+                "encoder": position_names(self.model.config, layers[0].queries.shape[1])
+            }
             yield CapturedText(names, layers, states)
 
     def substitute(
-        self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
+        self,
+        replacements: Replacements,
+        text: Any,
+        *,
+        labels: Tensor | Sequence[int] | int | None = None,
         max_length: int | None = None,
-    ) -> ModelRun:  # fmt: skip
+    ) -> ModelRun:
         """Return the model's result on a text when some heads have the given weights.
 
         Each of these heads mixes its own values with its given weights. Later layers see the change and compute their
@@ -405,14 +477,29 @@ class Lens:
         """
         items = self.read(text, max_length)
         if len(items) != 1:
-            raise InputError(f"weights belong to one text; got {len(items)} texts. Call substitute for each of them.")
+            raise InputError(
+                f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
+            )
         item = items[0]
         targets = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
         options = {} if targets is None else {"labels": targets[None].to(self.device)}
         handler = Substitution(self.sites(item), replacements)
-        output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
-        states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
-        return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+        output = self.run(
+            [item],
+            handler,
+            whole=True,
+            changes=bool(replacements),
+            output_hidden_states=True,
+            **options,
+        )
+        states, logits, loss = (
+            split_states(output, Lengths([item]), 0),
+            output.get("logits"),
+            output.get("loss"),
+        )
+        return ModelRun(
+            states, None if logits is None else logits[0], None if loss is None else float(loss)
+        )
 
 
 def _apart(items: Sequence[Item], limits: Sequence[Limit]) -> bool:
@@ -423,11 +510,15 @@ def _apart(items: Sequence[Item], limits: Sequence[Limit]) -> bool:
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
     """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
-    found = {sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")}
+    found = {
+        sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
+    }
     if not any(found.values()):
         found["encoder"] = output.hidden_states
     return {
-        sequence: torch.stack([state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states])
+        sequence: torch.stack(
+            [state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states]
+        )
         for sequence, states in found.items()
         if states is not None
     }

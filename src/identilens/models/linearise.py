@@ -54,7 +54,13 @@ class HiddenMap:
     """
 
     def __init__(
-        self, lens: Lens, item: Item, source: Source = "encoder", wrt: Wrt = "embeddings", *, whole: bool = False
+        self,
+        lens: Lens,
+        item: Item,
+        source: Source = "encoder",
+        wrt: Wrt = "embeddings",
+        *,
+        whole: bool = False,
     ) -> None:
         if wrt not in ("embeddings", "embedding_sum"):
             raise InputError(f"wrt must be embeddings or embedding_sum; got {wrt!r}.")
@@ -102,7 +108,11 @@ class HiddenMap:
         def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             # A shared layer is called once for each layer; only the first call gets the embeddings.
             handle.remove()
-            return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
+            return (
+                ((inputs[None], *args[1:]), kwargs)
+                if args
+                else (args, {**kwargs, "hidden_states": inputs[None]})
+            )
 
         with self._module.register_forward_pre_hook(only_here(replace), with_kwargs=True) as handle:
             return self._forward()
@@ -128,9 +138,17 @@ class HiddenMap:
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
             found.append(args[0] if args else kwargs.get("hidden_states"))
 
-        with self._module.register_forward_pre_hook(only_here(record), with_kwargs=True), torch.no_grad():
+        with (
+            self._module.register_forward_pre_hook(only_here(record), with_kwargs=True),
+            torch.no_grad(),
+        ):
             self._forward()
-        if not found or not isinstance(found[0], Tensor) or found[0].ndim != 3 or len(found[0]) != 1:
+        if (
+            not found
+            or not isinstance(found[0], Tensor)
+            or found[0].ndim != 3
+            or len(found[0]) != 1
+        ):
             raise UnsupportedModelError(
                 f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
                 "so they cannot be varied."
@@ -172,7 +190,9 @@ class HiddenMap:
 
         with ExitStack() as hooks, torch.no_grad():
             for name, module in self._body.named_modules():
-                if module is self._module or ("Norm" in type(module).__name__ and name.startswith(stack)):
+                if module is self._module or (
+                    "Norm" in type(module).__name__ and name.startswith(stack)
+                ):
                     hooks.enter_context(module.register_forward_pre_hook(only_here(listen)))
             self._forward()
         if called[0] is self._module:

@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoFeatureExtractor,
+    AutoImageProcessor,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers.utils.hub import cached_file
 
 from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
@@ -22,9 +29,14 @@ _WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
 
 
 def load(
-    model: str | Path, *, dtype: Dtype | torch.dtype = "auto", device: str | torch.device | None = None,
-    attn_implementation: str | None = None, revision: str | None = None, trust_remote_code: bool = False,
-) -> Lens:  # fmt: skip
+    model: str | Path,
+    *,
+    dtype: Dtype | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    attn_implementation: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Lens:
     """Return a lens on the model of a hub id or local path, in the class from which its checkpoint was saved.
 
     Args:
@@ -69,12 +81,22 @@ def load(
     if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
         raise ModelError(damage)
     if attn_implementation is None:
-        lens.load_options = {"model": str(model), "dtype": precision, "device": device and str(device), **common}
+        lens.load_options = {
+            "model": str(model),
+            "dtype": precision,
+            "device": device and str(device),
+            **common,
+        }
     return lens
 
 
 def _loaded(
-    model: str | Path, name: str, device: torch.device, precision: str, attention: str | None, common: dict[str, Any]
+    model: str | Path,
+    name: str,
+    device: torch.device,
+    precision: str,
+    attention: str | None,
+    common: dict[str, Any],
 ) -> Lens:
     try:
         refuse_endless(model, common)
@@ -87,20 +109,30 @@ def _loaded(
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
     options = {
-        "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "attn_implementation": attention, "use_safetensors": True, **common,
-    }  # fmt: skip
+        "config": config,
+        "dtype": precision if precision == "auto" else getattr(torch, precision),
+        "attn_implementation": attention,
+        "use_safetensors": True,
+        **common,
+    }
     network = _with_weights(model, _model_class(config), options)
     network.to(device).eval()
-    tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
+    tokenizer, images = (
+        _processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor)
+    )
     absent = _absent_files(tokenizer, model, common)
     audio = _processor(AutoFeatureExtractor, model, common)
     lens = Lens(
-        network, None if absent else tokenizer, image_processor=images,
-        feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=name,
-    )  # fmt: skip
+        network,
+        None if absent else tokenizer,
+        image_processor=images,
+        feature_extractor=audio if hasattr(audio, "sampling_rate") else None,
+        name=name,
+    )
     if absent:
-        lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
+        lens.reader.no_tokenizer = (
+            f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
+        )
     return lens
 
 
@@ -124,7 +156,9 @@ def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:_NAMED]) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )
 
 
 def _from_checkpoint(
@@ -142,7 +176,9 @@ def _from_checkpoint(
             f"Download the complete model, or convert its weights to safetensors. ({first_line(error)})"
         ) from error
     except ImportError as error:
-        raise InputError(f"{str(model)!r} needs a package that is not installed: {first_line(error)}") from error
+        raise InputError(
+            f"{str(model)!r} needs a package that is not installed: {first_line(error)}"
+        ) from error
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
     return network, missing, left_over(network, info["unexpected_keys"])
 
@@ -152,9 +188,14 @@ def _model_class(config: Any) -> Any:
     found = getattr(transformers, names[0], None) if names else None
     if names and found is None:
         # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
-        heads = (transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
+        heads = (
+            transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+            transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        )
         registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
-        found = next((kind for kind in registered if getattr(kind, "__name__", None) == names[0]), None)
+        found = next(
+            (kind for kind in registered if getattr(kind, "__name__", None) == names[0]), None
+        )
     return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else AutoModel
 
 
@@ -167,7 +208,9 @@ def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
 
 def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
     """Return the files of a tokenizer if none of them exists: then transformers has made an empty one."""
-    names = [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
+    names = (
+        [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
+    )
     if any(cached_file(model, name, **common, **QUIET) for name in [*names, *_WHOLE_TOKENIZERS]):
         return []
     return names

@@ -68,8 +68,9 @@ class MapRuns:
         for part in self._parts(changes):
             outcome = self._outcome(part)
             for name, before, after in (
-                ("hidden", self._plain.states, outcome.states), ("logits", self._plain.logits, outcome.logits),
-            ):  # fmt: skip
+                ("hidden", self._plain.states, outcome.states),
+                ("logits", self._plain.logits, outcome.logits),
+            ):
                 if before is not None and after is not None:
                     effects.setdefault(name, []).append(_moved(before, after))
             if self._plain.losses is not None and outcome.losses is not None:
@@ -83,12 +84,16 @@ class MapRuns:
             UnsupportedModelError: If the model does not have its layers in a list.
         """
         if self._layer is None:
-            raise UnsupportedModelError(f"{type(self._lens.body).__name__} does not have its layers in a list.")
+            raise UnsupportedModelError(
+                f"{type(self._lens.body).__name__} does not have its layers in a list."
+            )
         outputs: list[Tensor] = []
         for part in self._parts(changes):
             reached: list[bool] = []
 
-            def keep(_module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached) -> None:
+            def keep(
+                _module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached
+            ) -> None:
                 if reached:
                     outputs.append(output if isinstance(output, Tensor) else output[0])
                     raise _EnoughError
@@ -122,7 +127,9 @@ class MapRuns:
             reached.append(True)
             visible, output = call.visible(), output.clone()
             for number, rows in enumerate(changes):
-                check_rows(rows, head.site, head.head, (call.query.shape[2], call.key.shape[2]), visible)
+                check_rows(
+                    rows, head.site, head.head, (call.query.shape[2], call.key.shape[2]), visible
+                )
                 values = call.value[number, group].double()
                 mixed = rows.weights.to(values.device, torch.float64) @ values
                 output[number, list(rows.queries), head.head] = mixed.to(output.dtype)
@@ -131,7 +138,9 @@ class MapRuns:
         copies = [self._item] * len(changes)
         capturing = lens.capturing(handler, copies, lens.model)
         with self._repeated(len(changes)), capturing, explained(type(lens.model).__name__):
-            return lens.plain(copies[:1] if self._repeats else copies, lens.model, output_hidden_states=True)
+            return lens.plain(
+                copies[:1] if self._repeats else copies, lens.model, output_hidden_states=True
+            )
 
     @contextmanager
     def _repeated(self, count: int) -> Iterator[None]:
@@ -141,11 +150,17 @@ class MapRuns:
             states = args[0] if args else kwargs["hidden_states"]
             if len(states) == 1:
                 states = states.repeat(count, *[1] * (states.ndim - 1))
-            return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
+            return (
+                ((states, *args[1:]), kwargs)
+                if args
+                else (args, {**kwargs, "hidden_states": states})
+            )
 
         with ExitStack() as hooks:
             if self._repeats and self._layer is not None:
-                hooks.enter_context(self._layer.register_forward_pre_hook(only_here(repeat), with_kwargs=True))
+                hooks.enter_context(
+                    self._layer.register_forward_pre_hook(only_here(repeat), with_kwargs=True)
+                )
             yield
 
     def _repeating(self) -> bool:
@@ -159,7 +174,10 @@ class MapRuns:
             return False
         expected = self._lens.substitute({}, self._item).hidden_states
         plain = next(reversed(expected.values()))[-1]
-        return twice.shape == (2, *plain.shape) and relative(twice, plain.expand_as(twice)) <= NOISE[self._lens.dtype]
+        return (
+            twice.shape == (2, *plain.shape)
+            and relative(twice, plain.expand_as(twice)) <= NOISE[self._lens.dtype]
+        )
 
 
 def _layer_of(lens: Lens, place: tuple[str, int] | None) -> nn.Module | None:

@@ -61,7 +61,9 @@ def read_audio(file: str | Path) -> Audio:
     try:
         rate, samples = wavfile.read(_existing(file, "--audio"))
     except (ValueError, EOFError) as error:
-        raise InputError(f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg.") from error
+        raise InputError(
+            f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg."
+        ) from error
     if not samples.size:
         raise InputError(f"{file} contains no samples.")
     if samples.dtype == np.uint8:

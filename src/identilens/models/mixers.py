@@ -29,7 +29,9 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = {
-        one.mixture.number - run.first: replace(one.route, total=0) for one in meetings if one.mixture and one.route
+        one.mixture.number - run.first: replace(one.route, total=0)
+        for one in meetings
+        if one.mixture and one.route
     }
     given = tree_map(lambda value: None if isinstance(value, Cache) else value, run.inputs)
     states = _states(given)
@@ -70,14 +72,20 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
 
 def _changes(before: Tensor, after: Tensor, axes: tuple[int, ...], middle: tuple[int, ...]) -> bool:
     """Whether anything changes at other positions than the one in the middle."""
-    change = (after - before).abs().movedim(axes, tuple(range(len(axes)))).flatten(len(axes)).amax(-1)
+    change = (
+        (after - before).abs().movedim(axes, tuple(range(len(axes)))).flatten(len(axes)).amax(-1)
+    )
     change[middle] = 0
-    return float(change.max()) > _ROUNDINGS * torch.finfo(after.dtype).eps * float(after.abs().max())
+    return float(change.max()) > _ROUNDINGS * torch.finfo(after.dtype).eps * float(
+        after.abs().max()
+    )
 
 
 def _states(values: Any) -> Any:
     """Return the first tensor of hidden states among inputs or outputs of a layer."""
-    tensors = (one for one in tree_leaves(values) if isinstance(one, Tensor) and one.is_floating_point())
+    tensors = (
+        one for one in tree_leaves(values) if isinstance(one, Tensor) and one.is_floating_point()
+    )
     return next((one for one in tensors if one.ndim >= 3), None)
 
 

@@ -25,13 +25,21 @@ def multi_head_attention(
     given = _SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
     arguments = given.arguments
-    if arguments["bias_k"] is not None or arguments["add_zero_attn"] or arguments["static_k"] is not None:
-        raise UnsupportedModelError("torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn).")
+    if (
+        arguments["bias_k"] is not None
+        or arguments["add_zero_attn"]
+        or arguments["static_k"] is not None
+    ):
+        raise UnsupportedModelError(
+            "torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn)."
+        )
     queries, keys, values = (_heads(part, arguments["num_heads"]) for part in _projected(arguments))
     logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
     for mask in (arguments["attn_mask"], arguments["key_padding_mask"]):
         if mask is not None:
-            logits = _masked(logits, mask if mask is arguments["attn_mask"] else mask[:, None, None])
+            logits = _masked(
+                logits, mask if mask is arguments["attn_mask"] else mask[:, None, None]
+            )
     joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
     weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
     module = projections.get(id(weight))
@@ -43,11 +51,17 @@ def _projected(arguments: dict[str, Any]) -> list[Tensor]:
     biases = [None] * 3 if arguments["in_proj_bias"] is None else arguments["in_proj_bias"].chunk(3)
     names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
     separate = arguments["use_separate_proj_weight"]
-    weights = [arguments[name] for name in names] if separate else arguments["in_proj_weight"].chunk(3)
+    weights = (
+        [arguments[name] for name in names] if separate else arguments["in_proj_weight"].chunk(3)
+    )
     inputs = [
-        arguments[name] if arguments[name].ndim == 3 else arguments[name][:, None] for name in ("query", "key", "value")
+        arguments[name] if arguments[name].ndim == 3 else arguments[name][:, None]
+        for name in ("query", "key", "value")
     ]
-    return [nn.functional.linear(one, weight, bias) for one, weight, bias in zip(inputs, weights, biases, strict=True)]
+    return [
+        nn.functional.linear(one, weight, bias)
+        for one, weight, bias in zip(inputs, weights, biases, strict=True)
+    ]
 
 
 def _heads(projected: Tensor, heads: int) -> Tensor:

@@ -37,7 +37,13 @@ def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         if output.is_floating_point():
             yield name, output
         return
-    pairs = output.items() if isinstance(output, Mapping) else enumerate(output) if _is_list(output) else ()
+    pairs = (
+        output.items()
+        if isinstance(output, Mapping)
+        else enumerate(output)
+        if _is_list(output)
+        else ()
+    )
     for key, value in pairs:
         yield from _tensors(value, f"{name}.{key}" if name else str(key))
 
@@ -52,7 +58,9 @@ def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence
         return ...
     if tensor.ndim < 2 or len(tensor) != len(items):
         return None
-    sequence = "decoder" if "decoder" in items[0].tokens and not name.startswith("encoder") else "encoder"
+    sequence = (
+        "decoder" if "decoder" in items[0].tokens and not name.startswith("encoder") else "encoder"
+    )
     if tensor.ndim == 2:
         return None if lengths.padded else text
     return text, slice(lengths.kept(text, sequence, tensor.shape[1]))

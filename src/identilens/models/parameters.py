@@ -19,7 +19,9 @@ class ParameterProjection(nn.Module):
         return joined @ weight.flatten(self.summed).flatten(0, self.summed - 1).mT
 
 
-def parameter_projection(name: str, args: tuple[Any, ...]) -> tuple[ParameterProjection, Tensor] | None:
+def parameter_projection(
+    name: str, args: tuple[Any, ...]
+) -> tuple[ParameterProjection, Tensor] | None:
     """Return the map that an einsum applies to its first operand, and that operand with its summed axes joined.
 
     None unless it is a sum over the last axes of the operand with a parameter that has no other axis in common.

@@ -35,6 +35,13 @@ def _limits(fields: Mapping[Any, Any], outer: int) -> Iterator[Limit]:
 
 def length_class(item: Item, limits: Sequence[Limit]) -> list[int]:
     """Return numbers that are equal for texts whose positions have the same frequencies."""
-    ids = [tensor for name, tensor in item.tensors.items() if name.endswith("position_ids") and tensor.numel()]
+    ids = [
+        tensor
+        for name, tensor in item.tensors.items()
+        if name.endswith("position_ids") and tensor.numel()
+    ]
     length = max((int(tensor.max()) + 1 for tensor in ids), default=item.length)
-    return [max(length, limit.length) if limit.growing else int(length > limit.length) for limit in limits]
+    return [
+        max(length, limit.length) if limit.growing else int(length > limit.length)
+        for limit in limits
+    ]

@@ -46,7 +46,9 @@ class HeadProjection:
         return None if bias is None else bias.detach()[self.rows]
 
 
-def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProjection, HeadProjection]:
+def query_key_projections(
+    lens: Lens, item: Item, head: Head
+) -> tuple[HeadProjection, HeadProjection]:
     """Return the parameters that give a head's queries and keys on a text.
 
     They are found by their output, so separate and fused layers need no knowledge of the family.
@@ -96,7 +98,9 @@ def refuse_shared(lens: Lens, item: Item, head: Head) -> None:
 
 @contextmanager
 def changed_parameters(
-    changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
+    changes: Sequence[
+        tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]
+    ],
 ) -> Iterator[None]:
     """Run the model with other weights and biases in the rows of projections, inside the context.
 
@@ -125,7 +129,11 @@ def replaced_modules(changed: Mapping[nn.Module, nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def remade_projections(
-    lens: Lens, item: Item, head: Head, queries: Float[Tensor, "query d_k"], keys: Float[Tensor, "key d_k"]
+    lens: Lens,
+    item: Item,
+    head: Head,
+    queries: Float[Tensor, "query d_k"],
+    keys: Float[Tensor, "key d_k"],
 ) -> Iterator[dict[str, float]]:
     """Run the model with parameters that give one head other queries and keys on a text, inside the context.
 
@@ -150,7 +158,9 @@ def _instead(changed: nn.Module) -> Callable[[nn.Module, tuple, Tensor], Tensor 
     return only_here(lambda _module, inputs, _output: changed(*inputs))
 
 
-def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], target: Tensor) -> HeadProjection | None:
+def _matching(
+    seen: Sequence[tuple[nn.Module, Tensor, Tensor]], target: Tensor
+) -> HeadProjection | None:
     size = target.shape[-1]
     goal = target.double()
     for module, inputs, output in seen:
@@ -161,6 +171,8 @@ def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], target: Tensor) 
             rows = slice(start, start + size)
             block = flat[:, rows]
             factor = float((block * goal).sum() / (block * block).sum().clamp_min(1e-300))
-            if float(torch.linalg.vector_norm(factor * block - goal)) <= _MATCH * float(torch.linalg.vector_norm(goal)):
+            if float(torch.linalg.vector_norm(factor * block - goal)) <= _MATCH * float(
+                torch.linalg.vector_norm(goal)
+            ):
                 return HeadProjection(module, rows, factor, inputs.reshape(-1, inputs.shape[-1]))
     return None

@@ -29,7 +29,9 @@ _ENTRIES = 2**24
 """Largest number of attention weights in memory; of larger calls only the first and last rows are checked."""
 _EFFECTIVE_ROWS = 8
 
-_OTHER_MODEL = "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
+_OTHER_MODEL = (
+    "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
+)
 ONE_TEXT = "Give one text, picture or recording at a time (a batch of one)."
 _CALLS = "attention calls are those found"
 _CUT = "padding is cut away"
@@ -74,9 +76,21 @@ class Proof:
     """
 
     def __init__(
-        self, model: str, sites: tuple[Site, ...], items: Sequence[Item], noise: float, *, strict: bool = True
+        self,
+        model: str,
+        sites: tuple[Site, ...],
+        items: Sequence[Item],
+        noise: float,
+        *,
+        strict: bool = True,
     ) -> None:
-        self.model, self.sites, self.items, self.noise, self.strict = model, sites, items, noise, strict
+        self.model, self.sites, self.items, self.noise, self.strict = (
+            model,
+            sites,
+            items,
+            noise,
+            strict,
+        )
         self.lengths = Lengths(items)
         self.checks: dict[str, Check] = {}
         self.finite = True
@@ -116,7 +130,10 @@ class Proof:
             error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
         remark, remedy = "relative, by text", _OTHER_MODEL
         unchanged = not self.finite or error <= self.noise
-        if not unchanged and not deviation(plain, repeat(None), self.lengths, self.items) <= self.noise:
+        if (
+            not unchanged
+            and not deviation(plain, repeat(None), self.lengths, self.items) <= self.noise
+        ):
             remark = "relative, by text; two runs without capture differ too: the model draws random numbers"
             remedy = "Give what it draws in a batch (noise, for ViT-MAE), or choose a model that draws nothing."
         if self.finite:
@@ -134,7 +151,12 @@ class Proof:
         return own
 
     def _note(
-        self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
+        self,
+        name: str,
+        figure: float | int,
+        limit: float | int,
+        remark: str,
+        remedy: str = _OTHER_MODEL,
     ) -> None:
         check = Check(name, float(figure), float(limit), remark)
         before = self.checks.get(name)
@@ -144,7 +166,12 @@ class Proof:
             self._refuse(name, check.figure, limit, remark, remedy)
 
     def _refuse(
-        self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
+        self,
+        name: str,
+        figure: float | int,
+        limit: float | int,
+        remark: str,
+        remedy: str = _OTHER_MODEL,
     ) -> NoReturn:
         joined = remedy == ONE_TEXT and len(self.items) > 1
         raise (JoinedTextsError if joined else UnsupportedModelError)(
@@ -160,10 +187,17 @@ class Proof:
             shape = (len(self.items), call.query.shape[1], output.shape[1], call.key.shape[2])
             if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
                 remark = f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
-                self._refuse("attention gives its weights", 0 if weights is None else weights.ndim, 4, remark)
+                self._refuse(
+                    "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
+                )
             reference = output if call.own is call.eager else _in_float32(call).attend(rows)[0]
             for text in range(len(self.items)):
-                self._check_text(call, text, rows, (own[text, rows], output[text], reference[text], weights[text]))
+                self._check_text(
+                    call,
+                    text,
+                    rows,
+                    (own[text, rows], output[text], reference[text], weights[text]),
+                )
         self._check_effective(call)
 
     def _check_layout(self, call: AttentionCall) -> None:
@@ -175,8 +209,14 @@ class Proof:
             self._refuse(_ROWS, batch, len(self.items), remark, ONE_TEXT)
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
-        if texts and self.lengths.padded and not self.lengths.counted(sequence, call.query.shape[2]):
-            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", ONE_TEXT)
+        if (
+            texts
+            and self.lengths.padded
+            and not self.lengths.counted(sequence, call.query.shape[2])
+        ):
+            self._refuse(
+                _CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", ONE_TEXT
+            )
         if call.mask is not None and call.mask.ndim != 4:
             self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
 
@@ -186,7 +226,11 @@ class Proof:
             self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
 
     def _check_text(
-        self, call: AttentionCall, text: int, rows: slice, found: tuple[Tensor, Tensor, Tensor, Tensor]
+        self,
+        call: AttentionCall,
+        text: int,
+        rows: slice,
+        found: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
         kind = self.sites[call.index].kind
         kept, columns = self.lengths.of(text, kind, call)
@@ -204,14 +248,26 @@ class Proof:
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
         mixed = (weights.double() @ values.double()).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
-        self._note("weights times values give the attention output", relative(mixed, output), self.noise, remark)
-        self._note("captured attention is the model's own", relative(reference, own), self.noise, remark)
+        self._note(
+            "weights times values give the attention output",
+            relative(mixed, output),
+            self.noise,
+            remark,
+        )
+        self._note(
+            "captured attention is the model's own", relative(reference, own), self.noise, remark
+        )
         self._check_sums(call, weights)
         seen = torch.ones_like(weights[0], dtype=torch.bool)
         if (visible := call.visible(rows)) is not None:
             seen = visible[text][here].clone()
         seen[:, columns:] = False
-        self._note(_HIDDEN, float((weights * ~seen).abs().max()), 0.0, "largest weight on padding or a masked key")
+        self._note(
+            _HIDDEN,
+            float((weights * ~seen).abs().max()),
+            0.0,
+            "largest weight on padding or a masked key",
+        )
         self._check_padding(call, text, seen if len(places) == call.query.shape[2] else None)
 
     def _check_sums(self, call: AttentionCall, weights: Tensor) -> None:
@@ -232,7 +288,9 @@ class Proof:
         """Check effective attention of some rows of the first text."""
         site = self.sites[call.index]
         kept, columns = self.lengths.of(0, site.kind, call)
-        places = sorted({round(place) for place in torch.linspace(0, kept - 1, _EFFECTIVE_ROWS).tolist()})
+        places = sorted(
+            {round(place) for place in torch.linspace(0, kept - 1, _EFFECTIVE_ROWS).tolist()}
+        )
         rows = call.only([0], kept, columns).rows(places)
         layer = CapturedLayer.of(rows, site, *rows.attend())
         if not bool(torch.isfinite(layer.head_output.sum())):
@@ -243,7 +301,10 @@ class Proof:
             effective = head.projected.effective(head.family_weights.double(), head.visible)
             projected = effective @ head.values.double() @ projection
             self._note(
-                "effective attention gives the heads' output", relative(projected, expected), self.noise, "relative"
+                "effective attention gives the heads' output",
+                relative(projected, expected),
+                self.noise,
+                "relative",
             )
 
     def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
@@ -261,7 +322,9 @@ class Proof:
                 return
             name = type(call.module).__name__
             handed = relative(entered[text, own].double(), joined[text, own].double())
-            self._note("the module hands on the attention output", handed, self.noise, f"relative, {name}")
+            self._note(
+                "the module hands on the attention output", handed, self.noise, f"relative, {name}"
+            )
             total = summed(given[text, own])
             added = relative(total, left[text, own].double())
             self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
@@ -287,7 +350,9 @@ def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "t
 
 
 @contextmanager
-def projections_watched(sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
+def projections_watched(
+    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]
+) -> Iterator[None]:
     """Call a listener with the inputs and outputs of output projections of this thread, inside the context.
 
     Plain modules get no hook, because it would make them look wrapped. On modules with hooks, ours is called last.
@@ -317,7 +382,11 @@ def _waves(rows: Float[Tensor, "*row entry"]) -> Float[Tensor, "*row wave"]:
 def _blocks(call: AttentionCall) -> list[slice]:
     batch, heads, queries, _ = call.query.shape
     rows = max(2, _ENTRIES // (batch * heads * call.key.shape[2]))
-    return [slice(queries)] if queries <= rows else [slice(rows // 2), slice(queries - rows // 2, queries)]
+    return (
+        [slice(queries)]
+        if queries <= rows
+        else [slice(rows // 2), slice(queries - rows // 2, queries)]
+    )
 
 
 def _in_float32(call: AttentionCall) -> AttentionCall:
@@ -326,6 +395,10 @@ def _in_float32(call: AttentionCall) -> AttentionCall:
         return value.float() if half else value
 
     return replace(
-        call, query=exact(call.query), key=exact(call.key), value=exact(call.value), mask=exact(call.mask),
+        call,
+        query=exact(call.query),
+        key=exact(call.key),
+        value=exact(call.value),
+        mask=exact(call.mask),
         arguments={name: exact(value) for name, value in call.arguments.items()},
-    )  # fmt: skip
+    )

@@ -45,15 +45,24 @@ def register_attention() -> None:
 
 
 def _effective_forward(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **arguments: Any,
 ) -> tuple[Tensor, Tensor]:
-    output, weights = _family_attention(type(module))(module, query, key, value, attention_mask, **arguments)
+    output, weights = _family_attention(type(module))(
+        module, query, key, value, attention_mask, **arguments
+    )
     return output, effective_batch(weights, value, attention_mask)
 
 
 @torch.no_grad()
 def effective_batch(
-    weights: Float[Tensor, "batch head query key"], values: Float[Tensor, "batch group key d_v"], mask: Tensor | None
+    weights: Float[Tensor, "batch head query key"],
+    values: Float[Tensor, "batch group key d_v"],
+    mask: Tensor | None,
 ) -> Float[Tensor, "batch head query key"]:
     """Return effective attention of a padded batch; rows that see no key are 0.
 
@@ -61,12 +70,22 @@ def effective_batch(
     """
     result = torch.zeros_like(weights)
     values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
-    seen = torch.ones_like(weights[:1, :1], dtype=torch.bool) if mask is None else _seen(mask, weights.shape)
+    seen = (
+        torch.ones_like(weights[:1, :1], dtype=torch.bool)
+        if mask is None
+        else _seen(mask, weights.shape)
+    )
     for text, (rows, mixed) in enumerate(zip(weights, values, strict=True)):
         visible = seen[min(text, len(seen) - 1)]
         # Heads that see the same keys are computed together.
-        for heads in [slice(None)] if len(visible) == 1 else [slice(head, head + 1) for head in range(len(visible))]:
-            result[text, heads] = _projected(rows[heads], mixed[heads], visible[heads][0]).to(result.dtype)
+        for heads in (
+            [slice(None)]
+            if len(visible) == 1
+            else [slice(head, head + 1) for head in range(len(visible))]
+        ):
+            result[text, heads] = _projected(rows[heads], mixed[heads], visible[heads][0]).to(
+                result.dtype
+            )
     return result
 
 
@@ -75,7 +94,9 @@ def _seen(mask: Tensor, shape: torch.Size) -> Bool[Tensor, "texts heads query ke
 
 
 def _projected(
-    weights: Float[Tensor, "head query key"], values: Float[Tensor, "head key d_v"], visible: Bool[Tensor, "query key"]
+    weights: Float[Tensor, "head query key"],
+    values: Float[Tensor, "head key d_v"],
+    visible: Bool[Tensor, "query key"],
 ) -> Float[Tensor, "head query key"]:
     result = torch.zeros_like(weights, dtype=torch.float64)
     # Padding is removed first: then rows that see the same keys need only one projector.
@@ -97,9 +118,15 @@ def _family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tens
     forward = inspect.unwrap(kind.forward)
     found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
     function = forward.__globals__.get(found.group(1) if found else "eager_attention_forward")
-    by_name = function is not None and _BY_NAME.search(inspect.getsource(sys.modules[kind.__module__]))
+    by_name = function is not None and _BY_NAME.search(
+        inspect.getsource(sys.modules[kind.__module__])
+    )
     if function is None or by_name:
-        reason = "chooses its mask by the implementation's name" if by_name else "names no eager attention function"
+        reason = (
+            "chooses its mask by the implementation's name"
+            if by_name
+            else "names no eager attention function"
+        )
         raise UnsupportedModelError(
             f"{kind.__name__} {reason}, so that {EFFECTIVE} would change its output. Restore the implementation "
             '(set_attn_implementation("eager")) and use identilens.attentions(lens, text), which captures it.'

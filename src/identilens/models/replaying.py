@@ -68,8 +68,16 @@ class Replay:
         finally:
             handle.remove()
         together = [one for one in lens.sites(item) if one.name == site.name]
-        routes = {at: replace(one.route, total=0) for at, one in enumerate(together) if one.route is not None}
-        shared = {id(value): value for value in vars(module).values() if not isinstance(value, nn.Module | dict)}
+        routes = {
+            at: replace(one.route, total=0)
+            for at, one in enumerate(together)
+            if one.route is not None
+        }
+        shared = {
+            id(value): value
+            for value in vars(module).values()
+            if not isinstance(value, nn.Module | dict)
+        }
         copied = copy.deepcopy(module, shared).double().eval()
         return cls(lens.body, copied, tree_map(_exact, given[0]), together.index(site), routes)
 
@@ -94,13 +102,21 @@ class Replay:
         with ExitStack() as hooks:
             for path, module in self.module.named_modules():
                 if path and [*module.parameters(recurse=False)]:
-                    hooks.enter_context(module.register_forward_pre_hook(partial(_note, inputs, path)))
+                    hooks.enter_context(
+                        module.register_forward_pre_hook(partial(_note, inputs, path))
+                    )
             output = self._run(parameters, partial(_record, calls))
         others = [call for call in calls if call is not calls[self.order]]
-        rest = [tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)]
+        rest = [
+            tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)
+        ]
         if isinstance(output, tuple | list):
             rest += [one for one in tree_leaves(output[1:]) if not _is_attention(one)]
-        return Ran(calls[self.order], [one for one in rest if isinstance(one, Tensor) and one.requires_grad], inputs)
+        return Ran(
+            calls[self.order],
+            [one for one in rest if isinstance(one, Tensor) and one.requires_grad],
+            inputs,
+        )
 
     def _run(self, parameters: Mapping[str, Tensor], handler: Handler) -> Any:
         with Float64(), capturing(self.model, by_text(handler, 1), self.routes):
@@ -113,7 +129,12 @@ class _EnoughError(Exception):
 
 def _is_attention(value: Any) -> bool:
     """Whether an output of a module is its attention, which a model returns and does not go on with."""
-    if not isinstance(value, Tensor) or value.ndim != 4 or not value.is_floating_point() or bool((value < 0).any()):
+    if (
+        not isinstance(value, Tensor)
+        or value.ndim != 4
+        or not value.is_floating_point()
+        or bool((value < 0).any())
+    ):
         return False
     return bool(((value.sum(-1) - 1).abs() <= SUM_ERROR).all())
 

@@ -39,7 +39,9 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
         pair = mean_over_heads(_weights(layer)), mean_over_heads(_effective(layer))
         layers.setdefault(layer.site.kind, []).append(pair)
     return {
-        kind: Rollout(*(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True)))
+        kind: Rollout(
+            *(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True))
+        )
         for kind, pairs in layers.items()
     }
 
@@ -70,7 +72,11 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
             alti.append(shares)
     stacks = {"raw": raw, "effective": effective, "norm": norms}
     rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in stacks.items()}
-    return {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]} if len(alti) == len(layers) else rolled
+    return (
+        {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]}
+        if len(alti) == len(layers)
+        else rolled
+    )
 
 
 def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
@@ -86,7 +92,11 @@ def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
         )
     collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)
-    return [layer for layer in collector.layers[0] if layer.site.kind != "cross" and layer.weights is not None]
+    return [
+        layer
+        for layer in collector.layers[0]
+        if layer.site.kind != "cross" and layer.weights is not None
+    ]
 
 
 def _weights(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
@@ -96,9 +106,11 @@ def _weights(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
 def _effective(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
     group = len(layer.queries) // len(layer.values)
     return effective_attention(
-        layer.values.repeat_interleave(group, 0), weights=layer.weights, visible=layer.visible,
+        layer.values.repeat_interleave(group, 0),
+        weights=layer.weights,
+        visible=layer.visible,
         output_projection=layer.site.output_projection,
-    ).effective  # fmt: skip
+    ).effective
 
 
 @dataclass
@@ -117,15 +129,21 @@ class _Blocks:
         self._lens = lens
         self._blocks: list[_Block] = []
         if not places:
-            raise UnsupportedModelError(f"{type(lens.body).__name__} does not have its layers in a list.")
-        self._layers = dict.fromkeys(list(lens.body.get_submodule(path).children())[at] for path, at in places)
+            raise UnsupportedModelError(
+                f"{type(lens.body).__name__} does not have its layers in a list."
+            )
+        self._layers = dict.fromkeys(
+            list(lens.body.get_submodule(path).children())[at] for path, at in places
+        )
 
     def watched(self) -> ExitStack:
         """Record each call of each layer inside the context."""
         hooks = ExitStack()
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._blocks.append(_Block((args[0] if args else kwargs["hidden_states"])[0].detach().double()))
+            self._blocks.append(
+                _Block((args[0] if args else kwargs["hidden_states"])[0].detach().double())
+            )
 
         def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
@@ -135,7 +153,9 @@ class _Blocks:
             hooks.enter_context(layer.register_forward_pre_hook(only_here(enter), with_kwargs=True))
             for module in layer.modules():
                 if "Norm" in type(module).__name__:
-                    hooks.enter_context(module.register_forward_pre_hook(only_here(norm), with_kwargs=True))
+                    hooks.enter_context(
+                        module.register_forward_pre_hook(only_here(norm), with_kwargs=True)
+                    )
         return hooks
 
     def contributions(
@@ -160,7 +180,11 @@ class _Blocks:
     def _reader(self, block: _Block, states: Tensor) -> nn.Module | None:
         """Return the first norm of a block that reads some states."""
         limit = NOISE[self._lens.dtype]
-        near = (one for one, read in block.norms if read.shape == states.shape and relative(read, states) <= limit)
+        near = (
+            one
+            for one, read in block.norms
+            if read.shape == states.shape and relative(read, states) <= limit
+        )
         return next(near, None)
 
 
@@ -168,7 +192,9 @@ def _normed(norm: nn.Module | None, parts: Tensor, output: Tensor) -> tuple[Tens
     """Return parts and output after a layer norm's linear part at this output; its shift is in the output only."""
     if not isinstance(norm, nn.LayerNorm):
         return parts, output
-    scale = (output.var(unbiased=False) + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight.double())
+    scale = (output.var(unbiased=False) + norm.eps).rsqrt() * (
+        1.0 if norm.weight is None else norm.weight.double()
+    )
     shift = 0.0 if norm.bias is None else norm.bias.double()
     centred = [one - one.mean(-1, keepdim=True) for one in (parts, output)]
     return centred[0] * scale, centred[1] * scale + shift

@@ -34,12 +34,18 @@ class Heads:
 
     def split(self, tensor: Shaped[Tensor, "*lead a b"]) -> Shaped[Tensor, "batch head a b"]:
         """Return a tensor with one axis for heads, and one for all other leading axes."""
-        return tensor.unflatten(self.axis, (-1, self.count)).movedim(self.axis + 1, -3).flatten(0, -4)
+        return (
+            tensor.unflatten(self.axis, (-1, self.count)).movedim(self.axis + 1, -3).flatten(0, -4)
+        )
 
-    def joined(self, tensor: Shaped[Tensor, "batch head a b"], lead: Sequence[int]) -> Shaped[Tensor, "*lead a b"]:
+    def joined(
+        self, tensor: Shaped[Tensor, "batch head a b"], lead: Sequence[int]
+    ) -> Shaped[Tensor, "*lead a b"]:
         """Return a result of `split` in its original shape."""
         rest = [*lead[: self.axis], lead[self.axis] // self.count, *lead[self.axis + 1 :]]
-        return tensor.unflatten(0, rest).movedim(-3, self.axis + 1).flatten(self.axis, self.axis + 1)
+        return (
+            tensor.unflatten(0, rest).movedim(-3, self.axis + 1).flatten(self.axis, self.axis + 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -83,9 +89,16 @@ class Route:
             arguments["position_bias"] = (logits.to(exact) - known).masked_fill(hidden, 0.0)
         result = self.heads.split(product.seen(mixture.result)).transpose(1, 2)
         return AttentionCall(
-            index, self.module, query, key[:, :: self.group], values[:, :: self.group], ~hidden, arguments,
-            lambda *_, **__: (result, result), eager_attention_forward,
-        )  # fmt: skip
+            index,
+            self.module,
+            query,
+            key[:, :: self.group],
+            values[:, :: self.group],
+            ~hidden,
+            arguments,
+            lambda *_, **__: (result, result),
+            eager_attention_forward,
+        )
 
     def answer(self, mixture: Mixture) -> Tensor:
         """Return the current handler's output for a mixture, in the mixture's layout."""
@@ -100,7 +113,9 @@ class Route:
             raise UnsupportedModelError(_NO_SCORES.format(type(self.module).__name__))
         product = scores.product.turned if self.turned else scores.product
         lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
-        left, right = (one.expand(*lead, *one.shape[-2:]) for one in (product.left, product.right.mT))
+        left, right = (
+            one.expand(*lead, *one.shape[-2:]) for one in (product.left, product.right.mT)
+        )
         scaling = scores.factor
         if isinstance(scaling, Tensor):
             left, scaling = left * scaling, 1.0
@@ -168,7 +183,9 @@ def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -
         return None
     *leading, query, key = torch.unravel_index(places, shape)
     numbers = [torch.arange(size, device=key.device) for size in places.shape]
-    if not torch.equal(key, numbers[3].expand_as(key)) or not torch.equal(query, numbers[2][:, None].expand_as(query)):
+    if not torch.equal(key, numbers[3].expand_as(key)) or not torch.equal(
+        query, numbers[2][:, None].expand_as(query)
+    ):
         return None
     head = numbers[1][:, None, None]
     for axis, place in enumerate(leading):
@@ -184,19 +201,26 @@ def _simplified(route: Route, mixture: Mixture) -> Route:
     size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
     count = route.heads.count
     groups = [size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)]
-    biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (1 + size)
+    biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (
+        1 + size
+    )
     return replace(route, biased=biased, group=groups[0] if groups else 1)
 
 
 def _shared(call: AttentionCall, size: int) -> bool:
-    return all(bool((one.unflatten(1, (-1, size)) == one[:, ::size, None]).all()) for one in (call.key, call.value))
+    return all(
+        bool((one.unflatten(1, (-1, size)) == one[:, ::size, None]).all())
+        for one in (call.key, call.value)
+    )
 
 
 @contextmanager
 def capturing(
-    model: PreTrainedModel, handler: Handler, routes: Mapping[int, Route],
+    model: PreTrainedModel,
+    handler: Handler,
+    routes: Mapping[int, Route],
     projections: Iterable[ParameterProjection] = (),
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Send every attention call to ``handler`` inside the context: see `intercept`.
 
     Attention that the model computes by itself is followed if ``routes`` has its number in the forward pass.

@@ -34,8 +34,10 @@ def lens_reference(lens: Lens, folder: Path) -> LensReference:
                 processor.save_pretrained(folder)
     facts = lens.facts
     options = {
-        "dtype": facts["dtype"], "device": facts["device"], "revision": facts["revision"],
+        "dtype": facts["dtype"],
+        "device": facts["device"],
+        "revision": facts["revision"],
         "attn_implementation": lens.model.config._attn_implementation,
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
-    }  # fmt: skip
+    }
     return LensReference(source, lens.name, options)

@@ -20,7 +20,9 @@ def sides(kind: Kind, sequences: Container[str]) -> Sides:
     return Sides(query, "encoder" if kind == "cross" else query)
 
 
-def names_at(tokens: Mapping[str, tuple[str, ...]], sequence: str, positions: int, config: Any) -> tuple[str, ...]:
+def names_at(
+    tokens: Mapping[str, tuple[str, ...]], sequence: str, positions: int, config: Any
+) -> tuple[str, ...]:
     """Return the tokens at the positions of a sequence, or names of positions if they are not tokens."""
     names = tokens.get(sequence, ())
     return names if len(names) == positions else position_names(config, positions)
@@ -31,5 +33,8 @@ def position_names(config: Any, positions: int) -> tuple[str, ...]:
     size, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
     if isinstance(size, int) and isinstance(patch, int) and positions == (size // patch) ** 2 + 1:
         side = size // patch
-        return ("[CLS]", *(f"patch {row},{column}" for row in range(side) for column in range(side)))
+        return (
+            "[CLS]",
+            *(f"patch {row},{column}" for row in range(side) for column in range(side)),
+        )
     return tuple(f"position {index}" for index in range(positions))

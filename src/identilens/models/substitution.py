@@ -64,7 +64,9 @@ class Substitution:
         self._given: dict[int, dict[int, Tensor | Rows]] = {}
         for address, weights in replacements.items():
             kind = address[2] if len(address) == 3 else None
-            self._given.setdefault(find_site(sites, address[0], address[1], kind), {})[address[1]] = weights
+            self._given.setdefault(find_site(sites, address[0], address[1], kind), {})[
+                address[1]
+            ] = weights
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the output of one attention call (batch of one)."""
@@ -81,7 +83,11 @@ class Substitution:
 
 
 def check_rows(
-    rows: Rows, site: Site, head: int, shape: Sequence[int], visible: Bool[Tensor, "batch query key"] | None
+    rows: Rows,
+    site: Site,
+    head: int,
+    shape: Sequence[int],
+    visible: Bool[Tensor, "batch query key"] | None,
 ) -> None:
     """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
@@ -92,11 +98,17 @@ def check_rows(
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
         )
     if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:
-        raise InputError(f"{where}: the text has queries 0 to {shape[0] - 1}; got {list(rows.queries)}.")
+        raise InputError(
+            f"{where}: the text has queries 0 to {shape[0] - 1}; got {list(rows.queries)}."
+        )
     if not bool(torch.isfinite(rows.weights).all()):
-        raise NumericalError(f"{where}: the weights to put in have NaN or infinite entries; give finite ones.")
+        raise NumericalError(
+            f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
+        )
     if visible is not None:
-        hidden = rows.weights.to(visible.device).masked_fill(visible[0].expand(shape)[list(rows.queries)], 0.0)
+        hidden = rows.weights.to(visible.device).masked_fill(
+            visible[0].expand(shape)[list(rows.queries)], 0.0
+        )
         if bool((hidden != 0).any()):
             raise InputError(
                 f"{where}: the weights to put in use keys that the model hides from these queries (largest "
@@ -108,9 +120,14 @@ def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
     """Return the labels that give a language model's loss on the text itself; None for other models."""
     tensors = item.tensors
     # Encoder–decoders come first, because some of them are also listed as masked language models.
-    if _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in tensors:
+    if (
+        _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+        and "decoder_input_ids" in tensors
+    ):
         return torch.cat([tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
-    causal_or_masked = _one_of(model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    causal_or_masked = _one_of(
+        model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
     return tensors.get("input_ids") if causal_or_masked else None
 
 
@@ -124,12 +141,20 @@ def text_losses(
     labels = own_labels(model, item)
     if labels is None or logits.ndim != 3:
         return None
-    if not _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES):
+    if not _one_of(
+        model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    ):
         logits, labels = logits[:, :-1], labels[1:]
-    losses = [cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()]
+    losses = [
+        cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()
+    ]
     return torch.stack(losses)
 
 
 def _one_of(model: PreTrainedModel, *mappings: Any) -> bool:
     name = type(model).__name__
-    return any(name in ((names,) if isinstance(names, str) else names) for m in mappings for names in m.values())
+    return any(
+        name in ((names,) if isinstance(names, str) else names)
+        for m in mappings
+        for names in m.values()
+    )

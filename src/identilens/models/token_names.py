@@ -23,7 +23,9 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     decoder = getattr(backend, "decoder", None)
     description = json.loads(decoder.__getstate__()) if decoder is not None else {}
     steps = description.get("decoders", [description])
-    of_bytes = hasattr(tokenizer, "byte_decoder") or any(step.get("type") == "ByteLevel" for step in steps)
+    of_bytes = hasattr(tokenizer, "byte_decoder") or any(
+        step.get("type") == "ByteLevel" for step in steps
+    )
     marked = hasattr(tokenizer, "sp_model") or any(_spaces(step) for step in steps)
     suffix = getattr(getattr(backend, "model", None), "end_of_word_suffix", None)
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -48,4 +50,6 @@ def _spaces(step: dict[str, Any]) -> bool:
 def _characters(content: bytes) -> str:
     """Return text in UTF-8; bytes that are no character are written out."""
     text = content.decode("utf-8", "surrogateescape")
-    return "".join(f"<0x{ord(mark) - 0xDC00:02X}>" if "\udc80" <= mark <= "\udcff" else mark for mark in text)
+    return "".join(
+        f"<0x{ord(mark) - 0xDC00:02X}>" if "\udc80" <= mark <= "\udcff" else mark for mark in text
+    )

@@ -92,9 +92,12 @@ class GroupParameters:
             kept += T.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(
-            self.logits, self.start, (seen if visible is None else visible).repeat(head.group, 1), tuple(kept),
+            self.logits,
+            self.start,
+            (seen if visible is None else visible).repeat(head.group, 1),
+            tuple(kept),
             slice(place * rows, (place + 1) * rows),
-        )  # fmt: skip
+        )
 
     def formula(self, tied: TiedHeads) -> int | None:
         """Return the generic dimension if the parameters can make any queries and keys of the text, else None.
@@ -105,13 +108,26 @@ class GroupParameters:
         head, generator = self.head, torch.Generator().manual_seed(0)
         reached = sum(part.start.numel() for part in self.parts if part.back is not None)
         sizes = (head.group * head.queries.numel() + head.keys.numel(), reached)
-        if head.softcap is not None or not head.bias_fixed or sizes[0] > sizes[1] or not nested(tied.visible):
+        if (
+            head.softcap is not None
+            or not head.bias_fixed
+            or sizes[0] > sizes[1]
+            or not nested(tied.visible)
+        ):
             return None
-        move = torch.randn(self.start.shape, generator=generator, dtype=torch.float64).to(self.start)
-        first, here, last = (torch.cat(self.queries_and_keys(self.start + step * move)) for step in (-1, 0, 1))
-        if not torch.allclose(first + last, 2 * here, rtol=1e-9, atol=1e-9 * float(here.abs().max())):
+        move = torch.randn(self.start.shape, generator=generator, dtype=torch.float64).to(
+            self.start
+        )
+        first, here, last = (
+            torch.cat(self.queries_and_keys(self.start + step * move)) for step in (-1, 0, 1)
+        )
+        if not torch.allclose(
+            first + last, 2 * here, rtol=1e-9, atol=1e-9 * float(here.abs().max())
+        ):
             return None
-        return generic_dimension(tied.visible.sum(-1).tolist(), head.d_k, [one.shape[1] for one in tied.kept])
+        return generic_dimension(
+            tied.visible.sum(-1).tolist(), head.d_k, [one.shape[1] for one in tied.kept]
+        )
 
     def logits(self, coordinates: Float[Tensor, " parameter"]) -> Float[Tensor, "row key"]:
         """Return the logits of all heads of the group, with these coordinates."""
@@ -120,7 +136,9 @@ class GroupParameters:
     def queries_and_keys(self, coordinates: Float[Tensor, " parameter"]) -> tuple[Tensor, Tensor]:
         """Return Q and K of the head that is looked at, with these coordinates."""
         call = self.replay.call(self.parameters(coordinates))
-        return call.query[0, self.head.head].detach(), call.key[0, self.head.head // self.head.group].detach()
+        return call.query[0, self.head.head].detach(), call.key[
+            0, self.head.head // self.head.group
+        ].detach()
 
     def parameters(self, coordinates: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
         """Return the parameters that these coordinates stand for, by path."""
@@ -164,10 +182,14 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     group = GroupParameters(head, replay, _parts(replay, _owned(replay, head)))
     what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
     if not group.parts:
-        raise UnsupportedModelError(f"{what}: no parameters make the queries and keys of its group and nothing else")
+        raise UnsupportedModelError(
+            f"{what}: no parameters make the queries and keys of its group and nothing else"
+        )
     tied, limit = group.tied(), _MATCH + _ROUNDINGS * torch.finfo(head.queries.dtype).eps
     if not bool(((tied.weights(group.start)[tied.rows] - head.attention).abs() <= limit).all()):
-        raise UnsupportedModelError(f"{what}: its attention module gives other weights when it is run alone")
+        raise UnsupportedModelError(
+            f"{what}: its attention module gives other weights when it is run alone"
+        )
     return group
 
 
@@ -179,13 +201,18 @@ def _heads(head: Head) -> range:
 def _logits(call: AttentionCall, heads: Sequence[int], head: Head) -> Float[Tensor, "row key"]:
     bias = call.bias
     shape = (call.query.shape[2], call.key.shape[2])
-    return torch.cat([
-        attention_logits(
-            call.query[0, one], call.key[0, one // head.group], head.scaling,
-            None if bias is None else bias[0, one if bias.shape[1] > 1 else 0].expand(shape), head.softcap,
-        )
-        for one in heads
-    ])  # fmt: skip
+    return torch.cat(
+        [
+            attention_logits(
+                call.query[0, one],
+                call.key[0, one // head.group],
+                head.scaling,
+                None if bias is None else bias[0, one if bias.shape[1] > 1 else 0].expand(shape),
+                head.softcap,
+            )
+            for one in heads
+        ]
+    )
 
 
 def _owned(replay: Replay, head: Head) -> dict[str, Tensor]:
@@ -193,9 +220,13 @@ def _owned(replay: Replay, head: Head) -> dict[str, Tensor]:
 
     Parameters of the module itself are left out, and those of tables: their inputs are no floating-point numbers.
     """
-    parameters = {name: one.detach().requires_grad_() for name, one in replay.module.named_parameters()}
+    parameters = {
+        name: one.detach().requires_grad_() for name, one in replay.module.named_parameters()
+    }
     ran, heads = replay.run(parameters), _heads(head)
-    parameters = {name: one for name, one in parameters.items() if name.rpartition(".")[0] in ran.inputs}
+    parameters = {
+        name: one for name, one in parameters.items() if name.rpartition(".")[0] in ran.inputs
+    }
     others = [one for one in range(ran.call.query.shape[1]) if one not in heads]
     rest = [*ran.rest, ran.call.value, *([_logits(ran.call, others, head)] if others else [])]
     felt, used = _touched([_logits(ran.call, heads, head)], parameters), _touched(rest, parameters)
@@ -219,13 +250,17 @@ def _touched(outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dic
     )
     if not isinstance(total, Tensor):
         return {name: torch.zeros_like(one, dtype=torch.bool) for name, one in parameters.items()}
-    gradients = torch.autograd.grad(total, list(parameters.values()), retain_graph=True, materialize_grads=True)
+    gradients = torch.autograd.grad(
+        total, list(parameters.values()), retain_graph=True, materialize_grads=True
+    )
     return {name: one != 0 for name, one in zip(parameters, gradients, strict=True)}
 
 
 def _parts(replay: Replay, owned: Mapping[str, Tensor]) -> list[_Part]:
     """Return coordinates of the parameters that move."""
-    inputs = replay.run({name: replay.module.get_parameter(name).detach().requires_grad_() for name in owned}).inputs
+    inputs = replay.run(
+        {name: replay.module.get_parameter(name).detach().requires_grad_() for name in owned}
+    ).inputs
     parts = []
     for name, places in owned.items():
         own, axis = replay.module.get_parameter(name).detach(), _input_axis(replay.module, name)
@@ -234,7 +269,9 @@ def _parts(replay: Replay, owned: Mapping[str, Tensor]) -> list[_Part]:
             continue
         rows, given = own.index_select(1 - axis, places), inputs[name.rpartition(".")[0]]
         rows = rows.mT if axis == 0 else rows
-        across, back = _reach(given.reshape(-1, given.shape[-1])) if not given.requires_grad else _whole(rows)
+        across, back = (
+            _reach(given.reshape(-1, given.shape[-1])) if not given.requires_grad else _whole(rows)
+        )
         parts.append(_Part(name, places, rows @ across, back, axis))
     return parts
 

@@ -94,14 +94,22 @@ class Meeting:
         more = max(0, keys - queries) if seen is not None else 0
         own = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
         backwards = any(not bool(part.triu(1).any()) for part in own)
-        return "cross" if self.cross or (self.mixture and queries != keys) else "decoder" if backwards else "encoder"
+        return (
+            "cross"
+            if self.cross or (self.mixture and queries != keys)
+            else "decoder"
+            if backwards
+            else "encoder"
+        )
 
     @property
     def loss(self) -> str:
         """Why the outputs of the heads have no fixed output projection."""
         outputs = self.mixture or self.outputs
         changed = None if outputs is None else outputs.changed
-        reason = _LOST.get(changed or "", f"changes them ({changed or 'unknown'}) before it projects them")
+        reason = _LOST.get(
+            changed or "", f"changes them ({changed or 'unknown'}) before it projects them"
+        )
         return f"it {reason}. Choose a model of another family (`identilens families`)."
 
     def follow(self, total: int) -> None:
@@ -135,7 +143,10 @@ class Watch:
         self.entered: set[nn.Module] = set()
         self._given: dict[nn.Module, tuple[tuple, dict]] = {}
         self.follower = Follower(
-            model, self.mixing, lambda: self._current, lambda one, given: self.projecting(one, (given,), {})
+            model,
+            self.mixing,
+            lambda: self._current,
+            lambda one, given: self.projecting(one, (given,), {}),
         )
         self._current: nn.Module | None = None
         self._first = 0
@@ -148,11 +159,18 @@ class Watch:
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record an attention module that runs."""
         self.entered.add(module)
-        tensors = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+        tensors = (
+            one
+            for one in (*args, *kwargs.values())
+            if isinstance(one, Tensor) and one.is_floating_point()
+        )
         if any(map(holds_distributions, tensors)):
             self.follower.normalised.add(module)
         self._given[module] = args, kwargs
-        self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
+        self._current, self._first = (
+            module,
+            sum(meeting.mixture is not None for meeting in self.meetings),
+        )
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
@@ -164,7 +182,9 @@ class Watch:
         """Handle a call of the attention interface."""
         output, _ = call.attend()
         _check_finite(output, call.module, call.index)
-        self.meetings.append(self._meeting(call.module, given=call, outputs=self.follower.follow(output)))
+        self.meetings.append(
+            self._meeting(call.module, given=call, outputs=self.follower.follow(output))
+        )
         self._pending = output
         return output
 
@@ -179,7 +199,9 @@ class Watch:
         self._given[module] = args, kwargs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(mixed.outputs, Mixture):
+        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(
+            mixed.outputs, Mixture
+        ):
             self._projecting_mixed(module, args[0], mixed)
         elif self._pending is not None:
             self._projecting_pending(module, args[0], self._pending)
@@ -203,11 +225,15 @@ class Watch:
 
     def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
         args, kwargs = self._given[module]
-        layer = self.reached if self.reached and module in {*self.reached.module.modules()} else None
+        layer = (
+            self.reached if self.reached and module in {*self.reached.module.modules()} else None
+        )
         return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), layer, **found)
 
 
-def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
+def watched(
+    model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]
+) -> Watch:
     """Return the observations of one forward pass.
 
     Raises:
@@ -218,18 +244,24 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
     attending = watch.follower.undisturbed(watch.attending)
     with ExitStack() as hooks, intercept(model, attending), torch.no_grad():
         for member in members:
-            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching), with_kwargs=True))
+            hooks.enter_context(
+                member.register_forward_pre_hook(only_here(watch.reaching), with_kwargs=True)
+            )
         for module in model.modules():
             hook = watch.entering if is_attention(module) else watch.projecting
             hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
             hooks.enter_context(
-                module.register_forward_pre_hook(only_here(watch.follower.undisturbed(hook)), with_kwargs=True)
+                module.register_forward_pre_hook(
+                    only_here(watch.follower.undisturbed(hook)), with_kwargs=True
+                )
             )
         with watch.follower:
             forward()
     calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
-    watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
+    watch.meetings = [
+        one for one in watch.meetings if one.given or one.candidates or one.module not in calling
+    ]
     for meeting in watch.meetings:
         meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
@@ -245,7 +277,9 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost module with Attention in its class name."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
-    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [module]
+    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [
+        module
+    ]
 
 
 def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
@@ -254,8 +288,12 @@ def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
     bound = {**bound, **bound.get("kwargs", {})}
     first = next(iter(bound.values()), None)
     # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
-    others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
-    return others or any(isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context"))
+    others = any(
+        bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv")
+    )
+    return others or any(
+        isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context")
+    )
 
 
 def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:

@@ -31,17 +31,26 @@ def _joined(call: AttentionCall, windows: int) -> AttentionCall:
         arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
     mask = call.mask
     if mask is None:
-        mask = torch.ones(1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device)
+        mask = torch.ones(
+            1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device
+        )
         mask = mask.tril() if call.unmasked_pattern() == "causal" else mask
     hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
     query, key, value = (
-        one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3) for one in (call.query, call.key, call.value)
+        one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
+        for one in (call.query, call.key, call.value)
     )
     own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
     return replace(
-        call, query=query, key=key, value=value, mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
-        arguments=arguments, own=lambda *_, **__: (own, own), windows=windows,
-    )  # fmt: skip
+        call,
+        query=query,
+        key=key,
+        value=value,
+        mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
+        arguments=arguments,
+        own=lambda *_, **__: (own, own),
+        windows=windows,
+    )
 
 
 def _blocks(

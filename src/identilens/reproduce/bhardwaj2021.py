@@ -85,11 +85,19 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     """Train Con and Add encoders for every cell; the runs are saved to ``sweep`` in the folder."""
     result = sweep(settings=settings, out=out / "sweep", **run)
     used: dict[str, Any] = {
-        "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
-        "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,
-        "precision": settings.precision, "longest text": settings.max_length, "rows": settings.limit or "all",
-        "block": settings.block, "initial std": settings.initial_std, "logit scale": settings.logit_scale,
-    }  # fmt: skip
+        "tasks": list(settings.tasks),
+        "d_k": list(settings.d_k),
+        "seeds": list(settings.seeds),
+        "epochs": settings.epochs,
+        "batch size": settings.batch_size,
+        "learning rate": settings.learning_rate,
+        "precision": settings.precision,
+        "longest text": settings.max_length,
+        "rows": settings.limit or "all",
+        "block": settings.block,
+        "initial std": settings.initial_std,
+        "logit scale": settings.logit_scale,
+    }
     counts = result.table.group_by("task", maintain_order=True).first()
     rows = "\n".join(
         f"- {row['task']}: {row['train_rows']:,} training, {row['validation_rows']:,} validation and "
@@ -113,7 +121,9 @@ def encoder_and_reviews(
     """
     model = settings.model
     if model is None:
-        chosen = EncoderSettings(**settings.values_of(TrainingSettings), task="imdb", heads=heads, seed=settings.seed)
+        chosen = EncoderSettings(
+            **settings.values_of(TrainingSettings), task="imdb", heads=heads, seed=settings.seed
+        )
         model = train(settings=chosen, out=out / "encoder", **run).model_path
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:
@@ -128,84 +138,144 @@ def encoder_and_reviews(
 
 def encoder_facts(lens: Lens) -> dict[str, Any]:
     """Return an encoder's sizes and digest, for the record."""
-    sizes = {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")}
+    sizes = {
+        name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")
+    }
     return {"encoder": sizes, "parameters (sha256)": lens.digest}
 
 
 def rank_figure(
-    lens: Lens, texts: Sequence[str], published: str, *, lengths: Sequence[int] = LENGTHS, per_length: int = 100,
-    seed: int = 0, progress: Callable[[int, int], None] | None = None,
-) -> Reproduction:  # fmt: skip
+    lens: Lens,
+    texts: Sequence[str],
+    published: str,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    per_length: int = 100,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Reproduction:
     """Return rank and nullity of T in the first head of an encoder, on reviews clipped to each length."""
-    ranks = rank_by_length(lens, texts, lengths=lengths, per_length=per_length, seed=seed, progress=progress)
+    ranks = rank_by_length(
+        lens, texts, lengths=lengths, per_length=per_length, seed=seed, progress=progress
+    )
     rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
-    by_length = ranks.group_by("seq_len").agg(
-        rank.min().alias("lowest rank"), rank.mean().alias("mean rank"), nullity.mean().alias("mean nullity"),
-        nullity.max().alias("highest nullity"), (nullity == 0).mean().alias("share identifiable"),
-    ).sort("seq_len")  # fmt: skip
+    by_length = (
+        ranks.group_by("seq_len")
+        .agg(
+            rank.min().alias("lowest rank"),
+            rank.mean().alias("mean rank"),
+            nullity.mean().alias("mean nullity"),
+            nullity.max().alias("highest nullity"),
+            (nullity == 0).mean().alias("share identifiable"),
+        )
+        .sort("seq_len")
+    )
     full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
     lost = by_length.filter(pl.col("highest nullity") > 0)["seq_len"]
     shorter = by_length if lost.is_empty() else by_length.filter(pl.col("seq_len") < lost.min())
-    reach = f"nullity 0 in every review up to d_s = {shorter['seq_len'].max()}" if len(shorter) else "never nullity 0"
+    reach = (
+        f"nullity 0 in every review up to d_s = {shorter['seq_len'].max()}"
+        if len(shorter)
+        else "never nullity 0"
+    )
     findings = (
         f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews, {reach}; "
         f"nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
     )
     settings = {
-        **encoder_facts(lens), "head": 0, "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
+        **encoder_facts(lens),
+        "head": 0,
+        "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
         "reviews per length": per_length,
-    }  # fmt: skip
+    }
     tables = {"ranks": ranks, "by_length": by_length}
     return Reproduction(settings, tables, findings, {"ranks": rank_chart(ranks, d_v)}, seed)
 
 
 def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
     """Return rank(T) and dim LN(T) by text length: a dot per text, a line at d_v."""
-    long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
-    drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
+    long = ranks.select(
+        "seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)")
+    )
+    drawn = long.unpivot(
+        ["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension"
+    )
     chart = scatter(
-        drawn, "seq_len", "dimension", "of", x_title="Tokens, d_s", y_title="Dimension", color_title="",
+        drawn,
+        "seq_len",
+        "dimension",
+        "of",
+        x_title="Tokens, d_s",
+        y_title="Dimension",
+        color_title="",
         title="Rank and nullity of T by text length",
-    )  # fmt: skip
+    )
     return rule(chart, y=bound, label=f"d_v = {bound}")
 
 
 def ranks(number: int, heads: HeadsName, published: str) -> Figure:
     """Return Figure 2 (Con) or 6 (Add)."""
 
-    def make(settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
+    def make(
+        settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool
+    ) -> Reproduction:
         lens, texts = encoder_and_reviews(settings, heads, out, {"progress": progress, **run})
         counted = None if progress is None else lambda done, total: progress(done, total, "lengths")
         return rank_figure(
-            lens, texts, published, per_length=settings.reviews, seed=settings.seed, progress=counted
-        )  # fmt: skip
+            lens,
+            texts,
+            published,
+            per_length=settings.reviews,
+            seed=settings.seed,
+            progress=counted,
+        )
 
     return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)
 
 
-def make_figure5(settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
+def make_figure5(
+    settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool
+) -> Reproduction:
     """Return Figure 5 for an encoder that is given, or trained now."""
     lens, texts = encoder_and_reviews(settings, "concat", out, {"progress": progress, **run})
     return figure5(lens, texts, settings.reviews, settings.count, settings.seed, progress)
 
 
 def figure5(
-    lens: Lens, texts: Sequence[str], reviews: int = 63, count: int = 1000, seed: int = 0,
+    lens: Lens,
+    texts: Sequence[str],
+    reviews: int = 63,
+    count: int = 1000,
+    seed: int = 0,
     progress: Progress | None = None,
-) -> Reproduction:  # fmt: skip
+) -> Reproduction:
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
     Raises:
         InputError: If there are too few such reviews.
     """
-    ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if TOKENS[0] <= len(tokens) <= TOKENS[1]]
+    ids = [
+        tokens
+        for tokens in lens.tokenizer(list(texts))["input_ids"]
+        if TOKENS[0] <= len(tokens) <= TOKENS[1]
+    ]
     if len(ids) < reviews:
-        raise InputError(f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {reviews} are needed.")
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
+        raise InputError(
+            f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {reviews} are needed."
+        )
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[
+        :reviews
+    ].tolist()
     result = logit_ranks(
-        lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,
+        lens,
+        [ids[index] for index in order],
+        layers=0,
+        heads=0,
+        count=count,
+        seed=seed,
+        progress=progress,
         lengths=tuple(length / lens.model.config.d_v for length in TOKENS),
-    )  # fmt: skip
+    )
     table = result.table
     lacking = int((table["n_key"] - 1 - table["lowest_rank"]).top_k(1)[0])
     within = round(float((table["realisable_share"] * table["alternatives"]).sum()))
@@ -216,15 +286,23 @@ def figure5(
         f"{lens.model.config.d_k}. One constant per row is free in the logits, so n − 1 is the largest possible least "
         "rank."
     )
-    settings = {**encoder_facts(lens), "tokens": f"{TOKENS[0]} to {TOKENS[1]}", "alternatives per review": count}
+    settings = {
+        **encoder_facts(lens),
+        "tokens": f"{TOKENS[0]} to {TOKENS[1]}",
+        "alternatives per review": count,
+    }
     charts = {"logit_ranks": result.charts()["logit_rank_by_length"]}
     return Reproduction(settings, {"logit_ranks": table}, findings, charts, seed)
 
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."
 FIGURES = {
-    "bhardwaj2021-table1": Figure("Bhardwaj et al. 2021, Table 1", Table1Settings, table1, "runs", shared=True),
+    "bhardwaj2021-table1": Figure(
+        "Bhardwaj et al. 2021, Table 1", Table1Settings, table1, "runs", shared=True
+    ),
     "bhardwaj2021-figure2": ranks(2, "concat", LINEAR),
-    "bhardwaj2021-figure5": Figure("Bhardwaj et al. 2021, Figure 5", Figure5Settings, make_figure5, "reviews"),
+    "bhardwaj2021-figure5": Figure(
+        "Bhardwaj et al. 2021, Figure 5", Figure5Settings, make_figure5, "reviews"
+    ),
     "bhardwaj2021-figure6": ranks(6, "add", "Published: nullity 0 up to about d_s = 380."),
 }

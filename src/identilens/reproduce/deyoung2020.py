@@ -41,7 +41,9 @@ class TaskSettings(CorpusSettings, FineTuning):
     attribution: bool = True
 
 
-def deyoung2020(settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool) -> Reproduction:
+def deyoung2020(
+    settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
+) -> Reproduction:
     """Return comprehensiveness and sufficiency of explanations of classifiers of SST, MRPC and CoLA."""
     tables, weights = [], {}
     for task in settings.tasks:
@@ -50,16 +52,32 @@ def deyoung2020(settings: TaskSettings, out: Path, *, progress: Progress | None 
         for seed in range(settings.seed, settings.seed + settings.repeats):
             how = FineTuning(**{**settings.values_of(FineTuning), "seed": seed})
             tuned = tuned_model(
-                task, settings.model, settings.data, out / f"seed{seed}", how, progress,
+                task,
+                settings.model,
+                settings.data,
+                out / f"seed{seed}",
+                how,
+                progress,
                 overwrite=run.get("overwrite", False),
-            )  # fmt: skip
+            )
             result = rationales(
-                load(tuned), texts, draws=settings.draws, attribution=settings.attribution,
-                max_length=settings.longest, seed=seed, out=out / f"{task}-seed{seed}", progress=progress, **run,
-            )  # fmt: skip
+                load(tuned),
+                texts,
+                draws=settings.draws,
+                attribution=settings.attribution,
+                max_length=settings.longest,
+                seed=seed,
+                out=out / f"{task}-seed{seed}",
+                progress=progress,
+                **run,
+            )
             labelled = result.table.join(named, on="text", how="left", maintain_order="left")
-            tables.append(labelled.select(pl.lit(task).alias("task"), pl.lit(seed).alias("seed"), pl.all()))
-            weights[f"parameters, {task}, seed {seed} (sha256)"] = result.provenance["model"]["sha256"]
+            tables.append(
+                labelled.select(pl.lit(task).alias("task"), pl.lit(seed).alias("seed"), pl.all())
+            )
+            weights[f"parameters, {task}, seed {seed} (sha256)"] = result.provenance["model"][
+                "sha256"
+            ]
     table = pl.concat(tables)
     right = pl.col("predicted") == pl.col("label")
     accuracy = table.group_by("task", "seed", maintain_order=True).agg(
@@ -78,13 +96,22 @@ def deyoung2020(settings: TaskSettings, out: Path, *, progress: Progress | None 
             f"{markdown_table(results[against])}",
         ]
         chart = intervals(
-            results[against].drop("texts"), "explanation", "low", "high", "mean", x_title="Difference",
+            results[against].drop("texts"),
+            "explanation",
+            "low",
+            "high",
+            "mean",
+            x_title="Difference",
             title=f"{measure.capitalize()} against random tokens",
             height=17 * results[against]["explanation"].n_unique() + 10,
-        )  # fmt: skip
-        charts[against] = choose(chart, "task", "Task", results[against]["task"].unique(maintain_order=True).to_list())
+        )
+        charts[against] = choose(
+            chart, "task", "Task", results[against]["task"].unique(maintain_order=True).to_list()
+        )
     used = {**settings.recorded(), **weights}
     return Reproduction(used, results, "\n\n".join(findings), charts, settings.seed)
 
 
-FIGURES = {"deyoung2020": Figure("DeYoung et al. 2020, section 4.2", TaskSettings, deyoung2020, "texts")}
+FIGURES = {
+    "deyoung2020": Figure("DeYoung et al. 2020, section 4.2", TaskSettings, deyoung2020, "texts")
+}

@@ -115,7 +115,9 @@ def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
     with open_text(file, "utf-8", "", MAX_TEXT_BYTES) as opened:
         rows = list(csv.DictReader(opened, names, delimiter="\t", quoting=csv.QUOTE_NONE))
     order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
-    return [tuple(row[column] for column in columns) for row in rows], [order[row[label]] for row in rows]
+    return [tuple(row[column] for column in columns) for row in rows], [
+        order[row[label]] for row in rows
+    ]
 
 
 def held_out(task: Task, data: Path, limit: int | None) -> tuple[list[Any], list[int]]:
@@ -125,15 +127,21 @@ def held_out(task: Task, data: Path, limit: int | None) -> tuple[list[Any], list
 
 
 def fine_tune(
-    task: Task, model: str | Path, file: Path, folder: Path, how: FineTuning,
+    task: Task,
+    model: str | Path,
+    file: Path,
+    folder: Path,
+    how: FineTuning,
     report: Callable[[str], None] = lambda note: None,
-) -> float:  # fmt: skip
+) -> float:
     """Fine-tune a checkpoint on a task, save it to a folder, and return its training accuracy in the last epoch."""
     torch.manual_seed(how.seed)
     texts, labels = labelled(task, file)
     texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
     tokenizer: Any = AutoTokenizer.from_pretrained(resolved(model))
-    tuned = AutoModelForSequenceClassification.from_pretrained(resolved(model), num_labels=len(set(labels))).train()
+    tuned = AutoModelForSequenceClassification.from_pretrained(
+        resolved(model), num_labels=len(set(labels))
+    ).train()
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
     steps = how.epochs * -(-len(texts) // how.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
@@ -142,7 +150,9 @@ def fine_tune(
         right = 0
         for chosen in torch.randperm(len(texts)).split(how.batch_size):
             sides = map(list, zip(*(texts[index] for index in chosen.tolist()), strict=True))
-            batch = tokenizer(*sides, padding=True, truncation=True, max_length=how.longest, return_tensors="pt")
+            batch = tokenizer(
+                *sides, padding=True, truncation=True, max_length=how.longest, return_tensors="pt"
+            )
             output = tuned(**batch, labels=targets[chosen])
             output.loss.backward()
             torch.nn.utils.clip_grad_norm_(tuned.parameters(), 1.0)
@@ -169,13 +179,24 @@ def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) ->
         raise InputError(
             f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
         ) from error
-    return {"task": task, **how.recorded(), "model sha256": load(model).digest, "training part sha256": digest}
+    return {
+        "task": task,
+        **how.recorded(),
+        "model sha256": load(model).digest,
+        "training part sha256": digest,
+    }
 
 
 def tuned_model(
-    task: Task, model: str, data: Path, out: Path, how: FineTuning, progress: Progress | None, *,
+    task: Task,
+    model: str,
+    data: Path,
+    out: Path,
+    how: FineTuning,
+    progress: Progress | None,
+    *,
     overwrite: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Return the folder of a checkpoint fine-tuned on a task's training part; one of the same record is used again.
 
     Raises:
@@ -189,10 +210,14 @@ def tuned_model(
     if stored == record:
         return folder
     if not overwrite and folder.exists() and any(folder.iterdir()):
-        content = f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
+        content = (
+            f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
+        )
         if stored is not None:
             content = f"a checkpoint that was fine-tuned in another way: {'; '.join(changed(stored, record))}"
-        raise OutputFolderError(f"{folder} contains {content}. Remove it, use --overwrite, or choose another --out.")
+        raise OutputFolderError(
+            f"{folder} contains {content}. Remove it, use --overwrite, or choose another --out."
+        )
     (folder / RECORD).unlink(missing_ok=True)
     report = (lambda note: None) if progress is None else (lambda note: progress(0, 1, note))
     fine_tune(task, model, data / task / TRAINING, folder, how, report)

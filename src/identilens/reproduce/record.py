@@ -56,7 +56,11 @@ class Figure:
 
 
 def write_reproduction(
-    name: str, source: str, result: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")
+    name: str,
+    source: str,
+    result: Reproduction,
+    out: str | Path,
+    formats: Sequence[str] = ("png", "svg"),
 ) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 

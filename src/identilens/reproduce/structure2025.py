@@ -30,13 +30,23 @@ Report = Callable[[list[Reversal], pl.DataFrame], Parts]
 DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
 """Accuracy in the draft, section V."""
 ACCURACIES = {
-    "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
-    "whole_sequences": pl.Float64, "written_alone": pl.Float64, "seconds": pl.Float64,
-}  # fmt: skip
+    "model": pl.String,
+    "epochs": pl.Int64,
+    "validation_accuracy": pl.Float64,
+    "test_accuracy": pl.Float64,
+    "whole_sequences": pl.Float64,
+    "written_alone": pl.Float64,
+    "seconds": pl.Float64,
+}
 
 
 def reproduction(
-    report: Report, settings: TaskSettings, out: Path | None = None, *, progress: Progress | None = None, **run: bool
+    report: Report,
+    settings: TaskSettings,
+    out: Path | None = None,
+    *,
+    progress: Progress | None = None,
+    **run: bool,
 ) -> Reproduction:
     """Train the draft's LSTM encoder–decoder and a small transformer on the same sequences, and report on both.
 
@@ -58,7 +68,9 @@ def reproduction(
     used = settings.recorded()
     rate = used.pop("learning_rate")
     for model in RATES:
-        used[f"learning_rate of the {model}"] = ReversalSettings(model=model, learning_rate=rate).rate
+        used[f"learning_rate of the {model}"] = ReversalSettings(
+            model=model, learning_rate=rate
+        ).rate
     return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts, settings.seed)
 
 
@@ -90,7 +102,9 @@ def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts
 
 def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
     """Return W of both models at every threshold l, and the effect of perturbed attention on the transformer."""
-    sweep = pl.concat([result.sweep.select(pl.lit(result.model).alias("model"), pl.all()) for result in runs])
+    sweep = pl.concat(
+        [result.sweep.select(pl.lit(result.model).alias("model"), pl.all()) for result in runs]
+    )
     best = pl.concat([best_table(result) for result in runs])
     norms, kinds = norm_correlations(runs[1].perturbations), by_perturbation(runs[1].perturbations)
     findings = (
@@ -114,24 +128,42 @@ def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Part
 def best_table(result: Reversal) -> pl.DataFrame:
     """Return the best threshold of every head, raw and effective, on the mean and on the sum."""
     rows = []
-    for (head, weights, scale), sweep in result.sweep.group_by("head", "weights", "scale", maintain_order=True):
+    for (head, weights, scale), sweep in result.sweep.group_by(
+        "head", "weights", "scale", maintain_order=True
+    ):
         score, first, last = best_range(sweep)
-        draft = sweep.filter((pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9).row(0, named=True)
+        draft = sweep.filter((pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9).row(
+            0, named=True
+        )
         rows.append(
             {
-                "model": result.model, "head": head, "best_head": head == result.best_head(),
-                "weights": weights, "scale": scale, "best_score": score, "first": first, "last": last,
-                "at_draft": draft["score"], "support_at_draft": draft["support"], "uncut": sweep["score"][0],
+                "model": result.model,
+                "head": head,
+                "best_head": head == result.best_head(),
+                "weights": weights,
+                "scale": scale,
+                "best_score": score,
+                "first": first,
+                "last": last,
+                "at_draft": draft["score"],
+                "support_at_draft": draft["support"],
+                "uncut": sweep["score"][0],
             }
-        )  # fmt: skip
+        )
     return pl.DataFrame(rows)
 
 
 FIGURES = {
     "structure2025-figure1": Figure(
-        "structure2025, Figure 1", TaskSettings, partial(reproduction, attention_of_an_input), "models"
+        "structure2025, Figure 1",
+        TaskSettings,
+        partial(reproduction, attention_of_an_input),
+        "models",
     ),
     "structure2025-figure2": Figure(
-        "structure2025, Figure 2", TaskSettings, partial(reproduction, structure_by_threshold), "models"
+        "structure2025, Figure 2",
+        TaskSettings,
+        partial(reproduction, structure_by_threshold),
+        "models",
     ),
 }

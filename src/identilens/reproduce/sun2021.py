@@ -35,23 +35,39 @@ class SunSettings(CorpusSettings, FineTuning):
     limit: Annotated[int | None, Ge(1)] = 200
 
 
-def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = None, **run: bool) -> Reproduction:
+def sun2021(
+    settings: SunSettings, out: Path, *, progress: Progress | None = None, **run: bool
+) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
     for task in settings.tasks:
         given, _ = held_out(task, settings.data, settings.limit)
         tuned = tuned_model(
-            task, settings.model, settings.data, out, how, progress, overwrite=run.get("overwrite", False)
+            task,
+            settings.model,
+            settings.data,
+            out,
+            how,
+            progress,
+            overwrite=run.get("overwrite", False),
         )
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
-                load(model), given, certain_rows=0, examples=0, out=out / f"{task}-{name}", progress=progress, **run
+                load(model),
+                given,
+                certain_rows=0,
+                examples=0,
+                out=out / f"{task}-{name}",
+                progress=progress,
+                **run,
             )
             weights[f"parameters, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
-    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(pl.col("raw", "effective").sum())
+    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(
+        pl.col("raw", "effective").sum()
+    )
     measured = [
         f"{row['task']}, {row['checkpoint']}: {row['raw']:.3f} raw, {row['effective']:.3f} effective"
         for row in sums.iter_rows(named=True)
@@ -62,11 +78,19 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
         "separator than raw attention; the paper's numbers are of BERT-base on other tasks. Measured on [CLS] and "
         f"[SEP] together: {'; '.join(measured)}."
     )
-    long = table.unpivot(["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention")
+    long = table.unpivot(
+        ["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention"
+    )
     chart = bars(
-        long.filter(checkpoint="fine-tuned"), "key_type", "value", "attention", x_title="Token type",
-        y_title="Share of attention received", color_title="Attention", title="Attention by token type, fine-tuned",
-    )  # fmt: skip
+        long.filter(checkpoint="fine-tuned"),
+        "key_type",
+        "value",
+        "attention",
+        x_title="Token type",
+        y_title="Share of attention received",
+        color_title="Attention",
+        title="Attention by token type, fine-tuned",
+    )
     charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
     used = {**settings.recorded(), **weights}
     return Reproduction(used, {"token_types": table}, findings, charts, settings.seed)
@@ -76,7 +100,11 @@ def by_type(result: Audit) -> pl.DataFrame:
     """Return the share of mean raw and effective attention that each type of key receives, over layers and heads."""
     size = pl.col("raw", "effective").abs()
     share = result.received().with_columns(size / size.sum().over("layer", "head"))
-    return share.group_by("key_type").agg(pl.col("raw", "effective").mean()).sort("raw", descending=True)
+    return (
+        share.group_by("key_type")
+        .agg(pl.col("raw", "effective").mean())
+        .sort("raw", descending=True)
+    )
 
 
 FIGURES = {"sun2021": Figure("Sun and Marasović 2021", SunSettings, sun2021, "texts")}

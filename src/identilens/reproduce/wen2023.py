@@ -96,9 +96,15 @@ class PrefixSettings(WenSettings):
 
 
 def standard(
-    name: str, layers: int = 2, *, rate: float = 3e-3, data: Data = "complete", hidden: int = 50,
-    uniform: bool = False, **config: Any,
-) -> DyckSetting:  # fmt: skip
+    name: str,
+    layers: int = 2,
+    *,
+    rate: float = 3e-3,
+    data: Data = "complete",
+    hidden: int = 50,
+    uniform: bool = False,
+    **config: Any,
+) -> DyckSetting:
     """Return a setting of standard transformers with 2 or 3 layers (D.1)."""
     sizes = {"hidden_size": hidden, "intermediate_size": hidden}
     kinds = {"bracket_types": 2, "max_depth": 4, "num_hidden_layers": layers, "positions": "none"}
@@ -108,7 +114,12 @@ def standard(
 
 
 def minimal(
-    name: str, first_layer: Minimal = "one-hot", *, rate: float = 1e-2, epochs: int = 10, **changed: Any
+    name: str,
+    first_layer: Minimal = "one-hot",
+    *,
+    rate: float = 1e-2,
+    epochs: int = 10,
+    **changed: Any,
 ) -> DyckSetting:
     """Return a setting of models after a minimal first layer (D.1); Eq. 20 and 21 need over 10 epochs."""
     config = {"block": "minimal", "first_layer": first_layer, "num_hidden_layers": 1}
@@ -129,49 +140,77 @@ EMBEDDINGS: dict[Minimal, str] = {"one-hot": "Eq. 19", "type-depth": "Eq. 20", "
 SETTINGS = {
     "table1": [
         standard(
-            f"{types} types, depth {depth}, {layers} layers", layers, bracket_types=types, max_depth=depth
+            f"{types} types, depth {depth}, {layers} layers",
+            layers,
+            bracket_types=types,
+            max_depth=depth,
         )
-        for types in (2, 3) for depth in (4, 8) for layers in (2, 3)
+        for types in (2, 3)
+        for depth in (4, 8)
+        for layers in (2, 3)
     ],
     "figure1": [
         standard(f"{label}, rate {rate:g}", rate=rate, positions=positions)
-        for positions, label in POSITIONS.items() for rate in (3e-3, 3e-4)
+        for positions, label in POSITIONS.items()
+        for rate in (3e-3, 3e-4)
     ],
     "figure2": [
-        minimal(f"{label} ({kind}), rate {rate:g}", kind, rate=rate, epochs=10 if kind == "one-hot" else 40)
-        for kind, label in EMBEDDINGS.items() for rate in (1e-2, 3e-3)
+        minimal(
+            f"{label} ({kind}), rate {rate:g}",
+            kind,
+            rate=rate,
+            epochs=10 if kind == "one-hot" else 40,
+        )
+        for kind, label in EMBEDDINGS.items()
+        for rate in (1e-2, 3e-3)
     ],
     "figure3": regularised("complete"),
     "figure4": [
         standard(
-            f"{layers} layers, {heads} {'head' if heads == 1 else 'heads'}", layers, hidden=48,
+            f"{layers} layers, {heads} {'head' if heads == 1 else 'heads'}",
+            layers,
+            hidden=48,
             num_attention_heads=heads,
         )
-        for layers in (2, 3) for heads in (1, 2, 4)
+        for layers in (2, 3)
+        for heads in (1, 2, 4)
     ],
     "figure7": [
-        *(standard(label, positions=positions, data="prefixes") for positions, label in POSITIONS.items()),
+        *(
+            standard(label, positions=positions, data="prefixes")
+            for positions, label in POSITIONS.items()
+        ),
         minimal("Eq. 19 (one-hot)", data="prefixes"),
         minimal("Eq. 21 (angle)", "angle", data="prefixes", epochs=40),
     ],
     "figure10": regularised("prefixes"),
     "footnote4": [
-        *(standard(f"2 layers, {label}", positions=positions, uniform=True) for positions, label in POSITIONS.items()),
+        *(
+            standard(f"2 layers, {label}", positions=positions, uniform=True)
+            for positions, label in POSITIONS.items()
+        ),
         minimal("Eq. 19 (one-hot)", attention="uniform"),
     ],
     "c7": [
         standard(f"Eq. 6, {label}, rate {rate:g}", rate=rate, positions=positions, block="paper")
-        for positions, label in POSITIONS.items() for rate in (3e-3, 3e-4)
+        for positions, label in POSITIONS.items()
+        for rate in (3e-3, 3e-4)
     ],
-}  # fmt: skip
+}
 """Settings of each figure's models."""
 
-Report = Callable[[DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, dict[str, pl.DataFrame]]]
+Report = Callable[
+    [DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, dict[str, pl.DataFrame]]
+]
 """Returns findings and further tables of trained models, by file name."""
 
 
 def figure(
-    source: str, name: str, report: Report, options: type[WenSettings] = WenSettings, charts: tuple[str, ...] = ("",)
+    source: str,
+    name: str,
+    report: Report,
+    options: type[WenSettings] = WenSettings,
+    charts: tuple[str, ...] = ("",),
 ) -> Figure:
     """Return a figure of trained models; the run is in ``out/run`` and can be resumed.
 
@@ -184,25 +223,43 @@ def figure(
     """
     settings = SETTINGS[name]
 
-    def make(how: WenSettings, out: Path, *, progress: Progress | None = None, **run: Any) -> Reproduction:
+    def make(
+        how: WenSettings, out: Path, *, progress: Progress | None = None, **run: Any
+    ) -> Reproduction:
         if isinstance(how, PrefixSettings) and how.trained is not None:
             result = trained_run(how.trained, settings)
         else:
             chosen = settings
             if how.epochs is not None:
                 changes = [replace(setting.training, epochs=how.epochs) for setting in settings]
-                chosen = [replace(setting, training=new) for setting, new in zip(settings, changes, strict=True)]
+                chosen = [
+                    replace(setting, training=new)
+                    for setting, new in zip(settings, changes, strict=True)
+                ]
             result = train_dyck(
-                chosen, seeds=range(how.seeds), at_once=how.at_once, device=how.device, out=out / "run",
-                progress=progress, **run,
-            )  # fmt: skip
+                chosen,
+                seeds=range(how.seeds),
+                at_once=how.at_once,
+                device=how.device,
+                out=out / "run",
+                progress=progress,
+                **run,
+            )
         findings, tables = report(result, settings, how)
         tables = {
-            "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
-            "misleading": result.misleading(), **tables,
-        }  # fmt: skip
-        drawn = {title: chart for title, chart in result.charts().items() if title.startswith(charts)}
-        return Reproduction(used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn, 0)
+            "runs": result.table,
+            "means": result.means(),
+            "variation": result.variation,
+            "heads": result.heads,
+            "misleading": result.misleading(),
+            **tables,
+        }
+        drawn = {
+            title: chart for title, chart in result.charts().items() if title.startswith(charts)
+        }
+        return Reproduction(
+            used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn, 0
+        )
 
     return Figure(f"Wen et al. 2023, {source}", options, make, "seeds", shared=True)
 
@@ -218,16 +275,23 @@ def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
     records = training_records(result)
     for setting in settings:
         if setting.name not in records:
-            raise InputError(f"{folder} has no models of the setting {setting.name!r}; it has {', '.join(records)}.")
+            raise InputError(
+                f"{folder} has no models of the setting {setting.name!r}; it has {', '.join(records)}."
+            )
         config = records[setting.name]["config"]
         if config != setting.config:
-            raise InputError(f"{folder} has other models of the setting {setting.name!r}: {config}.")
+            raise InputError(
+                f"{folder} has other models of the setting {setting.name!r}: {config}."
+            )
     return result
 
 
 def training_records(result: DyckRuns) -> dict[str, dict[str, Any]]:
     """Return configuration, and settings of training, of each setting of a run, by its name."""
-    return {record["name"]: record for record in map(json.loads, result.provenance["settings"]["settings"])}
+    return {
+        record["name"]: record
+        for record in map(json.loads, result.provenance["settings"]["settings"])
+    }
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
@@ -237,20 +301,31 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
         InputError: If the folder lacks the model of a seed.
     """
     folder = (result.folder or Path()) / "models" / folder_name(setting.name)
-    places = [folder / f"seed{seed:03d}" for seed in result.table.filter(setting=setting.name)["seed"].sort()]
+    places = [
+        folder / f"seed{seed:03d}"
+        for seed in result.table.filter(setting=setting.name)["seed"].sort()
+    ]
     for place in places:
         if not place.is_dir():
-            raise InputError(f"{place} is missing: the run has a model of this seed. Train it again.")
+            raise InputError(
+                f"{place} is missing: the run has a model of this seed. Train it again."
+            )
     return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
 
 
 def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
     """Return the configurations and the training of some settings, from the record of their run."""
     records, names = training_records(result), [setting.name for setting in settings]
-    used: dict[str, Any] = {"seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()}
+    used: dict[str, Any] = {
+        "seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()
+    }
     for name in names:
-        training = {key: value for key, value in records[name].items() if key not in ("name", "config")}
-        used[name] = ", ".join(f"{key} {value}" for key, value in {**records[name]["config"], **training}.items())
+        training = {
+            key: value for key, value in records[name].items() if key not in ("name", "config")
+        }
+        used[name] = ", ".join(
+            f"{key} {value}" for key, value in {**records[name]["config"], **training}.items()
+        )
     pairs = [(records[setting.name]["epochs"], setting.training.epochs) for setting in settings]
     if others := sorted({epochs for epochs, published in pairs if epochs != published}):
         used["epochs, instead of the paper's"] = ", ".join(map(str, others))
@@ -275,10 +350,20 @@ def accuracy(result: DyckRuns) -> str:
 def variations(result: DyckRuns) -> str:
     """Return the attention variation as a Markdown table, with and without the start token."""
     rows = result.variation.with_columns(
-        pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
+        pl.col("error").fill_nan(None),
+        start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out")),
     )
     table = rows.select(
-        "setting", "layer", "head", "start", "size", "seeds", "value", "error", "even_on_simplex", "softmax_of_normals"
+        "setting",
+        "layer",
+        "head",
+        "start",
+        "size",
+        "seeds",
+        "value",
+        "error",
+        "even_on_simplex",
+        "softmax_of_normals",
     )
     return (
         f"{markdown_table(table)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
@@ -287,7 +372,9 @@ def variations(result: DyckRuns) -> str:
     )
 
 
-def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+def varied(
+    words: str, with_heads: bool, result: DyckRuns, *_: Any
+) -> tuple[str, dict[str, pl.DataFrame]]:
     """Return the variation, what the paper says of it and, on request, how many heads look like a stack."""
     heads = f"\n\n{markdown_table(result.misleading())}" if with_heads else ""
     return f"{variations(result)}\n\n{words}{heads}", {}
@@ -307,9 +394,13 @@ def table1(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
         for value, error in rows.select("value", "error").iter_rows()
     ]
     layers = [f"layer {layer + 1}" for layer in rows["layer"]]
-    rows = rows.with_columns(pl.Series("cell", cells, pl.String), pl.Series("place", layers, pl.String))
+    rows = rows.with_columns(
+        pl.Series("cell", cells, pl.String), pl.Series("place", layers, pl.String)
+    )
     index = ["setting", "seeds", "size", "even_on_simplex"]
-    table = rows.pivot("place", index=index, values="cell").rename({"even_on_simplex": "random rows"})
+    table = rows.pivot("place", index=index, values="cell").rename(
+        {"even_on_simplex": "random rows"}
+    )
     findings = (
         f"{markdown_table(table, 2)}\n\n{LOST} Variation is the mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard "
         "error over seeds, on the prefix with all brackets at all depths, for causal patterns without the start token. "
@@ -321,14 +412,25 @@ def table1(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
 
 def balance(
     result: DyckRuns, settings: Sequence[DyckSetting], _: WenSettings
-) -> tuple[str, dict[str, pl.DataFrame]]:  # fmt: skip
+) -> tuple[str, dict[str, pl.DataFrame]]:
     """Return balance violation beside accuracy on long prefixes: rank correlations, and the constant of Theorem 2."""
-    both = result.table.filter(pl.col("setting").is_in(result.settings[:2])).with_columns(setting=pl.lit("both"))
+    both = result.table.filter(pl.col("setting").is_in(result.settings[:2])).with_columns(
+        setting=pl.lit("both")
+    )
     measures = ("long_argmax", "long_threshold", "loss")
-    correlations = pl.concat([result.table, both]).group_by("setting", maintain_order=True).agg(
-        pl.len().alias("seeds"), pl.col("violation").mean(), pl.col("largest_violation").mean(),
-        *(pl.corr("violation", name, method="spearman").fill_nan(None).alias(f"with {name}") for name in measures),
-    )  # fmt: skip
+    correlations = (
+        pl.concat([result.table, both])
+        .group_by("setting", maintain_order=True)
+        .agg(
+            pl.len().alias("seeds"),
+            pl.col("violation").mean(),
+            pl.col("largest_violation").mean(),
+            *(
+                pl.corr("violation", name, method="spearman").fill_nan(None).alias(f"with {name}")
+                for name in measures
+            ),
+        )
+    )
     constant = pl.col("largest_violation") * settings[0].training.length
     bound = result.table.select("setting", "seed", "loss", "long_argmax", constant.alias("C"))
     windows = pl.concat([accuracy_windows(result, setting) for setting in settings])
@@ -360,19 +462,37 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
             "400 to 500": of_setting[f"long_{measure}"],
         }
         rows += [
-            {"setting": setting.name, "measure": measure, "positions": name, "seeds": len(values),
-             "mean": values.mean(), "least": values.min(), "largest": values.max()}
+            {
+                "setting": setting.name,
+                "measure": measure,
+                "positions": name,
+                "seeds": len(values),
+                "mean": values.mean(),
+                "least": values.min(),
+                "largest": values.max(),
+            }
             for name, values in shares.items()
-        ]  # fmt: skip
+        ]
     return pl.DataFrame(rows)
 
 
 def stack_like(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
     """Return, for every head, how stack-like it looks, and the effect of changing its attention."""
     examples = result.heads.sort("stack_weight", descending=True).select(
-        "setting", "seed", "layer", "head", "stack_weight", "accuracy", "removed", "even", "random", "used"
+        "setting",
+        "seed",
+        "layer",
+        "head",
+        "stack_weight",
+        "accuracy",
+        "removed",
+        "even",
+        "random",
+        "used",
     )
-    correlation: float = result.heads.select(pl.corr("stack_weight", "largest_fall", method="spearman")).item()
+    correlation: float = result.heads.select(
+        pl.corr("stack_weight", "largest_fall", method="spearman")
+    ).item()
     turned = result.heads.filter(pl.col("stack_weight") >= 2 * pl.col("even_weight"))
     unused = turned.filter(~pl.col("used"))
     findings = (
@@ -407,19 +527,31 @@ def by_prefix(
             prefixes += [(f"{length} random", tokens) for tokens in drawn]
         for name, tokens in prefixes:
             patterns = [
-                {"setting": setting.name, "seed": seed, "layer": layer, "head": head, "size": len(weights),
-                 "weights": weights.flatten().tolist()}
-                for seed, model in enumerate(models) for layer, head, weights in probe_patterns(model, tokens)
-            ]  # fmt: skip
+                {
+                    "setting": setting.name,
+                    "seed": seed,
+                    "layer": layer,
+                    "head": head,
+                    "size": len(weights),
+                    "weights": weights.flatten().tolist(),
+                }
+                for seed, model in enumerate(models)
+                for layer, head, weights in probe_patterns(model, tokens)
+            ]
             measured = variation_table(pl.DataFrame(patterns)).filter(~pl.col("with_start"))
-            tables.append(measured.with_columns(prefix=pl.lit(name), brackets=pl.lit(len(tokens) - 1)))
+            tables.append(
+                measured.with_columns(prefix=pl.lit(name), brackets=pl.lit(len(tokens) - 1))
+            )
     table = pl.concat(tables)
     means = table.group_by("setting", "layer", "prefix", maintain_order=True).agg(
-        pl.len().alias("prefixes"), pl.col("brackets").first(), pl.col("value").mean(),
-        pl.col("value").min().alias("least"), pl.col("value").max().alias("largest"),
+        pl.len().alias("prefixes"),
+        pl.col("brackets").first(),
+        pl.col("value").mean(),
+        pl.col("value").min().alias("least"),
+        pl.col("value").max().alias("largest"),
         pl.col("even_on_simplex").mean().alias("random rows"),
         (pl.col("value") / pl.col("even_on_simplex")).mean().alias("over random"),
-    )  # fmt: skip
+    )
     findings = (
         f"{markdown_table(means)}\n\nVariation as in wen2023-figure1, without the start token. {RANDOM} *all "
         f"brackets* is the prefix with all brackets at all depths, the others are drawn from Definition 1. {LOST} "
@@ -430,32 +562,86 @@ def by_prefix(
 
 FIGURES = {
     "wen2023-table1": figure("Table 1", "table1", table1, FewSeeds),
-    "wen2023-figure1": figure("Figure 1", "figure1", partial(varied, (
-        f"{LOST} Its claim is that patterns of standard training vary nearly as much as random ones and are mostly not "
-        "stack-like; an independent reimplementation found 1.02 without positions and 0.54 with linear positions (16 "
-        "tokens, without the start token, causal; its layer and learning rate are not known)."
-    ), True)),
-    "wen2023-figure2": figure("Figure 2", "figure2", partial(varied, (
-        f"{LOST} It says that variation is smaller after a minimal first layer than in standard models; an independent "
-        "reimplementation found 0.13 for Eq. 19 (without the start token)."
-    ), False)),
-    "wen2023-figure3": figure("Figure 3", "figure3", balance, ManySeeds, ("violation", "generalisation")),
+    "wen2023-figure1": figure(
+        "Figure 1",
+        "figure1",
+        partial(
+            varied,
+            (
+                f"{LOST} Its claim is that patterns of standard training vary nearly as much "
+                f"as random ones and are mostly not "
+                "stack-like; an independent reimplementation found 1.02 without positions and "
+                "0.54 with linear positions (16 "
+                "tokens, without the start token, causal; its layer and learning rate are not known)."
+            ),
+            True,
+        ),
+    ),
+    "wen2023-figure2": figure(
+        "Figure 2",
+        "figure2",
+        partial(
+            varied,
+            (
+                f"{LOST} It says that variation is smaller after a minimal first layer than in "
+                f"standard models; an independent "
+                "reimplementation found 0.13 for Eq. 19 (without the start token)."
+            ),
+            False,
+        ),
+    ),
+    "wen2023-figure3": figure(
+        "Figure 3", "figure3", balance, ManySeeds, ("violation", "generalisation")
+    ),
     "wen2023-figure4": figure("Figures 4 to 6", "figure4", stack_like, FewSeeds),
-    "wen2023-figure7": figure("Figures 7 to 9", "figure7", partial(varied, (
-        f"{LOST} It says that variation is low after a minimal first layer and surprisingly high in standard models, "
-        "with and without positions."
-    ), True)),
+    "wen2023-figure7": figure(
+        "Figures 7 to 9",
+        "figure7",
+        partial(
+            varied,
+            (
+                f"{LOST} It says that variation is low after a minimal first layer and "
+                f"surprisingly high in standard models, "
+                "with and without positions."
+            ),
+            True,
+        ),
+    ),
     "wen2023-figure8": figure("Figure 8", "figure7", partial(by_prefix, LENGTHS), PrefixSettings),
-    "wen2023-figure10": figure("Figure 10", "figure10", balance, ManySeeds, ("violation", "generalisation")),
-    "wen2023-footnote4": figure("footnote 4", "footnote4", partial(only, (
-        "W_Q and W_K are 0 and not trained, so that every position attends equally to all positions up to its own. The "
-        "paper says that such models fit the distribution almost perfectly; its number is missing in the available "
-        "text."
-    )), FewSeeds),
-    "wen2023-footnote13": figure("footnote 13", "figure1", partial(by_prefix, LENGTHS[:1]), PrefixSettings),
-    "wen2023-c7": figure("section C.7", "c7", partial(varied, (
-        "The paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is missing in the available "
-        "text), and that their attention is as little interpretable as that of standard models."
-    ), True), FewSeeds),
+    "wen2023-figure10": figure(
+        "Figure 10", "figure10", balance, ManySeeds, ("violation", "generalisation")
+    ),
+    "wen2023-footnote4": figure(
+        "footnote 4",
+        "footnote4",
+        partial(
+            only,
+            (
+                "W_Q and W_K are 0 and not trained, so that every position attends equally to "
+                "all positions up to its own. The "
+                "paper says that such models fit the distribution almost perfectly; its number "
+                "is missing in the available "
+                "text."
+            ),
+        ),
+        FewSeeds,
+    ),
+    "wen2023-footnote13": figure(
+        "footnote 13", "figure1", partial(by_prefix, LENGTHS[:1]), PrefixSettings
+    ),
+    "wen2023-c7": figure(
+        "section C.7",
+        "c7",
+        partial(
+            varied,
+            (
+                "The paper says that models of Eq. 6 learn bounded Dyck languages (its "
+                "accuracy is missing in the available "
+                "text), and that their attention is as little interpretable as that of standard models."
+            ),
+            True,
+        ),
+        FewSeeds,
+    ),
     "wen2023-corollary2": COROLLARY2,
-}  # fmt: skip
+}

@@ -47,38 +47,61 @@ class Corollary2Settings(Settings):
         if not self.lengths:
             raise SettingError("lengths", "with at least one value", self.lengths)
         if not self.strengths or list(self.strengths) != sorted(self.strengths, reverse=True):
-            raise SettingError("strengths", "with at least one value, the largest first", self.strengths)
+            raise SettingError(
+                "strengths", "with at least one value, the largest first", self.strengths
+            )
 
 
 def corollary2(
-    settings: Corollary2Settings, out: Path | None = None, *, progress: Progress | None = None, **run: Any
+    settings: Corollary2Settings,
+    out: Path | None = None,
+    *,
+    progress: Progress | None = None,
+    **run: Any,
 ) -> Reproduction:
     """Return the balance of minimisers of the squared loss as L2 regularisation goes to 0.
 
     The model is Eq. 6 after the first layer of Eq. 19, with g fully connected with three hidden layers.
     """
     config = DyckConfig(
-        bracket_types=settings.types, max_depth=settings.depth, block="paper", first_layer="one-hot",
-        num_hidden_layers=1, hidden_size=settings.hidden, projection_widths=[[settings.hidden] * 3],
-        projection_residual=False, norm_constant=settings.norm_constant,
+        bracket_types=settings.types,
+        max_depth=settings.depth,
+        block="paper",
+        first_layer="one-hot",
+        num_hidden_layers=1,
+        hidden_size=settings.hidden,
+        projection_widths=[[settings.hidden] * 3],
+        projection_residual=False,
+        norm_constant=settings.norm_constant,
         initializer_range=0.8 / settings.hidden**0.5,
-    )  # fmt: skip
+    )
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(config.language, length)
         for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
             balance = minimum.balance
-            rows.append({
-                "length": length, "strength": minimum.strength, "seed": seed, "objective": minimum.objective,
-                "loss": minimum.loss, "norm": minimum.norm, "gradient": minimum.gradient,
-                "violation": balance.violation, "largest_violation": balance.largest,
-                "constant": length * balance.largest, "condition": balance.condition,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "length": length,
+                    "strength": minimum.strength,
+                    "seed": seed,
+                    "objective": minimum.objective,
+                    "loss": minimum.loss,
+                    "norm": minimum.norm,
+                    "gradient": minimum.gradient,
+                    "violation": balance.violation,
+                    "largest_violation": balance.largest,
+                    "constant": length * balance.largest,
+                    "condition": balance.condition,
+                }
+            )
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)
     best = nearest(table)
-    small = pl.col("strength", "loss", "objective").map_elements(lambda value: f"{value:.1e}", return_dtype=pl.String)
+    small = pl.col("strength", "loss", "objective").map_elements(
+        lambda value: f"{value:.1e}", return_dtype=pl.String
+    )
     ends = table.sort("strength", descending=True).group_by("length", "seed", maintain_order=True)
     fallen = ends.agg(fell=pl.col("violation").last() < pl.col("violation").first())["fell"]
     least = table.filter(pl.col("strength") == pl.col("strength").min())
@@ -102,7 +125,9 @@ def nearest(table: pl.DataFrame) -> pl.DataFrame:
     groups = ["length", "strength"]
     least, most = pl.col("violation").min().over(groups), pl.col("violation").max().over(groups)
     ranked = table.with_columns(least_violation=least, most_violation=most).sort("objective")
-    return ranked.unique(groups, keep="first", maintain_order=True).sort("length", "strength", descending=[False, True])
+    return ranked.unique(groups, keep="first", maintain_order=True).sort(
+        "length", "strength", descending=[False, True]
+    )
 
 
 COROLLARY2 = Figure("Wen et al. 2023, Corollary 2", Corollary2Settings, corollary2, "runs")

@@ -99,12 +99,18 @@ class Bucket:
             raise
         except (ImportError, ValueError) as error:
             scheme = self.url.split(":")[0]
-            extra = "pip install 'identilens[s3]'" if scheme == "s3" else "the package of fsspec for it"
-            raise InputError(f"{self.url} cannot be opened: {scheme}:// needs {extra} ({error}).") from error
+            extra = (
+                "pip install 'identilens[s3]'" if scheme == "s3" else "the package of fsspec for it"
+            )
+            raise InputError(
+                f"{self.url} cannot be opened: {scheme}:// needs {extra} ({error})."
+            ) from error
         except Exception as error:  # each kind of storage has its own errors
             remedy = _REMEDIES.get(type(error).__name__, _OTHERWISE)
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise OutputFolderError(f"{self.url} cannot be used: {why.rstrip('.')}. {remedy}") from error
+            raise OutputFolderError(
+                f"{self.url} cannot be used: {why.rstrip('.')}. {remedy}"
+            ) from error
 
 
 _BUCKETS: dict[Path, Bucket] = {}
@@ -113,12 +119,18 @@ _BUCKETS: dict[Path, Bucket] = {}
 
 def bucket_of(path: Path) -> Bucket | None:
     """Return the bucket whose local copy contains a path, or None."""
-    return next((bucket for folder, bucket in _BUCKETS.items() if path.is_relative_to(folder)), None)
+    return next(
+        (bucket for folder, bucket in _BUCKETS.items() if path.is_relative_to(folder)), None
+    )
 
 
 def url_in(location: str | Path) -> str | None:
     """Return the URL of a location, without a slash at its end; None for a local folder."""
-    text = _FLATTENED.sub(r"\1://", str(location), count=1) if isinstance(location, Path) else str(location)
+    text = (
+        _FLATTENED.sub(r"\1://", str(location), count=1)
+        if isinstance(location, Path)
+        else str(location)
+    )
     return text.rstrip("/") if _URL.fullmatch(text) else None
 
 
@@ -130,16 +142,22 @@ def local_folder(location: str | Path) -> Path:
     """
     url = url_in(location) if isinstance(location, str | Path) else None
     if url is not None and "\0" not in url:
-        bucket = next((bucket for bucket in _BUCKETS.values() if bucket.url == url), None) or Bucket(url)
+        bucket = next(
+            (bucket for bucket in _BUCKETS.values() if bucket.url == url), None
+        ) or Bucket(url)
         return _BUCKETS.setdefault(bucket.folder, bucket).folder
     try:
         valid = isinstance(location, str | Path) and b"\0" not in os.fsencode(location)
     except UnicodeEncodeError:
         valid = False
     if not valid:
-        raise InputError(f"expected a folder or a URL, as text or a Path without null characters; got {location!r}.")
+        raise InputError(
+            f"expected a folder or a URL, as text or a Path without null characters; got {location!r}."
+        )
     if str(location).endswith("://"):
-        raise InputError(f"expected a folder or a URL such as s3://bucket/run; got {location!r}, which names no place.")
+        raise InputError(
+            f"expected a folder or a URL such as s3://bucket/run; got {location!r}, which names no place."
+        )
     return Path(location)
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.lines import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, numbered_lines, open_text
+from identilens.runs.lines import (
+    MAX_TEXT_BYTES,
+    READ_ERRORS,
+    STANDARD_INPUT,
+    numbered_lines,
+    open_text,
+)
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
@@ -43,7 +49,9 @@ class TaggedText(str):
         return [(word.start, word.end, getattr(word, tags)) for word in self.words]
 
 
-def read_conllu(path: str | Path, limit: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES) -> list[TaggedText]:
+def read_conllu(
+    path: str | Path, limit: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES
+) -> list[TaggedText]:
     """Return the sentences of a CoNLL-U file (also .gz or .xz) as texts that contain their words with both tags.
 
     A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split if their forms spell it;
@@ -66,21 +74,31 @@ def read_conllu(path: str | Path, limit: int | None = None, max_text_bytes: int 
     """
     path = Path(path)
     if path != STANDARD_INPUT and ("\0" in str(path) or not path.exists()):
-        raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
+        raise InputError(
+            f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz)."
+        )
     try:
         with open_text(path, most=max_text_bytes, errors="surrogateescape") as stream:
             lines = ((number, line.rstrip("\n")) for number, line in numbered_lines(stream, path))
-            blocks = (list(block) for filled, block in groupby(lines, lambda line: bool(line[1].strip())) if filled)
+            blocks = (
+                list(block)
+                for filled, block in groupby(lines, lambda line: bool(line[1].strip()))
+                if filled
+            )
             sentences = [_sentence(block, path) for block in islice(blocks, limit)]
     except READ_ERRORS as error:
-        raise InputError(f"{path} cannot be read: {error}. Pass a CoNLL-U file in UTF-8.") from error
+        raise InputError(
+            f"{path} cannot be read: {error}. Pass a CoNLL-U file in UTF-8."
+        ) from error
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences
 
 
 def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:
-    text = next((line.removeprefix("# text = ") for _, line in lines if line.startswith("# text = ")), None)
+    text = next(
+        (line.removeprefix("# text = ") for _, line in lines if line.startswith("# text = ")), None
+    )
     if text is None:
         raise InputError(
             f"{path}, line {lines[0][0]}: the sentence has no '# text = ' comment, so words cannot be placed."
@@ -90,7 +108,9 @@ def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:
         if len(row) != 10:
             raise InputError(f"{path}, line {number}: expected 10 columns, got {len(row)}.")
         if re.fullmatch(r"\d+([-.]\d+)?", row[0]) is None:
-            raise InputError(f"{path}, line {number}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}.")
+            raise InputError(
+                f"{path}, line {number}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}."
+            )
     return TaggedText(text, _placed(text, [row for row in rows if "." not in row[1][0]], path))
 
 
@@ -100,13 +120,21 @@ def _placed(text: str, rows: list[tuple[int, list[str]]], path: Path) -> Iterato
         line, (name, form, *_) = rows[index]
         start = text.find(form, position)
         if start < 0 or text[position:start].strip():
-            raise InputError(f"{path}, line {line}: the word {form!r} is not the next word of the sentence's text.")
+            raise InputError(
+                f"{path}, line {line}: the word {form!r} is not the next word of the sentence's text."
+            )
         position = start + len(form)
         first, _, last = name.partition("-")
-        parts = [row for _, row in rows[index + 1 : index + 2 + int(last) - int(first)]] if last else [rows[index][1]]
+        parts = (
+            [row for _, row in rows[index + 1 : index + 2 + int(last) - int(first)]]
+            if last
+            else [rows[index][1]]
+        )
         index += 1 + (len(parts) if last else 0)
         # Words that do not spell what is written for them are one word.
-        forms = [part[1] for part in parts] if "".join(part[1] for part in parts) == form else [form]
+        forms = (
+            [part[1] for part in parts] if "".join(part[1] for part in parts) == form else [form]
+        )
         for part, written in zip(parts, forms, strict=False):
             yield Word(start, start + len(written), xpos=part[4], upos=part[3])
             start += len(written)

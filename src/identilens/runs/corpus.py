@@ -73,7 +73,9 @@ class Corpus(FromFile, Sequence[Any]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         at = range(len(self))[index]
-        return _text_of(os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at]))
+        return _text_of(
+            os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at])
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
@@ -98,7 +100,11 @@ class CorpusReference:
 
 def _text_of(line: bytes) -> Any:
     text = json.loads(line)
-    return tuple(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
+    return (
+        tuple(text)
+        if isinstance(text, list) and all(isinstance(part, str) for part in text)
+        else text
+    )
 
 
 def in_memory_or_on_disk(texts: Iterable[Any]) -> Sequence[Any]:

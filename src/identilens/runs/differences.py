@@ -57,7 +57,12 @@ def model_and_texts(there: Mapping[str, Any] | None, here: Mapping[str, Any]) ->
     compared += ["texts"] if there["texts"]["sha256"] else []
     if lines:
         return False, "; ".join(lines)
-    return True, f"the same {' and '.join(compared)}" if compared else "it has no digests of a model or texts"
+    return (
+        True,
+        f"the same {' and '.join(compared)}"
+        if compared
+        else "it has no digests of a model or texts",
+    )
 
 
 def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
@@ -72,11 +77,18 @@ def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def _texts(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    ours, theirs, counts = here["sha256"], there.get("sha256") or [], (there.get("count"), here["count"])
+    ours, theirs, counts = (
+        here["sha256"],
+        there.get("sha256") or [],
+        (there.get("count"), here["count"]),
+    )
     lines = [] if counts[0] == counts[1] else [_apart("number of texts", *counts)]
     if len(ours) < counts[1]:  # of many texts, one digest of all
         return lines or ([] if ours == theirs else ["the texts are others"])
-    first = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other), None)
+    first = next(
+        (at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other),
+        None,
+    )
     return lines + ([] if first is None else [f"text {first} is another one"])
 
 

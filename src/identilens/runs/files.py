@@ -18,7 +18,14 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.runs.bucket import bucket_of
 from identilens.runs.manifest import TEMPORARY, Manifest, manifest_of
 
-_FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno", "unexpected pos")
+_FULL_DISK = (
+    "os error",
+    "no space",
+    "file write failed",
+    "file too large",
+    "errno",
+    "unexpected pos",
+)
 """Words in the messages of libraries that raise their own errors for failures of the file system."""
 
 
@@ -101,8 +108,12 @@ def translated_write_errors(path: Path) -> Iterator[None]:
     except OutputFolderError:
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and ("null byte" in str(error) or isinstance(error, UnicodeEncodeError)):
-            raise InputError(f"{str(path)!r} cannot be the name of a file ({error}). Pass another.") from error
+        if isinstance(error, ValueError) and (
+            "null byte" in str(error) or isinstance(error, UnicodeEncodeError)
+        ):
+            raise InputError(
+                f"{str(path)!r} cannot be the name of a file ({error}). Pass another."
+            ) from error
         system = isinstance(error, OSError)
         if not system and not any(phrase in str(error).lower() for phrase in _FULL_DISK):
             raise

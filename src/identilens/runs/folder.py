@@ -41,7 +41,10 @@ def part_content(
     """Return the output of one part as the content of a file."""
     stored = {f"{_TABLE}{name}": bytearray(table_bytes(table)) for name, table in tables.items()}
     content = {name: torch.frombuffer(stored[name], dtype=torch.uint8) for name in stored}
-    words = {text: {name: list(sequence) for name, sequence in one.items()} for text, one in tokens.items()}
+    words = {
+        text: {name: list(sequence) for name, sequence in one.items()}
+        for text, one in tokens.items()
+    }
     return tensor_bytes({**content, **matrices}, {"tokens": json.dumps(words)})
 
 
@@ -57,16 +60,24 @@ class RunFolder:
         manifest: Its manifest.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any], manifest: Manifest | None = None) -> None:
+    def __init__(
+        self, path: Path, record: dict[str, Any], manifest: Manifest | None = None
+    ) -> None:
         self.path, self.record, self.manifest = path, record, manifest or Manifest(path)
         self.finished = False
         self._stack = ExitStack()
 
     @classmethod
     def open(
-        cls, path: Path, record: dict[str, Any], *, resume: bool = False, overwrite: bool = False,
-        allow_version_change: bool = False, writes: bool = True,
-    ) -> "RunFolder":  # fmt: skip
+        cls,
+        path: Path,
+        record: dict[str, Any],
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        allow_version_change: bool = False,
+        writes: bool = True,
+    ) -> "RunFolder":
         """Return the locked folder of a new or interrupted run, or of a finished one.
 
         Args:
@@ -134,25 +145,35 @@ class RunFolder:
             for file in files:
                 with errors_naming(file), safe_open(file, framework="pt") as tensors:
                     for key in filter(_is_table, tensors.keys()):
-                        contents.setdefault(key, []).append(tensors.get_tensor(key).numpy().tobytes())
+                        contents.setdefault(key, []).append(
+                            tensors.get_tensor(key).numpy().tobytes()
+                        )
             for key, tables in contents.items():
                 with errors_naming(files[0]):
                     frames.setdefault(key.removeprefix(_TABLE), []).append(parquet_table(tables))
         return {name: pl.concat(tables) for name, tables in frames.items()}
 
     def finish(
-        self, parts: int, tables: Mapping[str, pl.DataFrame], matrices: Mapping[str, Tensor],
+        self,
+        parts: int,
+        tables: Mapping[str, pl.DataFrame],
+        matrices: Mapping[str, Tensor],
         tokens: Mapping[int, Tokens],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the tables of the whole run and all matrices, mark the run as finished, and remove its parts."""
         files = [self._part(part) for part in range(parts)]
         names: dict[int, Tokens] = {}
         for file in files:
             with errors_naming(file), safe_open(file, framework="pt") as tensors:
-                names |= {int(text): words for text, words in json.loads(tensors.metadata()["tokens"]).items()}
+                names |= {
+                    int(text): words
+                    for text, words in json.loads(tensors.metadata()["tokens"]).items()
+                }
         stored = StoredMatrices(files, lambda key: not _is_table(key))
         # Listed together: in object storage each change of the manifest is an upload.
-        texts = [f"matrices/text{text}.{ending}" for text in names for ending in ("json", "safetensors")]
+        texts = [
+            f"matrices/text{text}.{ending}" for text in names for ending in ("json", "safetensors")
+        ]
         self.manifest.add(*texts, *(f"{name}.parquet" for name in tables))
         write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
         for name, table in tables.items():
@@ -183,7 +204,9 @@ class RunFolder:
             return previous
         # A run that was killed while it started leaves only known names, and none of a result.
         names = self.manifest.names
-        if not overwrite and any((self.path / name).exists() for name in names if name != PROVENANCE):
+        if not overwrite and any(
+            (self.path / name).exists() for name in names if name != PROVENANCE
+        ):
             raise OutputFolderError(
                 f"{self.path / PROVENANCE} is missing or no file, but {NAME} lists other files of a run. Restore it "
                 "from a copy, choose another folder, or pass overwrite=True to delete the run."
@@ -192,7 +215,10 @@ class RunFolder:
         with translated_write_errors(self.path):
             foreign = self.path.exists() and (
                 not self.path.is_dir()
-                or any(file.name not in known and not file.name.endswith(TEMPORARY) for file in self.path.iterdir())
+                or any(
+                    file.name not in known and not file.name.endswith(TEMPORARY)
+                    for file in self.path.iterdir()
+                )
             )
         if foreign:
             raise OutputFolderError(
@@ -274,4 +300,8 @@ def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
 
 def joined_runs(path: Path) -> list[Path]:
     """Return the subfolders with the runs that were joined to a run."""
-    return [child.parent for child in sorted(path.glob("*-????????/provenance.json")) if read_record(child.parent)]
+    return [
+        child.parent
+        for child in sorted(path.glob("*-????????/provenance.json"))
+        if read_record(child.parent)
+    ]

@@ -31,15 +31,20 @@ def kind_of(file: Path) -> str:
 
 
 def open_text(
-    file: Path, encoding: str = "utf-8", newline: str | None = None, most: int = MAX_TEXT_BYTES,
+    file: Path,
+    encoding: str = "utf-8",
+    newline: str | None = None,
+    most: int = MAX_TEXT_BYTES,
     errors: str = "strict",
-) -> io.TextIOWrapper:  # fmt: skip
+) -> io.TextIOWrapper:
     """Return an open text file, decompressed if its name ends in .gz or .xz; "-" is the standard input.
 
     A byte order mark is skipped. Reading more than ``most`` bytes raises InputError.
     """
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    opened = sys.stdin.buffer if file == STANDARD_INPUT else _OPENERS.get(file.suffix, open)(file, "rb")
+    opened = (
+        sys.stdin.buffer if file == STANDARD_INPUT else _OPENERS.get(file.suffix, open)(file, "rb")
+    )
     stream = io.BufferedReader(_Bounded(opened, file, most), 2**16)
     return io.TextIOWrapper(stream, encoding=codec, newline=newline, errors=errors)
 
@@ -75,7 +80,9 @@ def too_large(file: Path, most: int) -> InputError:
     )
 
 
-def numbered_lines(stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8"
+) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers; the file is open with ``errors="surrogateescape"``.
 
     Raises:
@@ -86,7 +93,9 @@ def numbered_lines(stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8"
     try:
         while line := stream.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
-                raise InputError(f"more than {LONGEST_LINE - 1:,} characters. Put one text per line.")
+                raise InputError(
+                    f"more than {LONGEST_LINE - 1:,} characters. Put one text per line."
+                )
             try:
                 line.encode()
             except UnicodeEncodeError as error:
@@ -95,7 +104,9 @@ def numbered_lines(stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8"
             yield number, line
             number += 1
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}, line {number} or later, is not {encoding}: {error.reason}. {remedy}") from error
+        raise InputError(
+            f"{file}, line {number} or later, is not {encoding}: {error.reason}. {remedy}"
+        ) from error
     except InputError as error:
         raise InputError(f"{file}, line {number}: {error}") from error
     except READ_ERRORS as error:

@@ -68,7 +68,11 @@ class BucketLock:
 
     def __init__(self, bucket: Bucket, folder: Path, file: Path) -> None:
         self._bucket, self._folder, self._name = bucket, folder, bucket.name(folder / LOCK)
-        self._owner = {"process": _content(file), "file": file_identity(file), "token": os.urandom(8).hex()}
+        self._owner = {
+            "process": _content(file),
+            "file": file_identity(file),
+            "token": os.urandom(8).hex(),
+        }
         if owner := self._read():
             age = max(0, time.time() - owner["time"])
             if owner["file"] != self._owner["file"] and age < DEAD:
@@ -96,7 +100,9 @@ class BucketLock:
 
     def _renew_until_end(self) -> None:
         while not self._end.wait(BEAT):
-            with suppress(OutputFolderError):  # raised at the next upload, if the network is still down
+            with suppress(
+                OutputFolderError
+            ):  # raised at the next upload, if the network is still down
                 self._renew()
 
     def _renew(self) -> None:
@@ -117,7 +123,12 @@ class BucketLock:
         with self._bucket.translated_errors():
             try:
                 owner = json.loads(self._bucket.files.cat_file(self._name))
-                return {**owner, "time": float(owner["time"]), "file": owner["file"], "process": owner["process"]}
+                return {
+                    **owner,
+                    "time": float(owner["time"]),
+                    "file": owner["file"],
+                    "process": owner["process"],
+                }
             except (FileNotFoundError, ValueError, KeyError, TypeError):
                 return None
 
@@ -128,7 +139,9 @@ class BucketLock:
             except FileExistsError:
                 return False
             except OSError as error:
-                if "PreconditionFailed" in repr(error) or "At least one of the pre-conditions" in str(error):
+                if "PreconditionFailed" in repr(
+                    error
+                ) or "At least one of the pre-conditions" in str(error):
                     return False
                 raise
             return True

@@ -78,7 +78,9 @@ class Manifest:
         for path in paths:
             with suppress(OSError):
                 path.unlink()
-        folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self.root)}
+        folders = {
+            folder for path in paths for folder in path.parents if folder.is_relative_to(self.root)
+        }
         for folder in sorted(folders - {self.root}, key=lambda folder: -len(folder.parts)):
             with suppress(OSError):
                 folder.rmdir()
@@ -169,7 +171,11 @@ class Manifest:
 
     def _lines(self) -> list[str]:
         try:
-            content = self.file.read_text(encoding="utf-8", errors="replace") if self.file.is_file() else ""
+            content = (
+                self.file.read_text(encoding="utf-8", errors="replace")
+                if self.file.is_file()
+                else ""
+            )
         except OSError:
             return []
         return content.split("\n")[:-1]
@@ -178,7 +184,9 @@ class Manifest:
 def _is_inside(name: str) -> bool:
     """Return whether a name stands for something inside the run's folder."""
     path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and path.parts != () and "\0" not in name
+    return (
+        not path.is_absolute() and ".." not in path.parts and path.parts != () and "\0" not in name
+    )
 
 
 @contextmanager

@@ -76,7 +76,9 @@ def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[
     return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 
 
-def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
+def write_matrices(
+    folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
+) -> None:
     """Write matrices into a result's folder: a file and its tokens for each text, and a file for all other matrices."""
     groups: dict[str, list[str]] = {}
     for key in matrices:
@@ -86,7 +88,9 @@ def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping
         words = {sequence: list(one) for sequence, one in names.items()}
         write_json(folder / "matrices" / f"text{text}.json", words)
     for name, keys in groups.items():
-        write_tensors(folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys})
+        write_tensors(
+            folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys}
+        )
 
 
 def _text_number(file: Path) -> int:

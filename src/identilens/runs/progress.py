@@ -12,7 +12,13 @@ from importlib import import_module
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 
 Progress = Callable[[int, int, str], None]
@@ -67,9 +73,14 @@ def _on_terminal() -> bool:
 @contextmanager
 def _terminal_bar(unit: str) -> Iterator[Progress]:
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(unit, total=None, rate="", note="")
 
@@ -93,7 +104,9 @@ class _LogLines:
             return
         self.last = now
         spent = timedelta(seconds=int(now - self.began))
-        LOG.info("%s of %s %s after %s%s", done, total, self.unit, spent, f", {note}" if note else "")
+        LOG.info(
+            "%s of %s %s after %s%s", done, total, self.unit, spent, f", {note}" if note else ""
+        )
 
 
 class _NotebookBar:
@@ -115,9 +128,14 @@ class _NotebookBar:
         spent = time.monotonic() - self.began
         words = [f"{self.unit} {done}/{total}", str(timedelta(seconds=int(spent)))]
         if 0 < done < total:
-            words += [_rate(done / max(spent, 1e-9)), f"{timedelta(seconds=int(spent * (total - done) / done))} left"]
+            words += [
+                _rate(done / max(spent, 1e-9)),
+                f"{timedelta(seconds=int(spent * (total - done) / done))} left",
+            ]
         words = escape(", ".join([*words, note] if note else words))
-        return self.html(f'<label><progress max="{max(total, 1)}" value="{done}"></progress> {words}</label>')
+        return self.html(
+            f'<label><progress max="{max(total, 1)}" value="{done}"></progress> {words}</label>'
+        )
 
 
 def _rate(speed: float | None) -> str:

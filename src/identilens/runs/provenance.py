@@ -76,15 +76,22 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
     return {
-        "analysis": analysis, "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
-        "model": model, "settings": options, "seed": seed,
+        "analysis": analysis,
+        "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
+        "model": model,
+        "settings": options,
+        "seed": seed,
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "python": platform.python_version(), "platform": platform.platform(), "command": _COMMAND.get(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": _COMMAND.get(),
         "texts": {"count": count, "sha256": hashes},
-    }  # fmt: skip
+    }
 
 
 def _hashed(texts: Sequence[str] | tuple[int, str]) -> tuple[int, list[str]]:
     if texts and isinstance(texts[0], int):
         return texts[0], [str(texts[1])]
-    return len(texts), [hashlib.sha256(str(text).encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
+    return len(texts), [
+        hashlib.sha256(str(text).encode("utf-8", "surrogatepass")).hexdigest() for text in texts
+    ]

@@ -75,7 +75,9 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
         # Read from memory: polars treats some paths as patterns.
         table = parquet_table([file.read_bytes()])
         if set(table.columns) != set(columns):
-            raise ValueError(f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}")
+            raise ValueError(
+                f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}"
+            )
         return table.select(list(columns)).cast(pl.Schema(columns))
 
 
@@ -92,7 +94,9 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
         memory = size.bytes + _PER_VALUE * size.values
         most = max(_SMALL_TABLE, _MOST_EXPANSION * len(content))
         if memory > most:
-            raise ValueError(f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}")
+            raise ValueError(
+                f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}"
+            )
     return pl.read_parquet(streams)
 
 
@@ -129,9 +133,13 @@ def read_record(folder: Path) -> dict[str, Any] | None:
             return None
         record = json.loads(file.read_bytes())
     except OSError as error:
-        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. Choose another folder.") from error
+        raise OutputFolderError(
+            f"{file} cannot be read: {error.strerror}. Choose another folder."
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
+        raise OutputFolderError(
+            f"{file} is not valid JSON ({error}). Choose another folder."
+        ) from error
     if (
         not _matches(record, _RECORD)
         or not _matches(list(record["libraries"].values()), [str])
@@ -153,7 +161,9 @@ def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
             f"{folder} contains no {analysis} result. Pass the folder of a run: the value of its out=... argument."
         )
     if not record["finished"]:
-        raise OutputFolderError(f"the {analysis} run in {folder} was interrupted. Finish it with resume=True first.")
+        raise OutputFolderError(
+            f"the {analysis} run in {folder} was interrupted. Finish it with resume=True first."
+        )
     if PROVENANCE not in Manifest(folder).names:
         raise OutputFolderError(f"{folder / NAME} is missing or damaged. {_REMEDY}")
     return record
@@ -168,4 +178,7 @@ def _matches(content: Any, form: Any) -> bool:
     if not isinstance(content, dict):
         return False
     values = {name: content.get(name.rstrip("?")) for name in form}
-    return all((name[-1] == "?" and values[name] is None) or _matches(values[name], form[name]) for name in form)
+    return all(
+        (name[-1] == "?" and values[name] is None) or _matches(values[name], form[name])
+        for name in form
+    )

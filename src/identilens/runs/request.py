@@ -44,9 +44,13 @@ class Request:
                     lines.append(f"{name} = {toml_value(value)}")
                 except (TypeError, ValueError):
                     lost.append(name)
-        head = [f"# Run it again: identilens rerun FOLDER, or identilens {self.study} --config {NAME} --out NEW"]
+        head = [
+            f"# Run it again: identilens rerun FOLDER, or identilens {self.study} --config {NAME} --out NEW"
+        ]
         head += [_LOST + ", ".join(lost)] if lost else []
-        write_text(folder / NAME, "\n".join([*head, f"[{'.'.join(self.study.split())}]", *lines, ""]))
+        write_text(
+            folder / NAME, "\n".join([*head, f"[{'.'.join(self.study.split())}]", *lines, ""])
+        )
 
     @classmethod
     def read(cls, folder: Path, studies: Sequence[str]) -> "Request":
@@ -68,14 +72,21 @@ class Request:
             )
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
-        lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]
+        lost = [
+            name
+            for line in lines
+            if line.startswith(_LOST)
+            for name in line.removeprefix(_LOST).split(", ")
+        ]
         for study in studies:
             options: Any = content
             for word in study.split():
                 options = options.get(word) if isinstance(options, dict) else None
             if isinstance(options, dict):
                 return cls(study, options, lost)
-        raise InputError(f"{file} names no study: expected its options under one of [{'], ['.join(studies)}].")
+        raise InputError(
+            f"{file} names no study: expected its options under one of [{'], ['.join(studies)}]."
+        )
 
 
 def options_of(settings: Settings) -> dict[str, Any]:
@@ -83,7 +94,9 @@ def options_of(settings: Settings) -> dict[str, Any]:
     return _with_absolute_paths(settings.values_of(type(settings)))
 
 
-def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict[str, Any], list[str]]:
+def options_of_inputs(
+    names: Sequence[str], inputs: Sequence[Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Return inputs given in Python as options, and the names of inputs that no option describes."""
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []

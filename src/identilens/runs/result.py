@@ -137,9 +137,12 @@ class Result(ABC):
         place, paths = Path(folder), []
         for name, columns in self.schema.items():
             frame = getattr(self, name).with_columns(
-                pl.col(column).map_elements(lambda values: json.dumps(values.to_list()), return_dtype=pl.String)
-                for column, kind in columns.items() if isinstance(kind, pl.List)
-            )  # fmt: skip
+                pl.col(column).map_elements(
+                    lambda values: json.dumps(values.to_list()), return_dtype=pl.String
+                )
+                for column, kind in columns.items()
+                if isinstance(kind, pl.List)
+            )
             paths.append(place / f"{name}.csv")
             write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
         return paths
@@ -151,13 +154,18 @@ class Result(ABC):
     def sections(self) -> list[Section]:
         """Return the sections of the report below the finding: every chart, then the overview."""
         charts = Section("charts", "Charts", charts=list(self.charts()))
-        frames = [Section(f"table-{at}", title, frame=one) for at, (title, one) in enumerate(self.overview().items())]
+        frames = [
+            Section(f"table-{at}", title, frame=one)
+            for at, (title, one) in enumerate(self.overview().items())
+        ]
         return [charts, *frames]
 
     def subject(self) -> str:
         """Return one line with the model and the number of texts."""
         count = self.provenance["texts"]["count"]
-        return f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
+        return (
+            f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
+        )
 
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
@@ -193,14 +201,22 @@ class Result(ABC):
 
     @classmethod
     def of(
-        cls: type[R], tables: Mapping[str, pl.DataFrame], record: dict[str, Any],
-        matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
+        cls: type[R],
+        tables: Mapping[str, pl.DataFrame],
+        record: dict[str, Any],
+        matrices: Mapping[str, Tensor] | None = None,
+        tokens: Mapping[int, Tokens] | None = None,
         folder: Path | None = None,
-    ) -> R:  # fmt: skip
+    ) -> R:
         """Return the result with these tables; a missing table is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
-        frames = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
-        return cls(**frames, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
+        frames = {
+            name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema)
+            for name, schema in schemas.items()
+        }
+        return cls(
+            **frames, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder, or under a URL, that `load` reads; the provenance is written last.
@@ -214,7 +230,9 @@ class Result(ABC):
     def _save(self, path: Path) -> None:
         previous = read_record(path) if path.is_dir() else None
         if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
+            raise OutputFolderError(
+                f"{path} exists and contains no {self.analysis} result. Choose another folder."
+            )
         if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
             raise OutputFolderError(f"{path} contains another run. Choose another folder.")
         with translated_write_errors(path):
@@ -237,11 +255,19 @@ class Result(ABC):
             path = downloaded(folder)
             record, manifest = finished_record(path, cls.analysis), Manifest(path)
             stored, tokens = stored_matrices(manifest)
-            names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names]
-            tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
+            names = [
+                name
+                for name in cls.schema
+                if name == "table" or f"{name}.parquet" in manifest.names
+            ]
+            tables = {
+                name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names
+            }
             return cls.of(tables, record, stored, tokens, path)
 
-    def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
+    def to_html(
+        self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()
+    ) -> Path:
         """Write the report as one self-contained HTML file and return its path.
 
         The sections ``more`` are added after its own, and the lines ``said`` after its finding.
@@ -251,10 +277,17 @@ class Result(ABC):
         """
         with self.blamed_on_files():
             finding, sections = self.summary(), [*self.sections(), *more]
-            words = (self.title, self.subject(), [*finding.text.splitlines(), *said], finding.headline)
+            words = (
+                self.title,
+                self.subject(),
+                [*finding.text.splitlines(), *said],
+                finding.headline,
+            )
             return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
-    def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
+    def save_figures(
+        self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")
+    ) -> list[Path]:
         """Write every chart for print as png, svg or pdf and return the paths; existing files are replaced.
 
         Raises:

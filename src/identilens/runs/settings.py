@@ -70,7 +70,11 @@ class Settings:
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers, ready for JSON."""
         hints = hints_of(type(self))
-        recorded = [name for name, hint in hints.items() if NOT_RECORDED not in getattr(hint, "__metadata__", ())]
+        recorded = [
+            name
+            for name, hint in hints.items()
+            if NOT_RECORDED not in getattr(hint, "__metadata__", ())
+        ]
         return {name: _plain(getattr(self, name)) for name in recorded}
 
     def values_of(self, settings: type["Settings"]) -> dict[str, Any]:
@@ -89,7 +93,11 @@ class Settings:
             if name not in hints:
                 raise SettingError(name, f"to be one of the options {', '.join(hints)}", name)
         if not isinstance(settings, Settings | None):
-            raise SettingError("settings", f"to be a {cls.__name__}(...); or give each option by its name", settings)
+            raise SettingError(
+                "settings",
+                f"to be a {cls.__name__}(...); or give each option by its name",
+                settings,
+            )
         given = {} if settings is None else settings.values_of(cls)
         given |= {name: in_order(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
@@ -124,7 +132,9 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(text)
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " "))
+    return int(
+        float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " ")
+    )
 
 
 def separated_by_commas(hint: Any) -> bool:
@@ -160,9 +170,15 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
             return parse_size(value)
         if kind is Path:
             return Path(value)
-        return float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
+        return (
+            float(value)
+            if kind is float and isinstance(value, int) and not isinstance(value, bool)
+            else value
+        )
     except (ValueError, TypeError, OverflowError):
-        raise SettingError(name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value) from None
+        raise SettingError(
+            name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value
+        ) from None
 
 
 def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -205,7 +221,9 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
     if get_origin(kind) is tuple:
         kind, inner = _unwrapped(get_args(kind)[0])
         metadata = (*metadata, *inner)
-    if kind in _KINDS and (not isinstance(value, _KINDS[kind][0]) or (kind is not bool and isinstance(value, bool))):
+    if kind in _KINDS and (
+        not isinstance(value, _KINDS[kind][0]) or (kind is not bool and isinstance(value, bool))
+    ):
         raise SettingError(name, _KINDS[kind][1], value)
     if kind is int and not -_LARGEST <= value <= _LARGEST:
         raise SettingError(name, f"of at most {_LARGEST}", value)
@@ -224,9 +242,11 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
 
 
 _KINDS: dict[Any, tuple[type, str]] = {
-    int: (Integral, "as a whole number"), float: (Real, "as a number"), bool: (bool, "to be True or False"),
+    int: (Integral, "as a whole number"),
+    float: (Real, "as a number"),
+    bool: (bool, "to be True or False"),
     str: (str, "as text"),
-}  # fmt: skip
+}
 _BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
 
@@ -238,4 +258,10 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return (
+        list(value)
+        if isinstance(value, tuple)
+        else str(value)
+        if isinstance(value, Path)
+        else value
+    )

@@ -143,17 +143,31 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     """Return the function that runs a study; its arguments are inputs, settings by name, and options of the run."""
 
     def run(
-        *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
-        overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
-        progress: Progress | bool | None = None, **options: Any,
-    ) -> R:  # fmt: skip
+        *inputs: Any,
+        settings: Settings | None = None,
+        out: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        allow_version_change: bool = False,
+        engine: Engine | None = None,
+        progress: Progress | bool | None = None,
+        **options: Any,
+    ) -> R:
         _check_inputs(study, name, inputs, progress)
         chosen = study.settings_type.of(settings, options)
-        read = [read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
+        read = [
+            read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
+            for one in inputs
+        ]
         return run_study(
-            bound_study(study, read, chosen), out=out, resume=resume, overwrite=overwrite,
-            allow_version_change=allow_version_change, engine=engine, progress=progress,
-        )  # fmt: skip
+            bound_study(study, read, chosen),
+            out=out,
+            resume=resume,
+            overwrite=overwrite,
+            allow_version_change=allow_version_change,
+            engine=engine,
+            progress=progress,
+        )
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
@@ -162,7 +176,9 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, groups: Sequence[Settings] | None = None) -> Any:
+def bound_study(
+    study: Any, inputs: Sequence[Any], settings: Settings, groups: Sequence[Settings] | None = None
+) -> Any:
     """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
     made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
@@ -179,7 +195,9 @@ def _docstring(study: type[Study[Any, R]]) -> str:
     inputs = f"Args:\n{_block(words, 'Args')}"
     start = words.replace(inputs, "", 1) if inputs in words else words
     kinds = [kind for kind in reversed(settings.__mro__) if is_dataclass(kind)]
-    described = "".join(_block(inspect.cleandoc(kind.__doc__ or ""), "Attributes") for kind in kinds)
+    described = "".join(
+        _block(inspect.cleandoc(kind.__doc__ or ""), "Attributes") for kind in kinds
+    )
     common = _COMMON.format(settings=f"{settings.__module__}.{settings.__qualname__}")
     summary, end, rest = start.partition("\nRaises:")
     return f"{summary.rstrip()}\n\n{inputs}{described}{common}\n{end[1:]}{rest}"
@@ -193,10 +211,14 @@ def _block(words: str, heading: str) -> str:
 
 def _inputs_of(study: type[Study[Any, R]]) -> list[inspect.Parameter]:
     """Return the arguments of a study's constructor before its settings."""
-    return list(takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values()))
+    return list(
+        takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
+    )
 
 
-def _check_inputs(study: type[Study[Any, R]], name: str, inputs: Sequence[Any], progress: Any) -> None:
+def _check_inputs(
+    study: type[Study[Any, R]], name: str, inputs: Sequence[Any], progress: Any
+) -> None:
     names = [parameter.name for parameter in _inputs_of(study)]
     required = sum(parameter.default is parameter.empty for parameter in _inputs_of(study))
     if not required <= len(inputs) <= len(names):
@@ -211,7 +233,9 @@ def _check_inputs(study: type[Study[Any, R]], name: str, inputs: Sequence[Any], 
             "with identilens.Lens(model, tokenizer) from a model in memory."
         )
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
+        raise InputError(
+            f"expected progress to be False or a function of (done, total, note); got {progress!r}."
+        )
 
 
 _COMMON = """\
@@ -229,9 +253,15 @@ _COMMON = """\
 @torch.autocast("cuda", enabled=False)
 @torch.autocast("cpu", enabled=False)
 def run_study(
-    study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
-    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | bool | None = None,
-) -> R:  # fmt: skip
+    study: Study[Any, R],
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_version_change: bool = False,
+    engine: Engine | None = None,
+    progress: Progress | bool | None = None,
+) -> R:
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
@@ -241,7 +271,9 @@ def run_study(
     """
     if engine is not None:
         if not isinstance(engine, Engine):
-            raise InputError(f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}.")
+            raise InputError(
+                f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."
+            )
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
@@ -261,7 +293,12 @@ def run_study(
 
 
 def _folder(
-    study: Study[Any, R], out: Path, record: dict[str, Any], resume: bool, overwrite: bool, changed: bool
+    study: Study[Any, R],
+    out: Path,
+    record: dict[str, Any],
+    resume: bool,
+    overwrite: bool,
+    changed: bool,
 ) -> RunFolder:
     """Return the folder of a run: ``out``, or a subfolder of the run that it joins, whose manifest then lists it."""
     with study.in_turn():
@@ -270,9 +307,13 @@ def _folder(
         path = joined_folder(out, record, study.joins)
         around = manifest_of(path) if path == out else Manifest(out)
         folder = RunFolder.open(
-            path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports,
-            allow_version_change=changed, writes=study.reports,
-        )  # fmt: skip
+            path,
+            record,
+            resume=resume or not study.reports,
+            overwrite=overwrite and study.reports,
+            allow_version_change=changed,
+            writes=study.reports,
+        )
         if around is not None and around.file.is_file():
             around.add(f"{path.relative_to(around.root).as_posix()}/")
         return folder
@@ -283,7 +324,9 @@ def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress 
     outputs = []
     for part in _counted(study, progress):
         outputs.append(study.run(part))
-    tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables}
+    tables = {
+        name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables
+    }
     last = study.finish(_merged(study, tables))
     outputs.append(last)
     matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
@@ -295,12 +338,14 @@ def _check_shared(study: Study[Any, R], out: str | Path | None) -> None:
     if study.alone:
         raise InputError(f"{study.name} runs in one process: {study.alone}. Leave engine=... out.")
     if out is None:
-        raise InputError("workers compute the parts of a run in a folder: pass out=... with engine=....")
+        raise InputError(
+            "workers compute the parts of a run in a folder: pass out=... with engine=...."
+        )
 
 
 def _into_folder(
     study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
-) -> None:  # fmt: skip
+) -> None:
     study.begin(folder)
     parts = range(len(study.sizes()))
     if study.reports:
@@ -311,7 +356,9 @@ def _into_folder(
             if not folder.has(part):
                 output = study.run(part)
                 if study.reports:
-                    folder.write_part(part, part_content(output.tables, output.matrices, output.tokens))
+                    folder.write_part(
+                        part, part_content(output.tables, output.matrices, output.tokens)
+                    )
     else:
         _on_workers(study, folder, progress, engine)
     if not study.reports:
@@ -320,7 +367,9 @@ def _into_folder(
     folder.finish(len(parts), last.tables, last.matrices, last.tokens)
 
 
-def _on_workers(study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine) -> None:
+def _on_workers(
+    study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine
+) -> None:
     """Compute the missing parts on workers; raises CheckFailedError if parts failed, all others being saved."""
     sizes = study.sizes()
     parts = [part for part in range(len(sizes)) if not folder.has(part)]
@@ -340,9 +389,13 @@ def _on_workers(study: Study[Any, R], folder: RunFolder, progress: Progress | No
         inputs = study.for_workers(Path(shared))
         location = displayed(folder.path.resolve())
         job = Job(
-            study=type(study), inputs=inputs, settings=study.settings, record=folder.record, location=location,
+            study=type(study),
+            inputs=inputs,
+            settings=study.settings,
+            record=folder.record,
+            location=location,
             shared=Path(shared),
-        )  # fmt: skip
+        )
         failed = compute_parts(job, engine, parts, finished) if parts else {}
     if not failed:
         return
@@ -351,7 +404,9 @@ def _on_workers(study: Study[Any, R], folder: RunFolder, progress: Progress | No
         {"part": part, study.unit: [start, start + sizes[part] - 1], "error": failed[part]}
         for part, start in zip(sorted(failed), starts, strict=True)
     ]
-    write_text(folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(
+        folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     raise CheckFailedError(
         f"{len(rows)} of {len(sizes)} parts failed; {folder.path / FAILED} names them. The first: "
         f"{rows[0]['error'].strip().splitlines()[-1]} All others are saved: resume=True tries these again."
@@ -372,7 +427,9 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
 
 
 def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    return {**tables} | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
+    return {**tables} | {
+        name: merger(tables[name]) for name, merger in study.merge.items() if name in tables
+    }
 
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
@@ -381,7 +438,9 @@ def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Si
     hints = hints_of(study.settings_type)
     settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
     common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    return run.replace(parameters=[*_inputs_of(study), *settings, *common], return_annotation=study.result_type)
+    return run.replace(
+        parameters=[*_inputs_of(study), *settings, *common], return_annotation=study.result_type
+    )
 
 
 def _bare(hint: Any) -> Any:

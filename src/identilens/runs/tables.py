@@ -33,9 +33,14 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     """Print a frame in the terminal, numbers to the right."""
     view = Table(title=plain(title))
     for name, kind in frame.schema.items():
-        view.add_column(plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold")
+        view.add_column(
+            plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold"
+        )
     for row in frame.iter_rows():
-        shown = ("–" if value is None else f"{value:.4g}" if isinstance(value, float) else value for value in row)
+        shown = (
+            "–" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+            for value in row
+        )
         view.add_row(*map(plain, shown))
     Console().print(view)
 
@@ -44,7 +49,13 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     """Return a frame as a Markdown table, numbers to the right."""
 
     def cell(value: Any) -> str:
-        return "" if value is None else f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+        return (
+            ""
+            if value is None
+            else f"{value:.{digits}f}"
+            if isinstance(value, float)
+            else str(value)
+        )
 
     rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
     lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]

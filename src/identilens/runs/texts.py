@@ -44,10 +44,16 @@ Rows = Iterator[tuple[str, Any]]
 
 
 def read_texts(
-    source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
-    limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
+    source: Any,
+    *,
+    columns: Sequence[str] = (),
+    encoding: str = "utf-8",
+    pairs: bool = False,
+    limit: int | None = None,
+    max_length: int | None = None,
+    max_text_bytes: int = MAX_TEXT_BYTES,
     progress: Callable[[int], None] | None = None,
-) -> Sequence[Any]:  # fmt: skip
+) -> Sequence[Any]:
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
     Up to 10,000 texts are returned as a list; more are stored in a temporary file (`Corpus`) and read when they are
@@ -73,9 +79,14 @@ def read_texts(
             yield text
 
     texts = iter_texts(
-        source, columns=columns, encoding=encoding, pairs=pairs, limit=limit, max_length=max_length,
+        source,
+        columns=columns,
+        encoding=encoding,
+        pairs=pairs,
+        limit=limit,
+        max_length=max_length,
         max_text_bytes=max_text_bytes,
-    )  # fmt: skip
+    )
     read = in_memory_or_on_disk(counted(texts))
     if not isinstance(source, str | Path):
         return read
@@ -83,16 +94,26 @@ def read_texts(
         raise InputError(f"{source} contains no texts.")
     named = read if isinstance(read, Corpus) else TextList(read)
     named.load_options = {
-        "file": Path(source), "column": tuple(columns), "encoding": encoding, "pairs": pairs, "limit": limit,
+        "file": Path(source),
+        "column": tuple(columns),
+        "encoding": encoding,
+        "pairs": pairs,
+        "limit": limit,
         "max_text_bytes": max_text_bytes,
-    }  # fmt: skip
+    }
     return named
 
 
 def iter_texts(
-    source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
-    limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
-) -> Iterator[Any]:  # fmt: skip
+    source: Any,
+    *,
+    columns: Sequence[str] = (),
+    encoding: str = "utf-8",
+    pairs: bool = False,
+    limit: int | None = None,
+    max_length: int | None = None,
+    max_text_bytes: int = MAX_TEXT_BYTES,
+) -> Iterator[Any]:
     """Yield texts one by one; pairs if two columns are named, or if ``pairs`` is set.
 
     A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv or .parquet, the first four
@@ -118,7 +139,9 @@ def iter_texts(
         raise SettingError("limit", "of at least 0", limit)
     if isinstance(source, str | Path) and kind_of(Path(source)) == ".conllu":
         if pairs or columns:
-            raise InputError(f"{source} has one sentence for each text: leave out pairs=True and columns=....")
+            raise InputError(
+                f"{source} has one sentence for each text: leave out pairs=True and columns=...."
+            )
         return iter(read_conllu(source, limit, max_text_bytes))
     if isinstance(source, str | Path):
         rows = _file_rows(Path(source), list(columns), encoding, pairs, max_text_bytes)
@@ -137,13 +160,21 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
     known = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
     if kind not in known:
         names = ", ".join(known)
-        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {names}, .conllu (or with .gz, .xz).")
+        raise InputError(
+            f"{file} ends in {kind or 'nothing'}; expected {names}, .conllu (or with .gz, .xz)."
+        )
     if kind == ".txt" and columns:
-        raise InputError(f"columns=... is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line.")
+        raise InputError(
+            f"columns=... is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line."
+        )
     if kind != ".txt" and not 1 <= len(columns) <= 2:
-        raise InputError(f"{file} needs columns=... for its texts: one, or two for pairs; got {len(columns)}.")
+        raise InputError(
+            f"{file} needs columns=... for its texts: one, or two for pairs; got {len(columns)}."
+        )
     if pairs and kind != ".txt" and len(columns) != 2:
-        raise InputError(f"pairs=True needs two columns=..., one for each sentence of a pair; got only {columns[0]!r}.")
+        raise InputError(
+            f"pairs=True needs two columns=..., one for each sentence of a pair; got only {columns[0]!r}."
+        )
     if kind == ".parquet":
         yield from _parquet_rows(file, columns, most)
         return
@@ -186,7 +217,9 @@ def _is_stream(file: Path) -> bool:
         raise InputError(f"no such file: {file}. Check the path given to file=....") from None
     if not stat.S_ISFIFO(mode) and not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a device"
-        raise InputError(f"{file} is {what}; expected a file with texts, or - for the standard input.")
+        raise InputError(
+            f"{file} is {what}; expected a file with texts, or - for the standard input."
+        )
     return stat.S_ISFIFO(mode)
 
 
@@ -208,10 +241,14 @@ def _json_object(line: str, position: str) -> dict[str, Any]:
     return row
 
 
-def _separated_rows(lines: Iterator[tuple[int, str]], file: Path, columns: list[str], *, tabs: bool) -> Rows:
+def _separated_rows(
+    lines: Iterator[tuple[int, str]], file: Path, columns: list[str], *, tabs: bool
+) -> Rows:
     # Tab-separated corpora are written without quoting.
     quoting, delimiter = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
-    reader = csv.reader((line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(
+        (line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True
+    )
     header: list[str] = []
     start = 1
     try:
@@ -224,7 +261,11 @@ def _separated_rows(lines: Iterator[tuple[int, str]], file: Path, columns: list[
                         f"{position}: the header has the column {repeated[0]!r} twice. Rename one of them."
                     )
             elif fields and len(fields) != len(header):
-                remedy = "Remove the tabs in its texts" if tabs else "Put texts with commas or line ends between quotes"
+                remedy = (
+                    "Remove the tabs in its texts"
+                    if tabs
+                    else "Put texts with commas or line ends between quotes"
+                )
                 counts = f"expected {len(header)} fields, as in the header; got {len(fields)}"
                 raise InputError(f"{position}: {counts}. {remedy}.")
             elif fields:
@@ -306,7 +347,9 @@ def _picked(row: Mapping[str, Any], columns: Sequence[str], position: str) -> st
     for column in columns:
         if column not in row:
             known = ", ".join(str(name) for name in row)
-            raise InputError(f"{position}: no column {column!r}; there are {known}. Pass one with columns=....")
+            raise InputError(
+                f"{position}: no column {column!r}; there are {known}. Pass one with columns=...."
+            )
         if not isinstance(row[column], str) or not row[column].strip():
             where = f"column {column!r}" if column else "the text"
             raise InputError(f"{position}: {where} is empty or not a text. Remove it.")
@@ -356,9 +399,13 @@ def hub_dataset(name: str, split: str, subset: str | None) -> Any:
     try:
         if (Path(name) / "state.json").is_file():  # one split, as Dataset.save_to_disk writes it
             return load_from_disk(name)
-        if (Path(name) / "dataset_dict.json").is_file():  # several, as DatasetDict.save_to_disk writes them
+        if (
+            Path(name) / "dataset_dict.json"
+        ).is_file():  # several, as DatasetDict.save_to_disk writes them
             return load_from_disk(name)[split]
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         first = (str(error).strip() or repr(error)).splitlines()[0]
-        raise InputError(f"{name} cannot be loaded ({first}). Check dataset=..., subset=... and split=....") from error
+        raise InputError(
+            f"{name} cannot be loaded ({first}). Check dataset=..., subset=... and split=...."
+        ) from error

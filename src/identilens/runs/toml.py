@@ -31,10 +31,16 @@ def _check_depth(content: Any, file: Path) -> None:
     """Raise InputError for values that are nested deeper than any of ours, on which recursion would end."""
     inner = [content]
     for _ in range(_DEEPEST):
-        values = [one.values() if isinstance(one, dict) else one for one in inner if isinstance(one, dict | list)]
+        values = [
+            one.values() if isinstance(one, dict) else one
+            for one in inner
+            if isinstance(one, dict | list)
+        ]
         inner = [value for several in values for value in several]
     if inner:
-        raise InputError(f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth.")
+        raise InputError(
+            f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth."
+        )
 
 
 def toml_value(value: Any) -> str:

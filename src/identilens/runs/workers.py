@@ -82,7 +82,10 @@ class _Loaded:
     """The study in a worker."""
 
     def __init__(self, job: Job) -> None:
-        inputs = tuple(item.restored(job.shared) if isinstance(item, Reference) else item for item in job.inputs)
+        inputs = tuple(
+            item.restored(job.shared) if isinstance(item, Reference) else item
+            for item in job.inputs
+        )
         self.study = job.study(*inputs, settings=job.settings)
         self.study.inputs = inputs
         record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
@@ -112,7 +115,10 @@ _LOADED: list[_Loaded] = []
 
 
 def load_study(
-    job: Job, files: Mapping[str, bytes] | None = None, threads: int | None = None, gpu: int | None = None
+    job: Job,
+    files: Mapping[str, bytes] | None = None,
+    threads: int | None = None,
+    gpu: int | None = None,
 ) -> IdentilensError | None:
     """Load the study of a job in this process, and return the error if that is not possible.
 
@@ -144,7 +150,9 @@ def load_study(
     except IdentilensError as error:
         return error
     except Exception:  # of any kind: it ends the run with its message
-        return InputError(f"a worker on {platform.node()} cannot be made:\n{traceback.format_exc(limit=-3)}")
+        return InputError(
+            f"a worker on {platform.node()} cannot be made:\n{traceback.format_exc(limit=-3)}"
+        )
     return None
 
 
@@ -169,7 +177,9 @@ class Engine(ABC):
     workers: int
 
     @abstractmethod
-    def opened(self, job: Job) -> AbstractContextManager[Callable[[int], "LocalWorker | RayWorker"]]:
+    def opened(
+        self, job: Job
+    ) -> AbstractContextManager[Callable[[int], "LocalWorker | RayWorker"]]:
         """Return a context that yields a function, which starts a worker with a number."""
 
 
@@ -284,7 +294,9 @@ class Ray(Engine):
             files = {file.relative_to(job.shared).as_posix(): file.read_bytes() for file in shared}
             # Stored once for all actors.
             inputs = ray.put(job), ray.put(files)
-            actor = ray.remote(num_cpus=1, num_gpus=float(self.gpus_per_worker), max_restarts=0)(_Actor)
+            actor = ray.remote(num_cpus=1, num_gpus=float(self.gpus_per_worker), max_restarts=0)(
+                _Actor
+            )
             yield lambda _: RayWorker(ray, actor.remote(), inputs)
         finally:
             if started:
@@ -308,7 +320,9 @@ class Ray(Engine):
                 ray.init("local", **quiet, num_cpus=cores, _node_ip_address="127.0.0.1")
         except (OSError, ValueError, RuntimeError) as error:
             first = str(error).strip().splitlines()[0]
-            raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
+            raise InputError(
+                f"the Ray cluster {self.address} cannot be reached ({first})."
+            ) from error
         finally:
             constants.ENABLE_RAY_CLUSTER = before
 
@@ -399,7 +413,11 @@ def compute_parts(
                         failed[part] = result.error
                     else:
                         lost = deaths.total()
-                        finished(part, result, f"{engine.workers} workers{f', {lost} lost' if lost else ''}")
+                        finished(
+                            part,
+                            result,
+                            f"{engine.workers} workers{f', {lost} lost' if lost else ''}",
+                        )
         finally:
             for worker in workers:
                 worker.close()

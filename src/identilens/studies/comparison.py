@@ -56,14 +56,25 @@ class Comparison(Result):
     title: ClassVar = "Comparison of two results"
     schema: ClassVar = {
         "table": {
-            "measure": pl.String, "a": pl.Float64, "b": pl.Float64, "difference": pl.Float64, "error": pl.Float64,
-            "spread": pl.Float64, "places": pl.Int64,
+            "measure": pl.String,
+            "a": pl.Float64,
+            "b": pl.Float64,
+            "difference": pl.Float64,
+            "error": pl.Float64,
+            "spread": pl.Float64,
+            "places": pl.Int64,
         },
         "places": {
-            "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "measure": pl.String, "a": pl.Float64,
-            "b": pl.Float64, "difference": pl.Float64, "error": pl.Float64,
+            "kind": pl.String,
+            "layer": pl.Int64,
+            "head": pl.Int64,
+            "measure": pl.String,
+            "a": pl.Float64,
+            "b": pl.Float64,
+            "difference": pl.Float64,
+            "error": pl.Float64,
         },
-    }  # fmt: skip
+    }
 
     places: pl.DataFrame
 
@@ -89,14 +100,22 @@ class Comparison(Result):
             first=pl.col("measure") == _FIRST,
         )
         order = ["first", "size", "share"]
-        apart = known.filter(~pl.col("equal") | pl.col("first")).sort(order, descending=True, nulls_last=True)
+        apart = known.filter(~pl.col("equal") | pl.col("first")).sort(
+            order, descending=True, nulls_last=True
+        )
         shown = list(apart.head(_SHOWN).iter_rows(named=True))
-        lines = [self.subject() + ".", *self._warnings(), *(_sentence(row, self.names) for row in shown)]
+        lines = [
+            self.subject() + ".",
+            *self._warnings(),
+            *(_sentence(row, self.names) for row in shown),
+        ]
         if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
             lines.append(f"Equal up to rounding: {', '.join(map(_named, equal))}.")
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
         change = f"{self.names[1]} minus {self.names[0]}"
-        headline = [(_signed(row["difference"]), f"{_named(row['measure'])}, {change}") for row in shown]
+        headline = [
+            (_signed(row["difference"]), f"{_named(row['measure'])}, {change}") for row in shown
+        ]
         return Finding("\n".join(lines), numbers, headline[:4])
 
     def _warnings(self) -> list[str]:
@@ -122,15 +141,24 @@ class Comparison(Result):
             return {}
         first, second = self.names
         both = scatter(
-            comparable.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
-            x_title=first.capitalize(), y_title=second.capitalize(), color_title="Layer",
+            comparable.select("measure", "a", "b", "layer", "head"),
+            "a",
+            "b",
+            "layer",
+            also=("layer", "head"),
+            x_title=first.capitalize(),
+            y_title=second.capitalize(),
+            color_title="Layer",
             title="Every place in both results",
-        )  # fmt: skip
+        )
         charts: dict[str, AnyChart] = {
             "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
         }
         if comparable["head"].n_unique() > 1:
-            charts |= {f"difference_{name}": _difference(comparable.filter(measure=name), name) for name in measures}
+            charts |= {
+                f"difference_{name}": _difference(comparable.filter(measure=name), name)
+                for name in measures
+            }
         return charts
 
     def sections(self) -> list[Section]:
@@ -166,20 +194,30 @@ def compare(a: Result, b: Result) -> Comparison:
             "identilens.load_result reads from a folder."
         )
     places = [name for name in _PLACES if name in a.table.columns]
-    measures = [name for name, kind in a.table.schema.items() if kind.is_float() and name not in places]
+    measures = [
+        name for name, kind in a.table.schema.items() if kind.is_float() and name not in places
+    ]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
     sides = [_by_text(one.table, places, measures) for one in (a, b)]
     joined = sides[0].join(sides[1], on=[*places, _TEXT, "measure"], suffix="_b") if same else None
-    differences = _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
+    differences = (
+        _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
+    )
     if differences.is_empty():
-        raise InputError("the results have no layer and head in common. Compare models of one architecture.")
-    table = _means(differences, joined, sides, [name for name in measures if name in differences["measure"]])
+        raise InputError(
+            "the results have no layer and head in common. Compare models of one architecture."
+        )
+    table = _means(
+        differences, joined, sides, [name for name in measures if name in differences["measure"]]
+    )
     full = differences.with_columns(
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in Comparison.schema["places"].items()
         if name not in differences.columns
     )
-    return Comparison.of({"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b))
+    return Comparison.of(
+        {"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b)
+    )
 
 
 def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
@@ -195,24 +233,33 @@ def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]
 def _paired(joined: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
     change = pl.col("value_b") - pl.col("value")
     return joined.group_by([*places, "measure"], maintain_order=True).agg(
-        a=pl.col("value").mean(), b=pl.col("value_b").mean(), difference=change.mean(),
+        a=pl.col("value").mean(),
+        b=pl.col("value_b").mean(),
+        difference=change.mean(),
         error=change.std() / pl.len().sqrt(),
-    )  # fmt: skip
+    )
 
 
 def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
     keys, value = [*places, "measure"], pl.col("value")
     means = [
-        side.group_by(keys, maintain_order=True).agg(mean=value.mean(), error=value.std() / pl.len().sqrt())
+        side.group_by(keys, maintain_order=True).agg(
+            mean=value.mean(), error=value.std() / pl.len().sqrt()
+        )
         for side in (a, b)
     ]
     error = (pl.col("error").pow(2) + pl.col("error_b").pow(2)).sqrt()
     joined = means[0].join(means[1], on=keys, suffix="_b", maintain_order="left")
-    return joined.select(*keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error)
+    return joined.select(
+        *keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error
+    )
 
 
 def _means(
-    differences: pl.DataFrame, joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measures: Sequence[str]
+    differences: pl.DataFrame,
+    joined: pl.DataFrame | None,
+    sides: Sequence[pl.DataFrame],
+    measures: Sequence[str],
 ) -> pl.DataFrame:
     rows = []
     for name in measures:
@@ -231,13 +278,20 @@ def _means(
     return pl.DataFrame(rows, schema=pl.Schema(Comparison.schema["table"]))
 
 
-def _error(joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measure: str) -> float | None:
+def _error(
+    joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measure: str
+) -> float | None:
     """Return the standard error of the difference of the means over texts."""
     if joined is not None:
-        change = joined.filter(measure=measure).group_by(_TEXT).agg((pl.col("value_b") - pl.col("value")).mean())
+        change = (
+            joined.filter(measure=measure)
+            .group_by(_TEXT)
+            .agg((pl.col("value_b") - pl.col("value")).mean())
+        )
         return _of_mean(change["value_b"])
     errors = [
-        _of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"]) for side in sides
+        _of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"])
+        for side in sides
     ]
     return None if None in errors else sqrt(sum((error or 0) ** 2 for error in errors))
 
@@ -248,8 +302,13 @@ def _of_mean(values: pl.Series) -> float | None:
 
 
 def _record(a: Result, b: Result) -> dict[str, Any]:
-    said = {name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}" for name, one in (("a", a), ("b", b))}
-    texts = dict.fromkeys([*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())])
+    said = {
+        name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}"
+        for name, one in (("a", a), ("b", b))
+    }
+    texts = dict.fromkeys(
+        [*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())]
+    )
     models = [str(one.provenance["model"].get("name")) for one in (a, b)]
     model = {"name": " and ".join(dict.fromkeys(models))}
     settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
@@ -262,10 +321,18 @@ def _record(a: Result, b: Result) -> dict[str, Any]:
 def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
     reach = max([abs(value) for value in frame["difference"] if isfinite(value)] or [1.0]) or 1.0
     chart = heat(
-        frame.select("kind", "layer", "head", "difference", "error"), "head", "layer", "difference", diverging=True,
-        domain=(-reach, reach), x_title="Head", y_title="Layer", color_title="b − a", also=("error",),
+        frame.select("kind", "layer", "head", "difference", "error"),
+        "head",
+        "layer",
+        "difference",
+        diverging=True,
+        domain=(-reach, reach),
+        x_title="Head",
+        y_title="Layer",
+        color_title="b − a",
+        also=("error",),
         title=f"{_named(name).capitalize()}: b − a",
-    )  # fmt: skip
+    )
     kinds = frame["kind"].unique(maintain_order=True).drop_nulls().to_list()
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 

@@ -45,8 +45,12 @@ def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
     """Return the rows of the first groups that fit into so many rows; the first group always does."""
-    sizes = frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
-    fitting = sizes.filter((pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum()))
+    sizes = (
+        frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
+    )
+    fitting = sizes.filter(
+        (pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum())
+    )
     return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
 
 
@@ -54,4 +58,6 @@ def axis_tokens(tokens: Tokens, row: Mapping[str, Any]) -> tuple[Sequence[str], 
     """Return what stands at the queries and keys of the head of a row with ``kind``, ``n_query`` and ``n_key``."""
     sequences = {sequence: tuple(names) for sequence, names in tokens.items()}
     query, key = sides(row["kind"], sequences)
-    return names_at(sequences, query, row["n_query"], None), names_at(sequences, key, row["n_key"], None)
+    return names_at(sequences, query, row["n_query"], None), names_at(
+        sequences, key, row["n_key"], None
+    )

@@ -79,7 +79,12 @@ class Place:
     @property
     def row(self) -> dict[str, Any]:
         """The columns of a table that name it."""
-        return {"text": self.text, "layer": self.site.layer, "head": self.head, "kind": self.site.kind}
+        return {
+            "text": self.text,
+            "layer": self.site.layer,
+            "head": self.head,
+            "kind": self.site.kind,
+        }
 
     def key(self, name: str) -> str:
         """Return the name of a matrix of it."""
@@ -117,7 +122,9 @@ class TextHeads:
     parts: Sequence[Places]
 
     @classmethod
-    def of(cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None) -> "TextHeads":
+    def of(
+        cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None
+    ) -> "TextHeads":
         """Return the heads that settings choose, of one kind of attention or of every one that the model has.
 
         Raises:
@@ -127,7 +134,11 @@ class TextHeads:
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
         by_text = PlacesByText(len(items), chosen)
         return cls(
-            lens, items, by_text if isinstance(items, LazyItems) else [[one] for some in by_text for one in some]
+            lens,
+            items,
+            by_text
+            if isinstance(items, LazyItems)
+            else [[one] for some in by_text for one in some],
         )
 
     @property
@@ -141,16 +152,23 @@ class TextHeads:
         Raises:
             InputError: If the head has an attention sink.
         """
-        head = read_head(self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind)
+        head = read_head(
+            self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind
+        )
         head.refuse_sink()
         return head
 
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
         sequences, config = self.items[text].tokens, self.lens.model.config
-        read = dict(zip(sides(head.kind, sequences), (len(head.queries), len(head.keys)), strict=True))
+        read = dict(
+            zip(sides(head.kind, sequences), (len(head.queries), len(head.keys)), strict=True)
+        )
         sizes = {sequence: len(names) for sequence, names in sequences.items()} | read
-        return {sequence: names_at(sequences, sequence, size, config) for sequence, size in sizes.items()}
+        return {
+            sequence: names_at(sequences, sequence, size, config)
+            for sequence, size in sizes.items()
+        }
 
     def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
         """Return the positions of the rows that are asked for by position or token; every row for None.
@@ -227,7 +245,11 @@ class RowStudy(HeadStudy[W, R]):
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(settings)
-        self.take(TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind))
+        self.take(
+            TextHeads.of(
+                lens, read_items(lens, texts, settings.max_length), settings, settings.kind
+            )
+        )
         self.parts = [] if self.heads.by_text else self._planned()
         self._read: tuple[Place, Head] | None = None
 
@@ -240,14 +262,20 @@ class RowStudy(HeadStudy[W, R]):
         if not self.heads.by_text:
             return self._output(*self.parts[part])
         places = self.heads.parts[part]
-        outputs = [self._output(place, self.heads.requested(place, self.settings.queries)) for place in places]
+        outputs = [
+            self._output(place, self.heads.requested(place, self.settings.queries))
+            for place in places
+        ]
         return joined(self.result_type.schema, outputs)
 
     def _planned(self) -> list[tuple[Place, list[int]]]:
         # Heads of a layer have the same queries, which may take a run of the model to know.
         places = [place for part in self.heads.parts for place in part]
         layers = {(place.text, place.site): place for place in places}
-        rows = {layer: self.heads.requested(place, self.settings.queries) for layer, place in layers.items()}
+        rows = {
+            layer: self.heads.requested(place, self.settings.queries)
+            for layer, place in layers.items()
+        }
         return [
             (place, positions[at : at + _ROWS])
             for place in places
@@ -269,11 +297,15 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     """Return several outputs of a part as one, with all tables also where there are none."""
     outputs = list(outputs)
     tables = {
-        name: pl.concat([pl.DataFrame(schema=pl.Schema(columns)), *(one.tables[name] for one in outputs)])
+        name: pl.concat(
+            [pl.DataFrame(schema=pl.Schema(columns)), *(one.tables[name] for one in outputs)]
+        )
         for name, columns in schema.items()
     }
     matrices = {name: tensor for one in outputs for name, tensor in one.matrices.items()}
-    return Output(tables, matrices, {text: names for one in outputs for text, names in one.tokens.items()})
+    return Output(
+        tables, matrices, {text: names for one in outputs for text, names in one.tokens.items()}
+    )
 
 
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
@@ -285,7 +317,11 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     if not places:
         places = [place for place, name in enumerate(names) if name.strip() == requested]
     position = "-1" if requested == "last" else str(requested)
-    if not places and re.fullmatch(r"-?[0-9]{1,9}", position) and -len(names) <= int(position) < len(names):
+    if (
+        not places
+        and re.fullmatch(r"-?[0-9]{1,9}", position)
+        and -len(names) <= int(position) < len(names)
+    ):
         places = [int(position) % len(names)]
     if not places:
         raise InputError(

@@ -38,7 +38,11 @@ class LazyItems(Sequence[Item]):
     """
 
     def __init__(
-        self, lens: Lens, corpus: Corpus, max_length: int | None, check: Callable[[Item, int], None] | None = None
+        self,
+        lens: Lens,
+        corpus: Corpus,
+        max_length: int | None,
+        check: Callable[[Item, int], None] | None = None,
     ) -> None:
         self.corpus, self.max_length, self._check = corpus, max_length, check
         self._lens, self._read = lens, lru_cache(maxsize=_KEPT)(self._one)
@@ -103,7 +107,11 @@ def _check_lengths(lens: Lens, items: LazyItems) -> None:
     for number, text in enumerate(items.corpus):
         parts = (text,) if isinstance(text, str) else text
         # Pieces of a character are single bytes, of which it has up to four.
-        if _MOST_PIECES * sum(len(part) if isinstance(part, str) else 1 for part in parts) + _MOST_ADDED > limit:
+        if (
+            _MOST_PIECES * sum(len(part) if isinstance(part, str) else 1 for part in parts)
+            + _MOST_ADDED
+            > limit
+        ):
             try:
                 items.tokenised(number)
             except LengthError as error:

@@ -22,9 +22,14 @@ DRAWS = 2
 
 
 def perturbation_rows(
-    lens: Lens, item: Item, text: int,
-    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]], seed: int = 0,
-) -> list[dict[str, Any]]:  # fmt: skip
+    lens: Lens,
+    item: Item,
+    text: int,
+    structures: Mapping[
+        str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]
+    ],
+    seed: int = 0,
+) -> list[dict[str, Any]]:
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
@@ -52,16 +57,33 @@ def perturbation_rows(
             for name, draw, share, after in _moves(one.attention.cpu(), raw, seed):
                 after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))
                 changed = torch.linalg.matrix_norm(after_run - plain)
-                rows.append({
-                    **where, "perturbation": name, "draw": draw, "share": share, **_norms(one, after, raw, effective),
-                    "hidden": float(changed / torch.linalg.matrix_norm(plain).clamp_min(1e-300)),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        **where,
+                        "perturbation": name,
+                        "draw": draw,
+                        "share": share,
+                        **_norms(one, after, raw, effective),
+                        "hidden": float(
+                            changed / torch.linalg.matrix_norm(plain).clamp_min(1e-300)
+                        ),
+                    }
+                )
     return rows
 
 
-def _moves(weights: Tensor, structure: Tensor, seed: int) -> Iterator[tuple[str, int, float | None, Tensor]]:
-    drawn = [perturbation_directions(weights, structure, seed=1000 * seed + draw) for draw in range(DRAWS)]
-    reach = min(float(torch.linalg.matrix_norm(move)) for directions in drawn for move in directions.values())
+def _moves(
+    weights: Tensor, structure: Tensor, seed: int
+) -> Iterator[tuple[str, int, float | None, Tensor]]:
+    drawn = [
+        perturbation_directions(weights, structure, seed=1000 * seed + draw)
+        for draw in range(DRAWS)
+    ]
+    reach = min(
+        float(torch.linalg.matrix_norm(move))
+        for directions in drawn
+        for move in directions.values()
+    )
     for draw, directions in enumerate(drawn):
         for name, direction in directions.items():
             for share in SHARES:

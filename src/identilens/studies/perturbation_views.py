@@ -8,17 +8,31 @@ from identilens.charts.kit import AnyChart, bars, lines
 from identilens.runs.tables import Columns
 
 PERTURBATIONS: Columns = {
-    "text": pl.Int64, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64,
-    "perturbation": pl.String, "draw": pl.Int64, "share": pl.Float64, "structure": pl.Float64,
-    "structure_effective": pl.Float64, "one": pl.Float64, "infinity": pl.Float64, "frobenius": pl.Float64,
-    "output": pl.Float64, "hidden": pl.Float64,
-}  # fmt: skip
+    "text": pl.Int64,
+    "kind": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "perturbation": pl.String,
+    "draw": pl.Int64,
+    "share": pl.Float64,
+    "structure": pl.Float64,
+    "structure_effective": pl.Float64,
+    "one": pl.Float64,
+    "infinity": pl.Float64,
+    "frobenius": pl.Float64,
+    "output": pl.Float64,
+    "hidden": pl.Float64,
+}
 """Perturbed weights put back into a model: their norms, and what they change."""
 
 NORM_NAMES = {
-    "structure": "‖·‖_S", "structure_effective": "‖·‖_S, effective", "one": "1-norm", "infinity": "∞-norm",
-    "frobenius": "Frobenius", "output": "head’s output",
-}  # fmt: skip
+    "structure": "‖·‖_S",
+    "structure_effective": "‖·‖_S, effective",
+    "one": "1-norm",
+    "infinity": "∞-norm",
+    "frobenius": "Frobenius",
+    "output": "head’s output",
+}
 NORMS = tuple(NORM_NAMES)
 """Columns that are compared with ``hidden``, the change of the final hidden state."""
 
@@ -34,7 +48,10 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     (``pooled``). These leave out moves taken as a whole, which are compared among themselves, within head and text
     (``whole``). ``output`` is the relative change of the head's own output, which no norm on weights alone can know.
     """
-    sized, whole = perturbations.drop_nulls("share"), perturbations.filter(pl.col("share").is_null())
+    sized, whole = (
+        perturbations.drop_nulls("share"),
+        perturbations.filter(pl.col("share").is_null()),
+    )
     # Norms of one size differ by rounding, which ranks would take for differences.
     told = sized.with_columns(pl.col(NORMS).round_sig_figs(9))
     columns = {
@@ -49,7 +66,9 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"norm": NORMS, **columns} if len(perturbations) else {}, schema=schema)
 
 
-def _correlations(frame: pl.DataFrame, method: Literal["spearman", "pearson"], *by: str) -> tuple[float | None, ...]:
+def _correlations(
+    frame: pl.DataFrame, method: Literal["spearman", "pearson"], *by: str
+) -> tuple[float | None, ...]:
     """Return the correlation of each norm with the change, as a mean over groups."""
     correlations = [pl.corr(norm, "hidden", method=method).alias(norm) for norm in NORMS]
     if not by:
@@ -75,15 +94,31 @@ def norm_charts(perturbations: pl.DataFrame) -> dict[str, AnyChart]:
         return {}
     names = {"index": "norm", "variable_name": "over", "value_name": "correlation"}
     follows = norm_correlations(perturbations).unpivot(list(_FOLLOWS), **names)
-    named = follows.with_columns(pl.col("norm").replace_strict(NORM_NAMES), pl.col("over").replace_strict(_FOLLOWS))
-    kinds = by_perturbation(perturbations).drop_nulls("share").select("perturbation", "share", "hidden")
+    named = follows.with_columns(
+        pl.col("norm").replace_strict(NORM_NAMES), pl.col("over").replace_strict(_FOLLOWS)
+    )
+    kinds = (
+        by_perturbation(perturbations).drop_nulls("share").select("perturbation", "share", "hidden")
+    )
     return {
         "norms": bars(
-            named, "correlation", "norm", "over", x_title="Spearman correlation", y_title="Norm", color_title="",
+            named,
+            "correlation",
+            "norm",
+            "over",
+            x_title="Spearman correlation",
+            y_title="Norm",
+            color_title="",
             title="How well each norm follows the final hidden state",
         ),
         "perturbations": lines(
-            kinds, "share", "hidden", "perturbation", x_title="Size", y_title="Change of final state",
-            color_title="Perturbation", title="Perturbations of one Frobenius norm",
+            kinds,
+            "share",
+            "hidden",
+            "perturbation",
+            x_title="Size",
+            y_title="Change of final state",
+            color_title="Perturbation",
+            title="Perturbations of one Frobenius norm",
         ),
-    }  # fmt: skip
+    }

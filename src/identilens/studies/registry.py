@@ -25,16 +25,20 @@ STUDIES: dict[str, Entry] = {
         "The interval of each weight over all alternatives, its influence, and a verdict.",
     ),
     "alternatives": Entry(
-        "identilens.studies.alternatives.study:AlternativeStudy", "Other weights with the same output, put back."
+        "identilens.studies.alternatives.study:AlternativeStudy",
+        "Other weights with the same output, put back.",
     ),
     "tokens": Entry(
-        "identilens.studies.tokens.study:TokenStudy", "Can the input token be recovered from its hidden state."
+        "identilens.studies.tokens.study:TokenStudy",
+        "Can the input token be recovered from its hidden state.",
     ),
     "mixing": Entry(
-        "identilens.studies.mixing.study:MixingStudy", "How much each input token contributes to each state."
+        "identilens.studies.mixing.study:MixingStudy",
+        "How much each input token contributes to each state.",
     ),
     "structure": Entry(
-        "identilens.studies.structure.study:StructureStudy", "What the attention of many texts has in common."
+        "identilens.studies.structure.study:StructureStudy",
+        "What the attention of many texts has in common.",
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
@@ -44,23 +48,33 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.rationales.study:RationaleStudy",
         "Are the tokens that explain a decision needed, and are they enough.",
     ),
-    "lab dyck train": Entry("identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."),
-    "lab dyck analyse": Entry("identilens.lab.dyck.analyse:DyckAnalyseStudy", "Measure saved Dyck models."),
-    "lab dyck construct": Entry(
-        "identilens.lab.dyck.construct:DyckConstructStudy", "Models with uniform and balanced attention."
+    "lab dyck train": Entry(
+        "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."
     ),
-    "lab dyck prune": Entry("identilens.lab.dyck.prune:DyckPruneStudy", "Prune random transformers to a target."),
+    "lab dyck analyse": Entry(
+        "identilens.lab.dyck.analyse:DyckAnalyseStudy", "Measure saved Dyck models."
+    ),
+    "lab dyck construct": Entry(
+        "identilens.lab.dyck.construct:DyckConstructStudy",
+        "Models with uniform and balanced attention.",
+    ),
+    "lab dyck prune": Entry(
+        "identilens.lab.dyck.prune:DyckPruneStudy", "Prune random transformers to a target."
+    ),
     "lab encoder train": Entry(
         "identilens.lab.encoder.train.study:TrainStudy", "Train an identifiable encoder on a task."
     ),
     "lab encoder sweep": Entry(
-        "identilens.lab.encoder.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."
+        "identilens.lab.encoder.sweep.study:SweepStudy",
+        "Train encoders over tasks, heads, d_k and seeds.",
     ),
     "lab encoder logit-ranks": Entry(
         "identilens.lab.encoder.logit_ranks:LogitRankStudy",
         "Could queries and keys of this size give alternatives.",
     ),
-    "lab reversal": Entry("identilens.lab.reversal.study:ReversalStudy", "Attention of models that reverse sequences."),
+    "lab reversal": Entry(
+        "identilens.lab.reversal.study:ReversalStudy", "Attention of models that reverse sequences."
+    ),
 }
 """Each study by its name. The name is also its command and its name in the provenance."""
 

@@ -77,7 +77,9 @@ def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
 
     Texts that the run contains keep their numbers; others are counted on from there.
     """
-    numbers = {digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))}
+    numbers = {
+        digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))
+    }
     later = record["texts"]["count"]
     by_analysis: dict[str, list[Result]] = {}
     finished = [path for path in joined_runs(folder) if (read_record(path) or {}).get("finished")]

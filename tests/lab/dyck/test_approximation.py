@@ -37,7 +37,9 @@ def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
 
 def test_the_largest_error_of_a_single_relu():
     inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
-    found = approximation_error(unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), QUICK)
+    found = approximation_error(
+        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), QUICK
+    )
     known = float(inner.norm() * outer.norm())
     assert found.sampled < 0.95 * known
     assert found.maximised == pytest.approx(known, rel=1e-4)
@@ -64,5 +66,7 @@ def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps)
     pruned = prune_to(target, random_transformer(sizes, 4, 0.1, seed), sizes)
     found = approximation_error(target, pruned, Search(inputs=60, starts=starts, steps=steps))
     assert found.maximised >= found.sampled > 0
-    assert found == approximation_error(target, pruned, Search(inputs=60, starts=starts, steps=steps))
+    assert found == approximation_error(
+        target, pruned, Search(inputs=60, starts=starts, steps=steps)
+    )
     assert approximation_error(target, target, QUICK).maximised == 0

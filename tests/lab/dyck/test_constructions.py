@@ -14,7 +14,13 @@ from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.plain import run_layers, small_target, without_dead_units
-from identilens.lab.dyck.pruning import Sizes, closest_subsets, is_pruning, prune_to, random_transformer
+from identilens.lab.dyck.pruning import (
+    Sizes,
+    closest_subsets,
+    is_pruning,
+    prune_to,
+    random_transformer,
+)
 from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.lab.dyck.train.measuring import dyck_lens
@@ -29,7 +35,13 @@ def prefixes(language, length, count=3, seed=0):
 
 @pytest.mark.parametrize(
     ("language", "length"),
-    [(Dyck(2, 4), 2000), (Dyck(3, 8, 0.6), 2000), (Dyck(1, 1), 60), (Dyck(2, 1, 0.2), 60), (Dyck(4, 2), 300)],
+    [
+        (Dyck(2, 4), 2000),
+        (Dyck(3, 8, 0.6), 2000),
+        (Dyck(1, 1), 60),
+        (Dyck(2, 1, 0.2), 60),
+        (Dyck(4, 2), 300),
+    ],
 )
 def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
@@ -74,7 +86,9 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
 
 
 def test_off_balance_breaks_it_more_the_longer_the_prefix():
-    built = idl.lab.construct_dyck(depth=3, lengths=(20, 300), count=10, off_balance=(0.0, 0.5), seed=1)
+    built = idl.lab.construct_dyck(
+        depth=3, lengths=(20, 300), count=10, off_balance=(0.0, 0.5), seed=1
+    )
     balanced = built.table.filter(construction="balanced").select("off_balance", "length", "argmax")
     scores = {(size, length): argmax for size, length, argmax in balanced.iter_rows()}
     assert scores[0.0, 20] == scores[0.0, 300] == 1
@@ -87,14 +101,28 @@ def test_what_theorem_1_does_not_cover_is_refused():
     scores = torch.randn(9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InputError, match=r"satisfy the balance condition \(Eq. 11\)"):
         sufficient_model(language, torch.eye(9, 12), scores)
-    with pytest.raises(InputError, match="9 linearly independent embeddings, one per symbol, got 8 dimensions"):
+    with pytest.raises(
+        InputError, match="9 linearly independent embeddings, one per symbol, got 8 dimensions"
+    ):
         sufficient_model(language, torch.randn(9, 8), torch.zeros(9, 9).double())
 
 
 def test_the_table_of_constructions_is_resumed(tmp_path):
-    small = {"depth": 2, "lengths": (10, 40), "count": 3, "off_balance": (0.0, 1.0), "out": tmp_path / "run"}
+    small = {
+        "depth": 2,
+        "lengths": (10, 40),
+        "count": 3,
+        "off_balance": (0.0, 1.0),
+        "out": tmp_path / "run",
+    }
     table = idl.lab.construct_dyck(**small).table
-    assert table.filter(pl.col("off_balance") == 0).select(pl.min_horizontal("support", "argmax")).min().item() == 1
+    assert (
+        table.filter(pl.col("off_balance") == 0)
+        .select(pl.min_horizontal("support", "argmax"))
+        .min()
+        .item()
+        == 1
+    )
     assert table.filter(pl.col("off_balance") > 0)["violation"].min() > 0.01
     assert idl.lab.construct_dyck(**small, resume=True).table.equals(table)
     lens = idl.load(tmp_path / "run" / "model", device="cpu")
@@ -160,7 +188,9 @@ def test_dead_units_change_nothing():
     sizes = Sizes(5, 2, 3)
     large = random_transformer(sizes, 2, 0.1, 0)
     pruned = prune_to(small_target(size=2, key_size=2, width=3), large, sizes)
-    x = torch.randn(3, 5, sizes.embedding, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(
+        3, 5, sizes.embedding, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     lean = [without_dead_units(layer) for layer in pruned]
     assert lean[1].projection[0].shape[0] < pruned[1].projection[0].shape[0]
     assert torch.allclose(run_layers(lean, x), run_layers(pruned, x), atol=1e-12)

@@ -23,7 +23,9 @@ def test_symbols_are_types_and_depths():
 
 
 def test_pairs_are_of_one_type_and_depth():
-    for symbols_of, one, first in zip(pair_symbols(LANGUAGE), (open_symbol, close_symbol), (1, 0), strict=True):
+    for symbols_of, one, first in zip(
+        pair_symbols(LANGUAGE), (open_symbol, close_symbol), (1, 0), strict=True
+    ):
         wanted = [[one(LANGUAGE, kind, first + depth) for depth in range(3)] for kind in range(2)]
         assert symbols_of.tolist() == wanted
 

@@ -14,7 +14,10 @@ from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import is_valid, next_token_distribution, parse
 
 languages = st.builds(
-    Dyck, types=st.integers(1, 4), max_depth=st.integers(1, 6), open_probability=st.floats(0.05, 0.95)
+    Dyck,
+    types=st.integers(1, 4),
+    max_depth=st.integers(1, 6),
+    open_probability=st.floats(0.05, 0.95),
 )
 
 

@@ -28,7 +28,9 @@ def seeded(seed=0):
 
 def causal_patterns(seeds, n, seed=0):
     logits = torch.randn(seeds, n, n, generator=seeded(seed))
-    return torch.softmax(logits.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf), -1)
+    return torch.softmax(
+        logits.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf), -1
+    )
 
 
 def test_variation_of_patterns_worked_out_by_hand():
@@ -47,10 +49,14 @@ def test_the_error_of_variation_is_a_jackknife():
     left_out = []
     for seed in range(6):
         kept = torch.cat([patterns[:seed], patterns[seed + 1 :]])[:, 1:, 1:].double()
-        pairs = [(kept[i] - kept[j]).square().sum() for i, j in product(range(5), repeat=2) if i != j]
+        pairs = [
+            (kept[i] - kept[j]).square().sum() for i, j in product(range(5), repeat=2) if i != j
+        ]
         left_out.append(torch.stack(pairs).mean())
     left = torch.stack(left_out)
-    assert found.error == pytest.approx(float((5 / 6 * (left - left.mean()).square().sum()).sqrt()), rel=1e-6)
+    assert found.error == pytest.approx(
+        float((5 / 6 * (left - left.mean()).square().sum()).sqrt()), rel=1e-6
+    )
     with pytest.raises(InputError, match="at least two seeds, got 1"):
         attention_variation(patterns[:1])
 
@@ -72,7 +78,9 @@ def test_baselines_are_the_variation_of_random_patterns_treated_alike(causal, wi
     normals = torch.randn(1000, 6, 6, generator=seeded(1))
     for one in random_baselines(6, with_start=with_start):
         weights = seen * (even if one.name == "even on the simplex" else normals.exp())
-        measured = attention_variation(weights / weights.sum(-1, keepdim=True), with_start=with_start)
+        measured = attention_variation(
+            weights / weights.sum(-1, keepdim=True), with_start=with_start
+        )
         if one.causal == causal:
             assert one.value == pytest.approx(measured.value, abs=4 * (measured.error + one.error))
 
@@ -187,12 +195,16 @@ def test_balance_is_zero_where_pairs_cancel():
 def test_the_condition_ignores_what_does_not_matter():
     scores = balanced_scores(LANGUAGE, 2.0, seeded())
     moved = scores + torch.randn(len(scores), 1, generator=seeded(2))
-    assert condition_gap(LANGUAGE, moved) == pytest.approx(condition_gap(LANGUAGE, scores), abs=1e-12)
+    assert condition_gap(LANGUAGE, moved) == pytest.approx(
+        condition_gap(LANGUAGE, scores), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("language", [Dyck(1, 3), Dyck(2, 1)])
 def test_languages_without_anything_to_balance(language):
     count = symbols(language)
-    layer = SecondLayer(torch.eye(count), torch.zeros(count, count).double(), torch.ones(count, 3).double())
+    layer = SecondLayer(
+        torch.eye(count), torch.zeros(count, count).double(), torch.ones(count, 3).double()
+    )
     with pytest.raises(InputError, match="at least 2 types and depth 2"):
         measure_balance(language, layer)

@@ -43,12 +43,16 @@ def test_all_prefixes_are_those_of_the_law():
         tokens, chances, laws = written(size)
         ids = symbol_ids(LANGUAGE, tokens)
         counts = torch.nn.functional.one_hot(ids, symbols(LANGUAGE)).sum(1).tolist()
-        for last, count, chance, law in zip(ids[:, -1].tolist(), counts, chances, laws, strict=True):
+        for last, count, chance, law in zip(
+            ids[:, -1].tolist(), counts, chances, laws, strict=True
+        ):
             row = held[(last, *count)]
             share[row] += chance / length
             assert torch.allclose(found.law[row], law)
     assert torch.allclose(share, found.share, atol=1e-15)
-    with pytest.raises(InputError, match="over 200,000 kinds of prefixes of up to 40 brackets; lower the length"):
+    with pytest.raises(
+        InputError, match="over 200,000 kinds of prefixes of up to 40 brackets; lower the length"
+    ):
         all_prefixes(Dyck(2, 4), 40)
 
 
@@ -73,7 +77,9 @@ def test_the_objective_falls_and_weights_grow_as_lambda_goes_to_0():
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.002
     assert norms == sorted(norms)
-    assert all(one.objective == pytest.approx(one.loss + one.strength / 2 * one.norm**2) for one in found)
+    assert all(
+        one.objective == pytest.approx(one.loss + one.strength / 2 * one.norm**2) for one in found
+    )
     assert found[0].gradient < 0.2
     again = minimise(CONFIG, prefixes, strengths[:1], 0, 150)
     assert next(again).balance.violation == found[0].balance.violation
@@ -84,9 +90,13 @@ def test_a_strong_penalty_leaves_nothing():
     prefixes = all_prefixes(LANGUAGE, 4)
     (found,) = minimise(CONFIG, prefixes, (10.0,), 0, 60)
     assert found.norm < 1e-3
-    assert found.loss == pytest.approx(float(prefixes.share @ prefixes.law.square().sum(1)), rel=1e-6)
+    assert found.loss == pytest.approx(
+        float(prefixes.share @ prefixes.law.square().sum(1)), rel=1e-6
+    )
 
 
 def test_other_models_are_refused():
-    with pytest.raises(InputError, match="one layer of the paper's block after a minimal first layer"):
+    with pytest.raises(
+        InputError, match="one layer of the paper's block after a minimal first layer"
+    ):
         next(minimise(DyckConfig(), all_prefixes(LANGUAGE, 3), (1e-3,), 0, 1))

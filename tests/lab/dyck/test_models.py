@@ -8,7 +8,12 @@ from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, DyckModel
-from identilens.lab.dyck.stacked import mapped_logits, stack_parameters, stacked_logits, unstack_parameters
+from identilens.lab.dyck.stacked import (
+    mapped_logits,
+    stack_parameters,
+    stacked_logits,
+    unstack_parameters,
+)
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.training import new_model
@@ -70,7 +75,10 @@ def test_parameters_come_back_from_the_stack():
     others = [moved("gpt", seed + 5) for seed in range(2)]
     unstack_parameters(stack_parameters(models), others)
     for model, other in zip(models, others, strict=True):
-        assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+        assert all(
+            torch.equal(one, two)
+            for one, two in zip(model.parameters(), other.parameters(), strict=True)
+        )
 
 
 @pytest.mark.parametrize("name", ["gpt", "minimal", "paper", "minimal first layer, whole block"])
@@ -83,7 +91,9 @@ def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
     tokens = lens.tokenizer("([])", return_tensors="pt")
     assert tokens["input_ids"].tolist() == [[1, 3, 4, 6, 5]]
     with torch.no_grad():
-        assert torch.equal(lens.model(tokens["input_ids"]).logits, model(tokens["input_ids"]).logits)
+        assert torch.equal(
+            lens.model(tokens["input_ids"]).logits, model(tokens["input_ids"]).logits
+        )
     audit = idl.audit(lens, ["([])[[]]", "(())"])
     assert audit.table["kind"].unique().to_list() == ["decoder"]
     assert audit.table["reconstruction_error"].max() < 1e-5
@@ -141,7 +151,9 @@ def test_positions_matter_only_where_asked_for():
 def test_the_loss_is_the_next_tokens():
     model, tokens = moved("gpt"), words()
     found = model(tokens, labels=tokens)
-    wanted = torch.nn.functional.cross_entropy(found.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    wanted = torch.nn.functional.cross_entropy(
+        found.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    )
     assert torch.allclose(found.loss, wanted)
 
 

@@ -49,7 +49,11 @@ def test_parse_is_what_a_stack_does(types, depth, length, seed):
     for row, sequence in enumerate(tokens.tolist()):
         wanted, partner = by_hand(language, sequence)
         got = zip(
-            *(part[row].tolist() for part in (found.depth, found.top_type, found.top_place, found.valid)), strict=True
+            *(
+                part[row].tolist()
+                for part in (found.depth, found.top_type, found.top_place, found.valid)
+            ),
+            strict=True,
         )
         assert list(got) == wanted
         assert found.partner[row].tolist() == partner
@@ -65,7 +69,13 @@ def test_a_worked_example():
 
 @pytest.mark.parametrize(
     ("text", "valid", "complete"),
-    [("()", True, True), ("(", True, False), (")", False, False), ("(]", False, False), ("((((", False, False)],
+    [
+        ("()", True, True),
+        ("(", True, False),
+        (")", False, False),
+        ("(]", False, False),
+        ("((((", False, False),
+    ],
 )
 def test_validity(text, valid, complete):
     language = Dyck(2, 3)
@@ -105,7 +115,9 @@ def test_the_probe_prefix_has_all_brackets_at_all_depths(types, depth):
     found = parse(language, tokens)
     assert tokens.shape == (1, 2 * types * depth)
     assert bool(found.valid.all())
-    assert len(set(zip(tokens[0].tolist(), found.depth[0].tolist(), strict=True))) == 2 * types * depth
+    assert (
+        len(set(zip(tokens[0].tolist(), found.depth[0].tolist(), strict=True))) == 2 * types * depth
+    )
 
 
 def test_sequences_outside_the_language_are_refused():

@@ -119,7 +119,8 @@ def test_inserted_nests_keep_depth_and_stack():
 
 def test_more_seeds_than_memory_allows():
     with pytest.raises(
-        InputError, match=r"1000000 seeds at once need about .* GB are free; train them in stacks of \d+"
+        InputError,
+        match=r"1000000 seeds at once need about .* GB are free; train them in stacks of \d+",
     ):
         check_memory(DyckConfig(), 10**6, DyckTraining(), "cpu")
 

@@ -5,7 +5,11 @@ import torch
 from torch import nn
 
 from identilens.errors import InputError
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderLayer, IdentifiableTransformerLayer
+from identilens.lab.encoder import (
+    IdentifiableEncoderConfig,
+    IdentifiableEncoderLayer,
+    IdentifiableTransformerLayer,
+)
 from identilens.measures.attention import numerical_rank
 
 
@@ -56,7 +60,10 @@ def test_con_equals_torch_values_and_gradients(pair, training):
     expected[seen].square().sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
-        mine.layer.attention.v_proj.weight.grad, reference.self_attn.in_proj_weight.grad[48:], rtol=1e-9, atol=1e-9
+        mine.layer.attention.v_proj.weight.grad,
+        reference.self_attn.in_proj_weight.grad[48:],
+        rtol=1e-9,
+        atol=1e-9,
     )
 
 
@@ -64,19 +71,28 @@ def test_con_inside_torchs_encoder_equals_torchs_own(pair):
     mine, reference = pair
     inputs = torch.randn(2, 6, 24, dtype=torch.float64)
     mask = 0.3 * torch.randn(6, 6, dtype=torch.float64)
-    stacks = [nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval() for layer in (mine, reference)]
+    stacks = [
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        for layer in (mine, reference)
+    ]
     found, expected = (stack(inputs, mask=mask) for stack in stacks)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("heads", ["concat", "add"])
 @pytest.mark.parametrize(
-    ("d_k", "d_v", "logit_scale"), [(1, None, "d_k"), (5, None, "d_v"), (5, None, "none"), (40, 6, "d_k")]
+    ("d_k", "d_v", "logit_scale"),
+    [(1, None, "d_k"), (5, None, "d_v"), (5, None, "none"), (40, 6, "d_k")],
 )
 def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
     torch.manual_seed(0)
     config = IdentifiableEncoderConfig(
-        heads=heads, d_k=d_k, d_v=d_v, hidden_size=24, num_attention_heads=4, logit_scale=logit_scale
+        heads=heads,
+        d_k=d_k,
+        d_v=d_v,
+        hidden_size=24,
+        num_attention_heads=4,
+        logit_scale=logit_scale,
     )
     divisor = {"d_k": d_k, "d_v": config.d_v, "none": 1}[logit_scale] ** 0.5
     config._attn_implementation = "eager"
@@ -85,7 +101,10 @@ def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
     found, _ = attention(states)
     outputs = []
     for head in range(4):
-        own, mixed = slice(head * d_k, (head + 1) * d_k), slice(head * config.d_v, (head + 1) * config.d_v)
+        own, mixed = (
+            slice(head * d_k, (head + 1) * d_k),
+            slice(head * config.d_v, (head + 1) * config.d_v),
+        )
         queries = states[0] @ attention.q_proj.weight[own].T + attention.q_proj.bias[own]
         keys = states[0] @ attention.k_proj.weight[own].T + attention.k_proj.bias[own]
         values = states[0] @ attention.v_proj.weight[mixed].T + attention.v_proj.bias[mixed]
@@ -104,7 +123,10 @@ def test_the_first_position_alone_is_the_same(heads, implementation):
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    states, hidden = torch.randn(3, 9, 24, dtype=torch.float64), torch.arange(9) >= torch.tensor([[9], [3], [1]])
+    states, hidden = (
+        torch.randn(3, 9, 24, dtype=torch.float64),
+        torch.arange(9) >= torch.tensor([[9], [3], [1]]),
+    )
     mask = torch.zeros(3, 1, 9, 9, dtype=torch.float64).masked_fill(
         hidden[:, None, None], torch.finfo(states.dtype).min
     )

@@ -62,7 +62,11 @@ def test_gradients_flow_to_every_parameter(heads, pairs):
     model = classifier(heads, sentence_pairs=pairs).train()
     more = {"pair_input_ids": tokens(4, 5, 1)} if pairs else {}
     model(tokens(4, 7), labels=torch.tensor([0, 1, 2, 1]), **more).loss.backward()
-    still = [name for name, own in model.named_parameters() if own.grad is None or not own.grad.abs().sum() > 0]
+    still = [
+        name
+        for name, own in model.named_parameters()
+        if own.grad is None or not own.grad.abs().sum() > 0
+    ]
     # A key bias adds one number to all logits of a query, which softmax takes away again.
     assert [name for name in still if not name.endswith("k_proj.bias")] == []
 
@@ -96,7 +100,12 @@ def test_saved_and_loaded_by_every_way_it_is_the_same(heads, tmp_path):
     model.save_pretrained(tmp_path)
     ids = tokens(2, 6)
     config = AutoConfig.from_pretrained(tmp_path)
-    assert (config.model_type, config.heads, config.d_k, config.d_v) == ("identifiable_encoder", heads, 3, 7)
+    assert (config.model_type, config.heads, config.d_k, config.d_v) == (
+        "identifiable_encoder",
+        heads,
+        3,
+        7,
+    )
     for again in (
         IdentifiableEncoderForSequenceClassification.from_pretrained(tmp_path),
         AutoModelForSequenceClassification.from_pretrained(tmp_path),
@@ -162,7 +171,11 @@ def test_inputs_that_cannot_be_used():
 def test_one_layer_with_keys_of_size_1_computes_whatever_larger_keys_compute(heads):
     """The classified position has the same query in every text, so that its logits are one vector for each head."""
     wide, narrow = (classifier(heads, d_k=d_k) for d_k in (5, 1))
-    others = {name: value for name, value in wide.state_dict().items() if "q_proj" not in name and "k_proj" not in name}
+    others = {
+        name: value
+        for name, value in wide.state_dict().items()
+        if "q_proj" not in name and "k_proj" not in name
+    }
     narrow.load_state_dict(others, strict=False)
     of_wide, of_narrow = (model.encoder.layers[0].attention for model in (wide, narrow))
     encoder = wide.encoder
@@ -171,7 +184,9 @@ def test_one_layer_with_keys_of_size_1_computes_whatever_larger_keys_compute(hea
         queries = of_wide.q_proj(first).unflatten(-1, (4, 5)) * of_wide.scaling
         of_narrow.q_proj.weight.zero_()
         of_narrow.q_proj.bias.fill_(1)
-        of_narrow.k_proj.weight.copy_(torch.einsum("hk,hkd->hd", queries, of_wide.k_proj.weight.unflatten(0, (4, 5))))
+        of_narrow.k_proj.weight.copy_(
+            torch.einsum("hk,hkd->hd", queries, of_wide.k_proj.weight.unflatten(0, (4, 5)))
+        )
         of_narrow.k_proj.bias.copy_((queries * of_wide.k_proj.bias.unflatten(0, (4, 5))).sum(-1))
     ids = torch.cat([torch.full((6, 1), 3), torch.randint(4, 50, (6, 9))], 1)
     torch.testing.assert_close(narrow(ids).logits, wide(ids).logits, rtol=1e-12, atol=1e-12)

@@ -19,7 +19,12 @@ TSV = {
         ("The lamp burns.", "It is dark."),
         2,
     ),
-    "dbpedia": ("label\ttitle\ttext\tsource", "14\tThe Lamp\tA novel.\tany", "The Lamp A novel.", 13),
+    "dbpedia": (
+        "label\ttitle\ttext\tsource",
+        "14\tThe Lamp\tA novel.\tany",
+        "The Lamp A novel.",
+        13,
+    ),
     "ag_news": ("label\ttext", "2\tHarbour wins the cup", "Harbour wins the cup", 1),
 }
 CSV = {
@@ -56,7 +61,10 @@ def test_comma_separated_files_without_header(name, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("NUM\tany\tHow many ?\nWHO\tany\tWho ?", r"train.tsv, line 3: label 'WHO' is not one of ABBR, ENTY"),
+        (
+            "NUM\tany\tHow many ?\nWHO\tany\tWho ?",
+            r"train.tsv, line 3: label 'WHO' is not one of ABBR, ENTY",
+        ),
         ("NUM\tany\tHow many ?\n\nHUM\tany\t \n", r"train.tsv, line 4: the text is empty"),
         ("NUM\tany", r"train.tsv, line 2: expected 3 columns"),
         ("NUM\tany\tHow many ?\tmore", r"train.tsv, line 2: expected 3 columns"),
@@ -88,7 +96,9 @@ def test_files_that_are_missing_or_too_many(tmp_path):
     (tmp_path / "train20k.tsv").unlink()
     with pytest.raises(InputError, match="no column label3, sentence in its header"):
         read_local(TASKS["sst"], tmp_path, "train")
-    (tmp_path / "train.tsv").write_bytes("coarse\tfine\tquestion\nHUM\tx\tWer läutet ?\n".encode("latin-1"))
+    (tmp_path / "train.tsv").write_bytes(
+        "coarse\tfine\tquestion\nHUM\tx\tWer läutet ?\n".encode("latin-1")
+    )
     with pytest.raises(InputError, match="is not UTF-8"):
         read_local(TASKS["trec"], tmp_path, "train")
 
@@ -121,14 +131,20 @@ def test_a_given_validation_part_is_taken(tmp_path):
 
 
 def test_the_hubs_form_through_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="install identilens[datasets] to read from the hub")
+    datasets = pytest.importorskip(
+        "datasets", reason="install identilens[datasets] to read from the hub"
+    )
     rows = {"text": ["A bright lamp .", "A dull one .", "No judgement ."], "label": [4, 0, 2]}
     single = tmp_path / "single"
     single.mkdir()
     datasets.Dataset.from_dict(rows).to_parquet(single / "train.parquet")
     found = read_hub(TASKS["sst"], "train", str(single))
     assert found == Examples(tuple(rows["text"]), (2, 0, 1))
-    pairs = {"premise": ["The lamp burns."] * 2, "hypothesis": ["It is dark.", "It is lit."], "label": [2, -1]}
+    pairs = {
+        "premise": ["The lamp burns."] * 2,
+        "hypothesis": ["It is dark.", "It is lit."],
+        "label": [2, -1],
+    }
     (tmp_path / "pairs").mkdir()
     datasets.Dataset.from_dict(pairs).to_parquet(tmp_path / "pairs" / "test.parquet")
     assert read_hub(TASKS["snli"], "test", str(tmp_path / "pairs")) == Examples(

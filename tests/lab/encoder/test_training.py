@@ -26,7 +26,10 @@ SMALL = EncoderSettings(
 )
 
 
-GRID = {name: getattr(SMALL, name) for name in ("d_model", "attention_heads", "feed_forward", "batch_size")}
+GRID = {
+    name: getattr(SMALL, name)
+    for name in ("d_model", "attention_heads", "feed_forward", "batch_size")
+}
 
 
 class CutError(Exception):
@@ -59,13 +62,17 @@ def test_it_learns_and_says_so(run):
     assert run.metrics["parameters"] > 0
 
 
-def test_the_best_epoch_is_the_first_one_of_the_highest_validation_accuracy(folder, tmp_path, monkeypatch):
+def test_the_best_epoch_is_the_first_one_of_the_highest_validation_accuracy(
+    folder, tmp_path, monkeypatch
+):
     accuracies = pl.DataFrame({
         "epoch": [1, 2, 3, 4], "train_loss": [4.0, 3.0, 2.0, 1.0], "validation_loss": [0.4, 0.3, 0.2, 0.1],
         "validation_accuracy": [0.5, 0.9, 0.9, 0.7],
     })  # fmt: skip
     monkeypatch.setattr(training, "_epochs", lambda history: accuracies)
-    metrics = train("trec", tmp_path / "run", data=folder, settings=replace(SMALL, epochs=1)).metrics
+    metrics = train(
+        "trec", tmp_path / "run", data=folder, settings=replace(SMALL, epochs=1)
+    ).metrics
     assert (metrics["best_epoch"], metrics["validation_accuracy"]) == (2, 0.9)
 
 
@@ -91,7 +98,9 @@ def test_initial_and_logit_scale_and_block_reach_the_model(folder, tmp_path):
 
 
 def test_audit_runs_on_it(run):
-    found = idl.audit(idl.load(run.model_path), ["How many lamps burn at night ?", "Where is the harbour ?"])
+    found = idl.audit(
+        idl.load(run.model_path), ["How many lamps burn at night ?", "Where is the harbour ?"]
+    )
     assert found.table["d_k"].unique().to_list() == [4]
     assert found.table["reconstruction_error"].max() < 1e-5
 
@@ -115,7 +124,9 @@ def test_an_interrupted_run_ends_as_a_whole_one(run, folder, tmp_path):
     assert seen[-1] == (18, 18)
     assert_frame_equal(again.table, run.table)
     same = ("test_accuracy", "test_loss", "best_epoch", "validation_accuracy")
-    assert {name: again.metrics[name] for name in same} == {name: run.metrics[name] for name in same}
+    assert {name: again.metrics[name] for name in same} == {
+        name: run.metrics[name] for name in same
+    }
 
 
 def test_a_finished_run_is_read_again_and_another_refused(run, folder):
@@ -134,8 +145,12 @@ def test_pairs_share_the_encoder(tmp_path):
     ] * 8
     for part in ("train", "dev", "test"):
         lines = "\n".join("\t".join(row) for row in rows)
-        (tmp_path / f"{part}.tsv").write_text(f"label\tpremise\thypothesis\n{lines}\n", encoding="utf-8")
-    found = train("snli", tmp_path / "run", data=tmp_path, settings=replace(SMALL, heads="add", epochs=8))
+        (tmp_path / f"{part}.tsv").write_text(
+            f"label\tpremise\thypothesis\n{lines}\n", encoding="utf-8"
+        )
+    found = train(
+        "snli", tmp_path / "run", data=tmp_path, settings=replace(SMALL, heads="add", epochs=8)
+    )
     assert found.metrics["test_accuracy"] == 1
     assert idl.load(found.model_path).model.config.sentence_pairs
 
@@ -157,9 +172,22 @@ def test_settings_that_cannot_be_used(wrong, message, folder, tmp_path):
 
 
 def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
-    grid = {"tasks": "trec", "d_k": (1, 3), "heads": "con,add", "data": folder, "epochs": 1, "max_length": 16, **GRID}
+    grid = {
+        "tasks": "trec",
+        "d_k": (1, 3),
+        "heads": "con,add",
+        "data": folder,
+        "epochs": 1,
+        "max_length": 16,
+        **GRID,
+    }
     whole = idl.lab.sweep(**grid, out=tmp_path / "whole")
-    assert whole.table.select("heads", "d_k").rows() == [("concat", 1), ("concat", 3), ("add", 1), ("add", 3)]
+    assert whole.table.select("heads", "d_k").rows() == [
+        ("concat", 1),
+        ("concat", 3),
+        ("add", 1),
+        ("add", 3),
+    ]
     assert whole.table["published"].to_list() == [0.836, None, 0.841, None]
     assert whole.table["d_v"].to_list() == [8, 8, 16, 16]
 
@@ -213,7 +241,14 @@ def test_training_goes_on_from_the_last_whole_checkpoint(run, folder, tmp_path, 
     with pytest.raises(CutError):
         train("trec", tmp_path / "cut", data=folder, settings=SMALL)
     moved = (tmp_path / "cut").rename(tmp_path / "moved")
-    again = train("trec", moved, data=folder, settings=SMALL, resume=True, progress=lambda done, *_: seen.append(done))
+    again = train(
+        "trec",
+        moved,
+        data=folder,
+        settings=SMALL,
+        resume=True,
+        progress=lambda done, *_: seen.append(done),
+    )
     assert min(done for done in seen if done) == 7
     assert_frame_equal(again.table, run.table)
     assert again.metrics["test_loss"] == run.metrics["test_loss"]

@@ -18,13 +18,27 @@ from identilens.lab.reversal.task import (
 N = 6
 J = torch.eye(N, dtype=torch.float64).flip(-1)
 SMALL = ReversalSettings(
-    length=5, vocabulary=4, hidden=24, train=1500, held_out=200, batch_size=50, epochs=25, learning_rate=1e-2, inputs=20
+    length=5,
+    vocabulary=4,
+    hidden=24,
+    train=1500,
+    held_out=200,
+    batch_size=50,
+    epochs=25,
+    learning_rate=1e-2,
+    inputs=20,
 )
 
 
 def test_the_antidiagonal_matches_itself():
     found = antidiagonal_match(J)
-    assert (found.score, found.support, found.mass, found.empty_rows, found.shift) == (pytest.approx(1), 1, 1, 0, 0)
+    assert (found.score, found.support, found.mass, found.empty_rows, found.shift) == (
+        pytest.approx(1),
+        1,
+        1,
+        0,
+        0,
+    )
 
 
 def test_matches_by_hand():
@@ -78,13 +92,19 @@ def test_refusals():
         threshold_sweep(J[None], [1.2])
     with pytest.raises(InputError, match="scale must be"):
         threshold_sweep(J[None], scale="all")
-    with pytest.raises(InputError, match="at least 1 sequence, 2 places and 2 tokens; got 0, 20 and 10"):
+    with pytest.raises(
+        InputError, match="at least 1 sequence, 2 places and 2 tokens; got 0, 20 and 10"
+    ):
         reversal_pairs(0, 20, 10)
-    with pytest.raises(InputError, match="inputs of at most held_out = 200 test sequences; got 300"):
+    with pytest.raises(
+        InputError, match="inputs of at most held_out = 200 test sequences; got 300"
+    ):
         ReversalSettings(held_out=200, inputs=300)
     with pytest.raises(InputError, match="lstm or transformer; got 'gru'"):
         train_reversal(model="gru")
-    with pytest.raises(InputError, match="hidden as a multiple of the transformer's 4 heads; got 6"):
+    with pytest.raises(
+        InputError, match="hidden as a multiple of the transformer's 4 heads; got 6"
+    ):
         train_reversal(model="transformer", hidden=6)
     assert ReversalSettings(hidden=6).rate == 3e-3
     assert ReversalSettings(model="transformer").rate == 1e-3
@@ -104,7 +124,9 @@ def test_the_reverser_sees_only_what_was_written():
     source = reversal_pairs(3, 5, 4)
     logits = model(source, source.flip(-1))
     weights = model.cross_attention(source).weights
-    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3, 5, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        weights.sum(-1), torch.ones(1, 3, 5, dtype=torch.float64), atol=1e-6, rtol=0
+    )
     changed = source.flip(-1).clone()
     changed[:, -1] = (changed[:, -1] + 1) % 4
     torch.testing.assert_close(model(source, changed), logits)
@@ -154,7 +176,9 @@ def test_the_transformer_goes_the_same_way(tmp_path):
         inputs=6, out=tmp_path / "run", progress=lambda *told: notes.append(told),
     )  # fmt: skip
     assert found.weights.shape == (4, 6, 5, 5)
-    torch.testing.assert_close(found.weights.sum(-1), torch.ones(4, 6, 5, dtype=torch.float64), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        found.weights.sum(-1), torch.ones(4, 6, 5, dtype=torch.float64), atol=1e-5, rtol=0
+    )
     assert found.heads["nullity"].to_list() == [1.0] * 4
     assert found.table["written"].to_list() == [None]
     assert found.sweep["head"].unique().sort().to_list() == [0, 1, 2, 3]
@@ -167,7 +191,14 @@ def test_the_transformer_goes_the_same_way(tmp_path):
     assert torch.equal(again.source, found.source)
     page = again.to_html(tmp_path / "report.html").read_text("utf-8")
     assert "transformer on 6 sequences of 5 tokens" in page
-    assert list(again.charts()) == ["course", "attention", "structures", "thresholds", "norms", "perturbations"]
+    assert list(again.charts()) == [
+        "course",
+        "attention",
+        "structures",
+        "thresholds",
+        "norms",
+        "perturbations",
+    ]
 
 
 def test_the_finding_names_the_best_thresholds(lstm):

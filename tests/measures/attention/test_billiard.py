@@ -5,7 +5,12 @@ import torch
 
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
-from identilens.measures.attention import chain_mixing, sample_alternatives, simplex_space, uniform_alternatives
+from identilens.measures.attention import (
+    chain_mixing,
+    sample_alternatives,
+    simplex_space,
+    uniform_alternatives,
+)
 
 
 def simplex(size):
@@ -36,7 +41,12 @@ def box(size):
     blocks = torch.eye(size, dtype=torch.float64).repeat_interleave(3, 0)
     places = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64).repeat(size)[:, None]
     row = (masses[:, None] * torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)).flatten()
-    return row, torch.cat([blocks, blocks * places], 1), 1 / 12, lambda x: (x[:, 2::3] / masses - 0.5).square().mean(1)
+    return (
+        row,
+        torch.cat([blocks, blocks * places], 1),
+        1 / 12,
+        lambda x: (x[:, 2::3] / masses - 0.5).square().mean(1),
+    )
 
 
 LAWS = {
@@ -46,7 +56,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize(("made", "size", "count"), [(made, *one) for made, sizes in LAWS.items() for one in sizes])
+@pytest.mark.parametrize(
+    ("made", "size", "count"), [(made, *one) for made, sizes in LAWS.items() for one in sizes]
+)
 def test_draws_have_the_spread_of_the_uniform_law(made, size, count):
     row, T, expected, statistic = made(size)
     space = simplex_space(T)
@@ -97,7 +109,9 @@ def test_rows_of_different_masks_have_the_means_of_their_own():
     """Two rows of the whole simplex over 3 and 5 keys, drawn together."""
     visible = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
     A = visible / visible.sum(1, keepdim=True).double()
-    drawn = sample_alternatives(A, torch.ones(5, 1), 500, method="uniform", visible=visible, generator=seeded())
+    drawn = sample_alternatives(
+        A, torch.ones(5, 1), 500, method="uniform", visible=visible, generator=seeded()
+    )
     assert (drawn.mean(0) - A).abs().max() < 0.04
     expected = torch.tensor([(1 / 3) * (2 / 3) / 4, (1 / 5) * (4 / 5) / 6, (1 / 3) * (2 / 3) / 4])
     assert (drawn.var(0)[:, :3] / expected[:, None] - 1).abs().max() < 0.25

@@ -44,14 +44,18 @@ def test_weight_on_hidden_keys_has_no_effective_part(visible, heads):
     assert torch.equal(found.null, expected.null)
     rounded[(*(size - 1 for size in heads), 1, 3)] = 0.01
     where = r"row 1 of head \[1, 2\] puts 0.01" if heads else "row 1 puts 0.01"
-    with pytest.raises(InputError, match=f"no weight on hidden keys; {where} on a key that `visible` hides"):
+    with pytest.raises(
+        InputError, match=f"no weight on hidden keys; {where} on a key that `visible` hides"
+    ):
         effective_attention(values, weights=rounded, visible=visible)
 
 
 def test_hidden_keys_of_a_window_of_more_queries_than_keys():
     visible = torch.tensor([[1, 0], [1, 1], [0, 1]]).bool()
     with pytest.raises(InputError, match="no weight on hidden keys; row 2"):
-        effective_attention(torch.randn(2, 3), weights=torch.tensor([[1.0, 0], [0, 1], [1, 0]]), visible=visible)
+        effective_attention(
+            torch.randn(2, 3), weights=torch.tensor([[1.0, 0], [0, 1], [1, 0]]), visible=visible
+        )
 
 
 @pytest.mark.parametrize("visible", [None, torch.ones(0, 5, dtype=torch.bool)])
@@ -59,7 +63,9 @@ def test_no_query_gives_no_alternative(visible):
     _, T = random_weights(0, 5, 2)
     none = torch.zeros(0, 5, dtype=torch.float64)
     assert effective_attention(T, weights=none, visible=visible).effective.shape == (0, 5)
-    assert effective_attention(T, head_output=torch.zeros(0, 2), visible=visible).effective.shape == (0, 5)
+    assert effective_attention(
+        T, head_output=torch.zeros(0, 2), visible=visible
+    ).effective.shape == (0, 5)
     for method in METHODS:
         assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)
     assert far_alternatives(none, T, visible=visible).shape == (0, 5)
@@ -93,10 +99,16 @@ def empty_calls():
     space = simplex_space(T)
     yield "at least one query; got none", lambda: logit_rank_study(none, T, 3, count=2)
     yield "at least one query over the 5 rows of T", lambda: logit_alternative(none, T, 3)
-    yield "at least one query over the 5 rows of T", lambda: check_logit_alternative(none, none, T, 3)
+    yield (
+        "at least one query over the 5 rows of T",
+        lambda: check_logit_alternative(none, none, T, 3),
+    )
     yield "at least one key; got none", lambda: largest_step(torch.zeros(2, 0), torch.zeros(2, 0))
     for function in (attention_intervals, certify_row, minimum_norm_alternative):
-        yield "with at least one key; got", lambda function=function: function(torch.zeros(0), no_keys)
+        yield (
+            "with at least one key; got",
+            lambda function=function: function(torch.zeros(0), no_keys),
+        )
     yield "with at least one key; got", lambda: numerical_rank(no_keys)
     yield "count of at least 0; got -1", lambda: sample_alternatives(A, T, -1)
     yield "count of at least 0; got -1", lambda: uniform_alternatives(A[0], space, -1)
@@ -133,7 +145,10 @@ def half_calls():
 @pytest.mark.parametrize(("name", "call"), list(half_calls()))
 def test_weights_in_half_precision_are_refused(name, call, dtype):
     A, _ = random_weights(0, 6, 2)
-    with pytest.raises(InputError, match=rf"float32 or float64; got {str(dtype)[6:]}; compute them .*--dtype float32"):
+    with pytest.raises(
+        InputError,
+        match=rf"float32 or float64; got {str(dtype)[6:]}; compute them .*--dtype float32",
+    ):
         call(A.to(dtype))
     call(A)
     call(A.float())

@@ -47,13 +47,19 @@ def vertices(row, T):
 def lower_ends(row, kept):
     right = (kept.mT @ row).numpy()
     costs = np.eye(len(row))
-    solved = [linprog(cost, A_eq=kept.mT.numpy(), b_eq=right, method="highs", options=TIGHT) for cost in costs]
+    solved = [
+        linprog(cost, A_eq=kept.mT.numpy(), b_eq=right, method="highs", options=TIGHT)
+        for cost in costs
+    ]
     return np.array([one.fun for one in solved])
 
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 25), d=st.integers(1, 8), sharpness=st.sampled_from([0.5, 3.0, 12.0])
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 25),
+    d=st.integers(1, 8),
+    sharpness=st.sampled_from([0.5, 3.0, 12.0]),
 )
 def test_certain_mass_is_the_sum_of_the_lower_ends(seed, n, d, sharpness):
     A, T = random_weights(seed, n, d, sharpness)
@@ -69,8 +75,12 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
     rows = found.weights[[2, 21, 45]]
     mass = certain_mass(rows, T)
     for row, certain in zip(rows, mass, strict=True):
-        assert float(certain) == pytest.approx(lower_ends(row, simplex_space(T).kept).sum(), abs=1e-7)
-        assert float(certain) == pytest.approx(float(attention_intervals(row, T).lo.sum()), abs=1e-9)
+        assert float(certain) == pytest.approx(
+            lower_ends(row, simplex_space(T).kept).sum(), abs=1e-7
+        )
+        assert float(certain) == pytest.approx(
+            float(attention_intervals(row, T).lo.sum()), abs=1e-9
+        )
     far = far_alternatives(rows, T, generator=seeded())
     assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
 
@@ -123,7 +133,9 @@ def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, m
     seen = torch.ones(n, dtype=torch.bool) if visible is None else visible[query]
     coefficients = 100 * torch.randn(4, n, generator=seeded(seed), dtype=torch.float64)
     coefficients[3] = torch.zeros(n)
-    found = functional_interval(A[query], T, coefficients, visible=None if visible is None else seen)
+    found = functional_interval(
+        A[query], T, coefficients, visible=None if visible is None else seen
+    )
     reached = vertices(A[query, seen], T[seen]) @ coefficients[:, seen].numpy().T
     assert found.lo.numpy() == pytest.approx(reached.min(0), abs=1e-8)
     assert found.hi.numpy() == pytest.approx(reached.max(0), abs=1e-8)
@@ -140,7 +152,9 @@ def test_no_alternative_goes_farther_or_leaves_a_functional_interval(seed, n, d,
         sample_alternatives(A, T, 10, method=method, visible=visible, generator=seeded(seed))
         for method in ("brunner", "bhardwaj", "uniform")
     ]
-    points = torch.cat([*drawn, far_alternatives(A, T, visible=visible, generator=seeded(seed))[None]])
+    points = torch.cat(
+        [*drawn, far_alternatives(A, T, visible=visible, generator=seeded(seed))[None]]
+    )
     assert (total_variation(A, points) <= 1 - mass + 1e-9).all()
     group = torch.zeros(1, n).index_fill(1, torch.tensor([0, n // 2]), 1.0)
     found = functional_interval(A[-1], T, group, visible=None if visible is None else visible[-1])
@@ -162,19 +176,27 @@ def test_a_group_can_be_certain_where_its_keys_are_not():
 
 def test_rows_at_the_ends_of_the_scale():
     A, T = random_weights(0, 6, 20)
-    assert certain_mass(A, T).tolist() == pytest.approx([1.0] * 6), "no null space: the output fixes the row"
+    assert certain_mass(A, T).tolist() == pytest.approx([1.0] * 6), (
+        "no null space: the output fixes the row"
+    )
     nothing = torch.zeros(6, 2, dtype=torch.float64)
-    assert certain_mass(A, nothing).abs().max() == 0, "values that say nothing leave the whole simplex"
+    assert certain_mass(A, nothing).abs().max() == 0, (
+        "values that say nothing leave the whole simplex"
+    )
     one_hot = torch.eye(6, dtype=torch.float64)[:1]
     corner = torch.tensor([[3.0], [1.0], [0.0], [1.0], [2.0], [0.5]], dtype=torch.float64)
-    assert float(certain_mass(one_hot, corner)) == pytest.approx(1.0), "only one row reaches the largest value"
+    assert float(certain_mass(one_hot, corner)) == pytest.approx(1.0), (
+        "only one row reaches the largest value"
+    )
     assert certain_mass(A[:0], T).shape == (0,)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_are_refused():
     A, T = random_weights(0, 5, 2)
-    with pytest.raises(InputError, match=r"shape \(functional, 5\), one for each key; got \(5,\); pass one row"):
+    with pytest.raises(
+        InputError, match=r"shape \(functional, 5\), one for each key; got \(5,\); pass one row"
+    ):
         functional_interval(A[0], T, torch.ones(5))
     with pytest.raises(NumericalError, match="coefficients has 1 NaN"):
         functional_interval(A[0], T, torch.tensor([[1.0, torch.nan, 0, 0, 0]]))
@@ -187,7 +209,9 @@ def test_wrong_inputs_are_refused():
 def test_a_value_outside_the_hull_of_the_others_need_not_be_fixed():
     """The examples of concepts.md."""
     T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
-    assert certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)[0, 3] == pytest.approx((4.2 - 2) / 7)
+    assert certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)[0, 3] == pytest.approx(
+        (4.2 - 2) / 7
+    )
     T, row = torch.tensor([[0.0], [1.0], [1.0], [2.0]]), torch.full((4,), 0.25)
     both = functional_interval(row, T, torch.tensor([[0.0, 1.0, 1.0, 0.0]]))
     assert (float(both.lo), float(both.hi)) == pytest.approx((0, 1))
@@ -214,7 +238,9 @@ def test_two_keys_of_one_value_have_the_interval_of_the_merged_key(seed, keys, w
     sum_of_both = torch.zeros(1, keys + 1, dtype=A.dtype)
     sum_of_both[0, [0, -1]] = 1
     merged, both = attention_intervals(A[0], T), functional_interval(split, twice, sum_of_both)
-    assert (float(both.lo), float(both.hi)) == pytest.approx((float(merged.lo[0]), float(merged.hi[0])), abs=1e-7)
+    assert (float(both.lo), float(both.hi)) == pytest.approx(
+        (float(merged.lo[0]), float(merged.hi[0])), abs=1e-7
+    )
     single = attention_intervals(split, twice)
     assert single.lo[[0, -1]].tolist() == pytest.approx([0, 0], abs=1e-8)
     assert single.hi[[0, -1]].tolist() == pytest.approx([float(both.hi)] * 2, abs=1e-7)
@@ -240,6 +266,8 @@ def test_heads_trade_by_the_formula_of_the_concepts():
         formula = sum(ranks) - int(torch.linalg.matrix_rank(torch.cat(centred)))
         kept_alone = [torch.cat([one, torch.ones(12, 1)], 1) for one in T]
         alone = sum(12 - int(torch.linalg.matrix_rank(one)) for one in kept_alone)
-        together = torch.cat([torch.cat(T), torch.block_diag(*[torch.ones(12, 1)] * heads).double()], 1)
+        together = torch.cat(
+            [torch.cat(T), torch.block_diag(*[torch.ones(12, 1)] * heads).double()], 1
+        )
         assert formula == 12 * heads - int(torch.linalg.matrix_rank(together)) - alone
         assert (formula == 0) == (heads * d_v <= width)

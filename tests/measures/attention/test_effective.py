@@ -35,7 +35,9 @@ def make_head(n, d_v, d_model, rank=None, dtype=torch.float32, heads=2, mask=Non
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    values = normal(heads, n, d_v) if rank is None else normal(heads, n, rank) @ normal(heads, rank, d_v)
+    values = (
+        normal(heads, n, d_v) if rank is None else normal(heads, n, rank) @ normal(heads, rank, d_v)
+    )
     projection = normal(heads, d_v, d_model) * 0.1
     logits = normal(heads, n, n) * 2
     if mask is not None:
@@ -49,14 +51,17 @@ def agreement(effective, reference, weights):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("n", "d_v", "rank"), [(5, 8, None), (8, 8, None), (30, 8, None), (90, 8, None), (40, 8, 3), (9, 12, 4)]
+    ("n", "d_v", "rank"),
+    [(5, 8, None), (8, 8, None), (30, 8, None), (90, 8, None), (40, 8, 3), (9, 12, 4)],
 )
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
 def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
     visible = make_mask(mask, n)
     values, projection, weights = make_head(n, d_v, 24, rank, dtype=torch.float64, mask=visible)
     values, projection, weights = values.to(dtype), projection.to(dtype), weights.to(dtype)
-    found = effective_attention(values, weights=weights, output_projection=projection, visible=visible)
+    found = effective_attention(
+        values, weights=weights, output_projection=projection, visible=visible
+    )
     assert found.effective.dtype == dtype
     for head in range(2):
         T = values[head].double() @ projection[head].double()
@@ -88,8 +93,12 @@ def test_head_output_is_enough(mask, n):
 
 def test_causal_name_equals_causal_mask():
     values, projection, weights = make_head(50, 8, 24, mask=make_mask("causal", 50))
-    named = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
-    masked = effective_attention(values, weights=weights, output_projection=projection, visible=make_mask("causal", 50))
+    named = effective_attention(
+        values, weights=weights, output_projection=projection, visible="causal"
+    )
+    masked = effective_attention(
+        values, weights=weights, output_projection=projection, visible=make_mask("causal", 50)
+    )
     assert torch.equal(named.effective, masked.effective)
 
 
@@ -99,10 +108,17 @@ def test_repeated_tokens_lower_the_rank(mask):
     visible = make_mask(mask, 40)
     values, projection, weights = make_head(40, 16, 24, dtype=torch.float64, mask=visible)
     values = values[:, torch.randint(0, 10, (40,), generator=torch.Generator().manual_seed(0))]
-    found = effective_attention(values, weights=weights, output_projection=projection, visible=visible)
+    found = effective_attention(
+        values, weights=weights, output_projection=projection, visible=visible
+    )
     for head in range(2):
         T = values[head] @ projection[head]
-        assert agreement(found.effective[head], effective_svd(weights[head], T, visible), weights[head]) < 1e-6
+        assert (
+            agreement(
+                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
+            )
+            < 1e-6
+        )
     assert int(found.rank.max()) == (7 if mask == "window" else 10)
 
 
@@ -119,10 +135,17 @@ def test_huge_outlier_token():
     visible = make_mask("causal", 60)
     values, projection, weights = make_head(60, 8, 24, dtype=torch.float64, mask=visible)
     values[:, 0] *= 300
-    found = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
+    found = effective_attention(
+        values, weights=weights, output_projection=projection, visible="causal"
+    )
     for head in range(2):
         T = values[head] @ projection[head]
-        assert agreement(found.effective[head], effective_svd(weights[head], T, visible), weights[head]) < 1e-6
+        assert (
+            agreement(
+                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
+            )
+            < 1e-6
+        )
 
 
 def test_grouped_batches_keep_their_shape():
@@ -152,7 +175,9 @@ def conditioned(matrices, condition):
     ],
 )  # fmt: skip
 def test_the_column_space_of_the_values_is_taken_only_where_it_is_that_of_t(case, is_known):
-    values, projection, weights = make_head(8 if case == "as many keys as d_v" else 30, 8, 40, dtype=torch.float64)
+    values, projection, weights = make_head(
+        8 if case == "as many keys as d_v" else 30, 8, 40, dtype=torch.float64
+    )
     if case == "shared projection":
         projection = projection[:1]
     if case == "one head":
@@ -200,7 +225,9 @@ def test_long_causal_text_in_blocks():
     """Several blocks of rows, so that the nested factorisation starts from several bases."""
     visible = make_mask("causal", 300)
     values, projection, weights = make_head(300, 8, 24, dtype=torch.float64, heads=1, mask=visible)
-    found = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
+    found = effective_attention(
+        values, weights=weights, output_projection=projection, visible="causal"
+    )
     T = values[0] @ projection[0]
     assert agreement(found.effective[0], effective_svd(weights[0], T, visible), weights[0]) < 1e-9
 
@@ -213,13 +240,17 @@ def test_every_head_of_the_bundled_model(bundled):
     captured = next(bundled.capture([text], weights=True))
     for head in captured.heads:
         T = head.values.double() @ head.output_projection.double()
-        found = effective_attention(head.values, weights=head.weights, output_projection=head.output_projection)
+        found = effective_attention(
+            head.values, weights=head.weights, output_projection=head.output_projection
+        )
         assert int(found.rank) == rank_svd(T) == min(len(T), 32)
         assert agreement(found.effective, effective_svd(head.weights, T), head.weights) < 1e-5
         tolerance = relative_tolerance(*T.shape)
         assert values_span(head.values, head.output_projection, tolerance) is not None
         double = effective_attention(
-            head.values.double(), weights=head.weights.double(), output_projection=head.output_projection.double()
+            head.values.double(),
+            weights=head.weights.double(),
+            output_projection=head.output_projection.double(),
         )
         assert agreement(double.effective, effective_svd(head.weights, T), head.weights) < 1e-6
 
@@ -252,7 +283,9 @@ def test_rank_by_construction():
     """The answer first: singular values chosen, then the matrix made from them."""
     left = torch.linalg.qr(torch.randn(40, 12, dtype=torch.float64)).Q
     right = torch.linalg.qr(torch.randn(16, 12, dtype=torch.float64)).Q
-    sigma = torch.tensor([5.0, 4, 3, 2, 1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-7, 1e-9, 1e-12], dtype=torch.float64)
+    sigma = torch.tensor(
+        [5.0, 4, 3, 2, 1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-7, 1e-9, 1e-12], dtype=torch.float64
+    )
     report = numerical_rank(left * sigma @ right.mT)
     assert int(report.rank) == 9
     assert int(report.nullity) == 31
@@ -270,8 +303,12 @@ def test_simplex_nullity_when_ones_are_in_the_column_space():
 
 def test_ones_take_away_at_most_one_dimension_where_singular_values_reach_the_tolerance():
     generator = torch.Generator().manual_seed(0)
-    values, projection = (torch.randn(128, 128, generator=generator, dtype=torch.float64) for _ in range(2))
-    report = numerical_rank(values, projection @ torch.diag(torch.logspace(0, -5, 128, dtype=torch.float64)))
+    values, projection = (
+        torch.randn(128, 128, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
+    report = numerical_rank(
+        values, projection @ torch.diag(torch.logspace(0, -5, 128, dtype=torch.float64))
+    )
     assert int(report.nullity) == 25
     assert int(report.simplex_nullity) == 24
 

@@ -52,7 +52,9 @@ def test_with_a_bias_the_same_head_can_produce_it():
     A, T = random_weights(0, 14, 4)
     bias = torch.randn(14, 14, generator=seeded(1), dtype=torch.float64)
     found = maximum_entropy_alternative(A, T, bias=bias)
-    assert torch.allclose(torch.softmax(found.queries @ found.keys.T + bias, -1), found.weights, atol=1e-10)
+    assert torch.allclose(
+        torch.softmax(found.queries @ found.keys.T + bias, -1), found.weights, atol=1e-10
+    )
     assert torch.allclose(found.weights @ T, A @ T, atol=1e-9)
 
 
@@ -61,7 +63,9 @@ def test_a_real_head_could_have_attended_otherwise(bundled_path):
     T = head.values @ head.output_projection
     found = maximum_entropy_alternative(head.weights, T)
     assert found.needed_d_k == 32 == head.queries.shape[1]
-    lost = torch.linalg.matrix_norm((found.weights - head.weights) @ T) / torch.linalg.matrix_norm(head.weights @ T)
+    lost = torch.linalg.matrix_norm((found.weights - head.weights) @ T) / torch.linalg.matrix_norm(
+        head.weights @ T
+    )
     assert lost < 1e-9
     assert float((found.weights - head.weights).abs().sum(-1).mean() / 2) > 0.1
     # It is a point of the same family: queries and keys of the head's own size, with the same dimension.
@@ -82,7 +86,10 @@ def test_one_hot_rows_at_corners_are_approached(first):
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_and_too_few_steps_are_refused():
     A, T = random_weights(0, 8, 3)
-    with pytest.raises(NumericalError, match=r"output of row 0 to within 1e-09; .* in 1 Newton steps; raise max_steps"):
+    with pytest.raises(
+        NumericalError,
+        match=r"output of row 0 to within 1e-09; .* in 1 Newton steps; raise max_steps",
+    ):
         maximum_entropy_alternative(A, T, max_steps=1)
     with pytest.raises(InputError, match="one row of projected values for each of the 8 keys"):
         maximum_entropy_alternative(A, T[:4])

@@ -17,10 +17,18 @@ ANGLES = (1.0, 0.37, 0.11)
 
 def turn(vectors, turned):
     """Rotary positions: the first pairs of coordinates are turned, one angle for each frequency."""
-    angles = torch.tensor([angle for angle, count in zip(ANGLES, turned, strict=False) for _ in range(count)])
-    pairs = torch.view_as_complex(vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2))
-    phases = torch.polar(torch.ones(1, dtype=torch.float64), torch.arange(len(vectors))[:, None] * angles.double())
-    return torch.cat([torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1)
+    angles = torch.tensor(
+        [angle for angle, count in zip(ANGLES, turned, strict=False) for _ in range(count)]
+    )
+    pairs = torch.view_as_complex(
+        vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2)
+    )
+    phases = torch.polar(
+        torch.ones(1, dtype=torch.float64), torch.arange(len(vectors))[:, None] * angles.double()
+    )
+    return torch.cat(
+        [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
+    )
 
 
 def normed(vectors):
@@ -37,7 +45,9 @@ def tied_heads(logits, count, values, visible, draw):
     T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
     kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
-    return TiedHeads(logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible)))
+    return TiedHeads(
+        logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible))
+    )
 
 
 def draws(seed):
@@ -58,10 +68,14 @@ def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, t
     entries = len(used) if table else 0
 
     def logits(parameters):
-        queries, keys, biases = split(parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]), (heads, entries))
+        queries, keys, biases = split(
+            parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]), (heads, entries)
+        )
         keys = turn(to_keys @ keys.T, turned)
         maps = [turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries]
-        return torch.cat([one + bias[entry] if table else one for one, bias in zip(maps, biases, strict=True)])
+        return torch.cat(
+            [one + bias[entry] if table else one for one, bias in zip(maps, biases, strict=True)]
+        )
 
     values = inputs @ draw(d, d_v)
     count = d_k * (heads * sizes[0] + sizes[1]) + heads * entries
@@ -76,20 +90,37 @@ def shapes(count):
     """Shapes on both sides of every case: short and long texts, groups, partial rotary, equal frequencies, biases."""
     chosen = random.Random(0)
     for seed in range(count):
-        turned, plain = chosen.choice([(), (1,), (1, 1), (1, 1, 1), (2,), (2, 1)]), chosen.choice([0, 0, 1, 2, 3])
+        turned, plain = (
+            chosen.choice([(), (1,), (1, 1), (1, 1, 1), (2,), (2, 1)]),
+            chosen.choice([0, 0, 1, 2, 3]),
+        )
         plain = plain or (0 if turned else 2)
         d_k = plain + 2 * sum(turned)
         d = chosen.randint(d_k, d_k + 4)
         biases = chosen.choice([(False, False), (True, True), (True, False)])
         n = chosen.randint(3, d + d_k + 4)
-        yield seed, n, d, chosen.choice([1, 2, 3]), turned, plain, chosen.randint(1, 6), biases, chosen.random() < 0.5
+        yield (
+            seed,
+            n,
+            d,
+            chosen.choice([1, 2, 3]),
+            turned,
+            plain,
+            chosen.randint(1, 6),
+            biases,
+            chosen.random() < 0.5,
+        )
 
 
 @pytest.mark.parametrize("shape", list(shapes(36)), ids=str)
 def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
     tied, sizes = group(*shape)
     found = tied_dimension(tied, formula=sizes.dimension)
-    assert (found.gauge, found.kernel, found.parameters) == (sizes.gauge, sizes.kernel, sizes.parameters)
+    assert (found.gauge, found.kernel, found.parameters) == (
+        sizes.gauge,
+        sizes.kernel,
+        sizes.parameters,
+    )
     assert found.dimension == found.formula
     assert found.gap > 1e3
     assert found.regular
@@ -107,15 +138,21 @@ def test_parameters_of_less_than_generic_rank_are_not_regular():
     assert not tied_dimension(replace(tied, parameters=torch.zeros_like(tied.parameters))).regular
 
 
-@pytest.mark.parametrize(("n", "n_query", "heads", "turned", "plain"), [(14, 5, 2, (1,), 1), (9, 16, 1, (1, 1), 0)])
+@pytest.mark.parametrize(
+    ("n", "n_query", "heads", "turned", "plain"), [(14, 5, 2, (1,), 1), (9, 16, 1, (1, 1), 0)]
+)
 def test_gauge_and_kernel_of_cross_attention(n, n_query, heads, turned, plain):
     with_more = max(n, n_query)
-    tied, sizes = group(3, with_more, 6, heads, turned, plain, 2, (False, False), False, min(n_query, with_more))
+    tied, sizes = group(
+        3, with_more, 6, heads, turned, plain, 2, (False, False), False, min(n_query, with_more)
+    )
     found = tied_dimension(tied)
     assert (found.gauge, found.kernel) == (sizes.gauge, sizes.kernel)
 
 
-@pytest.mark.parametrize(("seed", "n", "plain", "masked"), [(0, 8, 3, False), (1, 14, 2, True), (2, 9, 2, False)])
+@pytest.mark.parametrize(
+    ("seed", "n", "plain", "masked"), [(0, 8, 3, False), (1, 14, 2, True), (2, 9, 2, False)]
+)
 def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked):
     tied, sizes = group(seed, n, 6, 1, (), plain, 2, (False, False), masked, table=5)
     found = tied_dimension(tied)
@@ -126,12 +163,23 @@ def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     ("heads", "plain", "turned", "moves"),
-    [(1, 3, (1,), "own"), (1, 2, (2,), "own"), (2, 2, (1,), "shared"), (3, 1, (1, 1), "shared"), (2, 2, (1,), "all")],
+    [
+        (1, 3, (1,), "own"),
+        (1, 2, (2,), "own"),
+        (2, 2, (1,), "shared"),
+        (3, 1, (1, 1), "shared"),
+        (2, 2, (1,), "all"),
+    ],
 )
 def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
     draw, pairs = draws(heads + plain), 2 * sum(turned)
     d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26
-    inputs, down, shared, keys_latent = draw(n, d), draw(latent, d), draw(pairs, d), normed(draw(n, plain + 2))
+    inputs, down, shared, keys_latent = (
+        draw(n, d),
+        draw(latent, d),
+        draw(pairs, d),
+        normed(draw(n, plain + 2)),
+    )
     shapes = [(heads, d_k, latent), (heads, plain, plain + 2)]
     shapes += {"own": [], "shared": [(pairs, d)], "all": [(pairs, d), (latent, d)]}[moves]
 
@@ -141,15 +189,25 @@ def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
         turned_keys, maps = turn(inputs @ rotary.T, turned), []
         for query, key in zip(to_queries, to_keys, strict=True):
             made = normed(inputs @ first.T) @ query.T
-            maps.append(turn(made[:, :pairs], turned) @ turned_keys.T + made[:, pairs:] @ (keys_latent @ key.T).T)
+            maps.append(
+                turn(made[:, :pairs], turned) @ turned_keys.T
+                + made[:, pairs:] @ (keys_latent @ key.T).T
+            )
         return torch.cat(maps)
 
     visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
     count = sum(torch.Size(shape).numel() for shape in shapes)
-    found = tied_dimension(tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw))
+    found = tied_dimension(
+        tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw)
+    )
     seeing = int((visible.sum(-1) > 1).sum())
     expected = latent_gauge(
-        heads, plain, turned, shared=moves != "own", queries=seeing, rank=latent if moves == "all" else None
+        heads,
+        plain,
+        turned,
+        shared=moves != "own",
+        queries=seeing,
+        rank=latent if moves == "all" else None,
     )
     assert found.gauge == expected
     assert found.kernel == count - min(count - expected, found.output_rank)
@@ -161,19 +219,27 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
     draw, d_k = draws(5), plain + 2 * sum(turned)
     d = d_k + 2
     n = d + 2 * d_k + 4
-    inputs, gains = draw(n, d), torch.ones(2, d_k, dtype=torch.float64) if unit_gain else draw(2, d_k)
+    inputs, gains = (
+        draw(n, d),
+        torch.ones(2, d_k, dtype=torch.float64) if unit_gain else draw(2, d_k),
+    )
 
     def logits(parameters):
         queries, keys = split(parameters, (heads, d_k, d), (d_k, d))
         keys = turn(normed(inputs @ keys.T) * gains[1], turned)
-        return torch.cat([turn(normed(inputs @ one.T) * gains[0], turned) @ keys.T for one in queries])
+        return torch.cat(
+            [turn(normed(inputs @ one.T) * gains[0], turned) @ keys.T for one in queries]
+        )
 
-    tied = tied_heads(logits, (heads + 1) * d_k * d, inputs @ draw(d, 2), torch.ones(n, n, dtype=torch.bool), draw)
+    tied = tied_heads(
+        logits, (heads + 1) * d_k * d, inputs @ draw(d, 2), torch.ones(n, n, dtype=torch.bool), draw
+    )
     assert tied_dimension(tied).gauge == normed_gauge(heads, plain, turned, unit_gain=unit_gain)
 
 
 @pytest.mark.parametrize(
-    ("heads", "turned", "plain", "masked"), [(1, (1, 1), 0, False), (2, (1,), 2, False), (2, (1, 1), 0, True)]
+    ("heads", "turned", "plain", "masked"),
+    [(1, (1, 1), 0, False), (2, (1,), 2, False), (2, (1, 1), 0, True)],
 )
 def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, plain, masked):
     tied, sizes = group(1, 12, 12, heads, turned, plain, 3, (False, False), masked)
@@ -186,9 +252,13 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
     assert (found.weights >= 0).all()
     assert found.row_distance[tied.rows].mean() == pytest.approx(found.distance)
     if heads > 1:
-        assert found.row_distance[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
+        assert found.row_distance[len(tied.visible) // 2 :].max() > 1e-3, (
+            "the keys are those of both heads"
+        )
     for row, (before, after) in enumerate(zip(found.original, found.weights, strict=True)):
-        torch.testing.assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
+        torch.testing.assert_close(
+            after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
+        )
 
 
 def test_where_only_the_gauge_is_left_nothing_moves():
@@ -200,7 +270,9 @@ def test_where_only_the_gauge_is_left_nothing_moves():
 
 
 def test_sizes_and_settings_that_cannot_be_used_are_refused():
-    with pytest.raises(InputError, match=r"1 <= d_k <= 4, the size of the inputs; got 1 heads and d_k = 5"):
+    with pytest.raises(
+        InputError, match=r"1 <= d_k <= 4, the size of the inputs; got 1 heads and d_k = 5"
+    ):
         KeyGroup(counts=[9], ranks=[2], plain=5, query_inputs=4, key_inputs=8)
     tied, _ = group(0, 12, 6, 2, (1,), 1, 3, (False, False), False)
     with pytest.raises(InputError, match=r"a distance in \(0, 1\); got 1\.5"):

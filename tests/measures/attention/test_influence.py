@@ -49,16 +49,23 @@ def test_every_entry_is_what_its_definition_says(kind):
     T = values @ W_O
     for given in (T, ProjectedValues.of(values, W_O)):
         shares, contributions = norm_share(weights, given), contribution_weights(weights, given)
-        effects, relative = removal_effect(weights, given), removal_effect(weights, given, relative=True)
+        effects, relative = (
+            removal_effect(weights, given),
+            removal_effect(weights, given, relative=True),
+        )
         for query in range(keys):
             output = weights[query] @ T
             parts = [weights[query, key] * T[key] for key in range(keys)]
             lengths = torch.stack([part.norm() for part in parts])
-            assert shares[query].tolist() == pytest.approx((lengths / lengths.sum()).tolist(), rel=1e-10)
+            assert shares[query].tolist() == pytest.approx(
+                (lengths / lengths.sum()).tolist(), rel=1e-10
+            )
             along = [float(part @ output / (output @ output)) for part in parts]
             assert contributions[query].tolist() == pytest.approx(along, rel=1e-9, abs=1e-12)
             expected = [float(removed(weights, T, query, key)) for key in range(keys)]
-            assert effects[query].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12, nan_ok=True)
+            assert effects[query].tolist() == pytest.approx(
+                expected, rel=1e-6, abs=1e-12, nan_ok=True
+            )
             assert (relative[query] * output.norm()).tolist() == pytest.approx(
                 expected, rel=1e-6, abs=1e-12, nan_ok=True
             )
@@ -91,11 +98,15 @@ def test_heads_of_a_group_share_values():
         group = values[head // 3]
         for measure in (norm_share, contribution_weights, removal_effect):
             alone = measure(weights[head], ProjectedValues.of(group, W_O[head]))
-            together = measure(weights, ProjectedValues.of(values.repeat_interleave(3, 0), W_O))[head]
+            together = measure(weights, ProjectedValues.of(values.repeat_interleave(3, 0), W_O))[
+                head
+            ]
             assert torch.allclose(alone, together, rtol=1e-10)
     shared = ProjectedValues.of(values[:1])
     for measure in (norm_share, contribution_weights, removal_effect):
-        assert torch.allclose(measure(weights, shared)[4], measure(weights[4], values[0]), rtol=1e-12)
+        assert torch.allclose(
+            measure(weights, shared)[4], measure(weights[4], values[0]), rtol=1e-12
+        )
 
 
 def test_zero_parts_and_outputs():
@@ -126,7 +137,9 @@ def test_lengths_beside_the_median_and_the_stream():
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="weights over the 11 keys of the values; got 3; pass weights and values"):
+    with pytest.raises(
+        InputError, match="weights over the 11 keys of the values; got 3; pass weights and values"
+    ):
         norm_share(torch.ones(1, 3) / 3, normal(N, D_V))
     with pytest.raises(NumericalError, match="weights has 1 NaN"):
         removal_effect(torch.full((1, 1), torch.nan), normal(1, D_V))

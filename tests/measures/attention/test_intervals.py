@@ -34,7 +34,10 @@ def scipy_ends(row, T):
         cost[key] = 1.0
         ends.append(
             [
-                sign * linprog(sign * cost, A_eq=equations, b_eq=equations @ row.numpy(), method="highs").fun
+                sign
+                * linprog(
+                    sign * cost, A_eq=equations, b_eq=equations @ row.numpy(), method="highs"
+                ).fun
                 for sign in (1, -1)
             ]
         )
@@ -66,7 +69,10 @@ def test_order_that_the_intervals_alone_do_not_prove():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(3, 20), d=st.integers(1, 8), sharpness=st.sampled_from([0.5, 2.0, 5.0])
+    seed=st.integers(0, 10**6),
+    n=st.integers(3, 20),
+    d=st.integers(1, 8),
+    sharpness=st.sampled_from([0.5, 2.0, 5.0]),
 )
 def test_ends_equal_scipy_one_by_one(seed, n, d, sharpness):
     A, T = random_weights(seed, n, d, sharpness)
@@ -85,7 +91,9 @@ def test_ends_equal_scipy_one_by_one(seed, n, d, sharpness):
     sharpness=st.sampled_from([0.5, 2.0, 8.0, 40.0]),
     masked=st.booleans(),
 )
-def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(seed, n, d, sharpness, masked):
+def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(
+    seed, n, d, sharpness, masked
+):
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, sharpness, visible)
     query = n - 1 - seed % 2
@@ -94,7 +102,9 @@ def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(seed, n
     space = simplex_space(T, seen)
     drawn = [uniform_alternatives(A[query], space, 60, generator=seeded(seed))]
     drawn += [
-        sample_alternatives(A, T, 20, method=method, visible=visible, generator=seeded(seed))[:, query]
+        sample_alternatives(A, T, 20, method=method, visible=visible, generator=seeded(seed))[
+            :, query
+        ]
         for method in ("brunner", "bhardwaj")
     ]
     drawn.append(far_alternative(A[query], space, generator=seeded(seed))[None])
@@ -193,14 +203,19 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         above = points[:, :, None] > points[:, None, :]
         assert above[:, certified.above].all()
         assert minimum_norm_alternative(row, T).gap < 1e-10
-        lost = points @ found.values @ found.output_projection - row @ found.values @ found.output_projection
+        lost = (
+            points @ found.values @ found.output_projection
+            - row @ found.values @ found.output_projection
+        )
         assert torch.linalg.vector_norm(lost, dim=-1).max() < 1e-8
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_are_refused():
     A, T = random_weights(0, 5, 2)
-    with pytest.raises(InputError, match="one row of projected values for each of the 5 keys; got 3 rows"):
+    with pytest.raises(
+        InputError, match="one row of projected values for each of the 5 keys; got 3 rows"
+    ):
         attention_intervals(A[0], T[:3])
     with pytest.raises(InputError, match="rows of attention weights that sum to 1"):
         certify_row(A[0] / 2, T)

@@ -31,7 +31,9 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
         pearson = torch.corrcoef(torch.stack([weights[seen], effective[seen]]))[0, 1]
         assert float(found.pearson[head]) == pytest.approx(float(pearson), abs=1e-9)
         assert float(found.raw_received[head]) == pytest.approx(40)
-        assert float(found.effective_received[head]) == pytest.approx(float(effective.sum()), abs=1e-8)
+        assert float(found.effective_received[head]) == pytest.approx(
+            float(effective.sum()), abs=1e-8
+        )
     assert found.reconstruction_error.max() < 1e-9
     assert found.rank.tolist() == [8, 8]
     assert found.simplex_nullity.tolist() == [31, 31]
@@ -39,7 +41,12 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
 
 def masks(n):
     i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    return {"full": None, "causal": j <= i, "window": (j <= i) & (j > i - 11), "prefix": (j <= i) | (j < n // 3)}
+    return {
+        "full": None,
+        "causal": j <= i,
+        "window": (j <= i) & (j > i - 11),
+        "prefix": (j <= i) | (j < n // 3),
+    }
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])
@@ -55,7 +62,9 @@ def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
     logits = spread * torch.randn(1, n, n, generator=generator, dtype=torch.float64)
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).float()
     found = summarise(values.float(), projection.float(), weights, visible, 16)
-    effective = effective_svd(weights[0].double(), values[0].float().double() @ projection[0].float().double(), seen)
+    effective = effective_svd(
+        weights[0].double(), values[0].float().double() @ projection[0].float().double(), seen
+    )
     expected = torch.corrcoef(torch.stack([weights[0].double()[seen], effective[seen]]))[0, 1]
     assert float(found.pearson) == pytest.approx(float(expected), abs=accuracy)
 
@@ -80,7 +89,9 @@ def test_correlation_where_the_ones_all_but_lie_in_the_column_space():
 @pytest.mark.parametrize("n", [1, 8, 9, 10, 60])
 def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
     generator = torch.Generator().manual_seed(n)
-    values, logits = (torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n))
+    values, logits = (
+        torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n)
+    )
     projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
     visible = masks(n)[mask]
     seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
@@ -89,9 +100,13 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
     for head in range(2):
         free = 0.0
         for row, keys in zip(weights[head], seen, strict=True):
-            columns = torch.cat([(values[head] @ projection[head])[keys], torch.ones(int(keys.sum()), 1)], 1)
+            columns = torch.cat(
+                [(values[head] @ projection[head])[keys], torch.ones(int(keys.sum()), 1)], 1
+            )
             left, sigma, _ = torch.linalg.svd(columns, full_matrices=True)
-            free += float((row[keys] @ left[:, int((sigma > 1e-5 * sigma[0]).sum()) :]).square().sum())
+            free += float(
+                (row[keys] @ left[:, int((sigma > 1e-5 * sigma[0]).sum()) :]).square().sum()
+            )
         expected = free / float(weights[head].square().sum())
         assert float(found.simplex_null_share[head]) == pytest.approx(expected, abs=1e-10)
         assert found.simplex_null_share[head] <= found.null_share[head] + 1e-12
@@ -108,16 +123,22 @@ def test_uniform_weights_have_no_correlation():
 def test_summary_and_public_measure_share_one_projector(mask, n):
     """What the audit writes follows from the effective attention that a user computes."""
     generator = torch.Generator().manual_seed(n)
-    values, logits = (torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n))
+    values, logits = (
+        torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n)
+    )
     projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
     visible = masks(n)[mask]
     weights = (logits if visible is None else logits.masked_fill(~visible, -torch.inf)).softmax(-1)
     found = summarise(values, projection, weights, visible, 16)
-    public = effective_attention(values, weights=weights, output_projection=projection, visible=visible)
+    public = effective_attention(
+        values, weights=weights, output_projection=projection, visible=visible
+    )
     share = public.null.square().sum((1, 2)) / weights.square().sum((1, 2))
     torch.testing.assert_close(found.null_share, share, atol=1e-12, rtol=0)
     T = values @ projection
-    error = torch.linalg.matrix_norm((public.effective - weights) @ T) / torch.linalg.matrix_norm(weights @ T)
+    error = torch.linalg.matrix_norm((public.effective - weights) @ T) / torch.linalg.matrix_norm(
+        weights @ T
+    )
     torch.testing.assert_close(found.reconstruction_error, error, atol=1e-12, rtol=0)
     last = public.rank if visible is None else public.rank[:, -1]
     assert torch.equal(found.rank, last)

@@ -17,7 +17,9 @@ from identilens.measures.attention.logits import (
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10))
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10)
+)
 def test_proposition_3_3(seed, n, d_k, d_v):
     Q, K, T = random_qkt(seed, n, d_k, min(d_v, n - 1))
     logits = Q @ K.T / d_k**0.5
@@ -25,22 +27,28 @@ def test_proposition_3_3(seed, n, d_k, d_v):
     assert found.producible
     assert torch.linalg.matrix_rank(found.logits) <= d_k
     assert found.original_rank == min(n, d_k)
-    assert torch.allclose(found.logits @ T, logits @ T, atol=1e-8 * float((logits @ T).abs().max() + 1))
-    assert found.distance == pytest.approx(0.5)
-    assert float(torch.linalg.matrix_norm(found.logits - logits) / torch.linalg.matrix_norm(logits)) == pytest.approx(
-        0.5
+    assert torch.allclose(
+        found.logits @ T, logits @ T, atol=1e-8 * float((logits @ T).abs().max() + 1)
     )
+    assert found.distance == pytest.approx(0.5)
+    assert float(
+        torch.linalg.matrix_norm(found.logits - logits) / torch.linalg.matrix_norm(logits)
+    ) == pytest.approx(0.5)
 
 
 def test_the_check_sees_what_is_wrong():
     Q, K, T = random_qkt(0, 20, 4, 6)
     logits = Q @ K.T
-    noisy = check_logit_alternative(logits, logits + 0.1 * torch.randn(20, 20, generator=seeded()), T, 4)
+    noisy = check_logit_alternative(
+        logits, logits + 0.1 * torch.randn(20, 20, generator=seeded()), T, 4
+    )
     assert not noisy.producible
     assert noisy.rank == 20
     assert noisy.output_error > 0.01
     null = torch.linalg.svd(T).U[:, 6:]
-    free = check_logit_alternative(logits, logits + torch.randn(20, 14, generator=seeded()).double() @ null.T, T, 4)
+    free = check_logit_alternative(
+        logits, logits + torch.randn(20, 14, generator=seeded()).double() @ null.T, T, 4
+    )
     assert free.rank == 4 + 14  # in LN(T) row by row, but of too high a rank
     assert free.output_error < 1e-12
 
@@ -51,7 +59,9 @@ def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
     with pytest.raises(InputError, match="rank at most d_k = 5; got rank 6"):
         logit_alternative(Q @ K.T, T, 5)
     with pytest.raises(NumericalError, match="logits has 66 NaN or infinite"):
-        logit_alternative((Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6)
+        logit_alternative(
+            (Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6
+        )
     with pytest.raises(InputError, match="got 12 independent rows: these logits are identifiable"):
         logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
     with pytest.raises(InputError, match="over the 7 rows of T and d_k >= 1; got .12, 12."):
@@ -59,14 +69,21 @@ def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 25), rank=st.integers(0, 12), shift=st.floats(-5, 5))
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 25),
+    rank=st.integers(0, 12),
+    shift=st.floats(-5, 5),
+)
 def test_least_rank_of_weights_made_from_logits_of_known_rank(seed, n, rank, shift):
     # Rows of rank `rank` that sum to zero, and any constants: the softmax takes the constants away again.
     rank = min(rank, n - 1)
     generator = seeded(seed)
     right = torch.randn(rank, n, generator=generator, dtype=torch.float64)
     right = right - right.mean(1, keepdim=True)
-    logits = torch.randn(n, rank, generator=generator, dtype=torch.float64) @ right / max(1, rank) ** 0.5
+    logits = (
+        torch.randn(n, rank, generator=generator, dtype=torch.float64) @ right / max(1, rank) ** 0.5
+    )
     weights = torch.softmax(logits + shift * torch.randn(n, 1, generator=generator), -1)
     assert int(least_logit_rank(weights, tolerance=1e-10)) == rank
     assert int(least_logit_rank(weights, tolerance=1e-10, choice="first")) == rank
@@ -82,12 +99,16 @@ def test_no_constants_give_a_smaller_rank():
 
 
 def test_ranks_of_a_batch_and_of_uniform_weights():
-    batch = torch.stack([torch.full((5, 5), 0.2), torch.softmax(torch.randn(5, 5, generator=seeded()), -1)])
+    batch = torch.stack(
+        [torch.full((5, 5), 0.2), torch.softmax(torch.randn(5, 5, generator=seeded()), -1)]
+    )
     assert least_logit_rank(batch, tolerance=1e-6).tolist() == [0, 4]
 
 
 def test_weights_of_zero_have_no_logits(unchecked_shapes):
-    with pytest.raises(InputError, match="expected positive weights, as a softmax gives them; the least is 0"):
+    with pytest.raises(
+        InputError, match="expected positive weights, as a softmax gives them; the least is 0"
+    ):
         least_logit_rank(torch.eye(3))
     with pytest.raises(InputError, match="expected choice 'centred' or 'first'; got 'last'"):
         least_logit_rank(torch.full((3, 3), 1 / 3), choice="last")
@@ -119,12 +140,17 @@ def test_study_of_the_bundled_encoder(bundled_path):
     head = real_head(*load_encoder(bundled_path), 0, 0)
     n = len(head.keys)
     assert n > 33
-    study = logit_rank_study(head.weights, head.values @ head.output_projection, 32, count=10, generator=seeded())
+    study = logit_rank_study(
+        head.weights, head.values @ head.output_projection, 32, count=10, generator=seeded()
+    )
     assert study.original_rank == 32
     assert study.ranks.min() > 32
     assert study.ranks.max() <= n - 1
     found = logit_alternative(
-        head.queries @ head.keys.T / 32**0.5, head.values @ head.output_projection, 32, generator=seeded()
+        head.queries @ head.keys.T / 32**0.5,
+        head.values @ head.output_projection,
+        32,
+        generator=seeded(),
     )
     assert found.producible
     assert found.output_error < 1e-12
@@ -150,7 +176,9 @@ def test_a_soft_cap_is_inverted(masked):
         visible[4:, [2, 7]] = False
     bias = torch.randn(10, 10, generator=seeded(1), dtype=torch.float64)
     capped = (2 * torch.tanh(z / 2) + bias).masked_fill(~visible, -torch.inf)
-    found = uncapped_logits(torch.softmax(capped, -1), 2.0, bias=bias, visible=visible if masked else None)
+    found = uncapped_logits(
+        torch.softmax(capped, -1), 2.0, bias=bias, visible=visible if masked else None
+    )
     assert torch.allclose(found, z.masked_fill(~visible, 0.0), atol=1e-9)
     if not masked:
         assert torch.linalg.matrix_rank(found, rtol=1e-8) == 1

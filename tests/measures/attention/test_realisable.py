@@ -8,7 +8,11 @@ import torch
 from helpers.heads import causal, load_encoder, random_qkt, real_head, seeded, with_projections
 from identilens.errors import InputError, NumericalError
 from identilens.measures.attention.projections import changed_projection
-from identilens.measures.attention.realisable import generic_dimension, realisable_dimension, realisable_formula
+from identilens.measures.attention.realisable import (
+    generic_dimension,
+    realisable_dimension,
+    realisable_formula,
+)
 from identilens.measures.attention.realise import realisable_alternative
 
 
@@ -42,7 +46,9 @@ def test_worked_numbers(d_k, expected):
     assert found.regular
 
 
-@pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((10, 16), (1, 2, 3, 4, 6, 9), (3, 6, 8))))
+@pytest.mark.parametrize(
+    ("n", "d_k", "d_v"), list(product((10, 16), (1, 2, 3, 4, 6, 9), (3, 6, 8)))
+)
 def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
     queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
     found = realisable_dimension(queries, keys, T)
@@ -62,13 +68,18 @@ def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
 
 
 @pytest.mark.parametrize(
-    ("n_query", "n_key", "d_k", "d_v"), [(5, 14, 3, 4), (14, 9, 4, 5), (4, 12, 6, 8), (12, 12, 15, 5)]
+    ("n_query", "n_key", "d_k", "d_v"),
+    [(5, 14, 3, 4), (14, 9, 4, 5), (4, 12, 6, 8), (12, 12, 15, 5)],
 )
 def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
     queries, keys, T = random_qkt(1, n_key, d_k, d_v, n_query)
     found = realisable_dimension(queries, keys, T)
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert found.dimension == found.formula == generic_dimension([n_key] * n_query, d_k, [d_v] * n_query)
+    assert (
+        found.dimension
+        == found.formula
+        == generic_dimension([n_key] * n_query, d_k, [d_v] * n_query)
+    )
 
 
 def test_values_that_span_the_constant_lower_the_rank_that_counts():
@@ -115,7 +126,9 @@ def test_gauge_directions_are_those_of_the_construction():
     for index in range(25):
         G = torch.zeros(25, dtype=torch.float64)
         G[index] = 1
-        moves.append(torch.cat([(queries @ G.view(5, 5)).flatten(), (-keys @ G.view(5, 5).T).flatten()]))
+        moves.append(
+            torch.cat([(queries @ G.view(5, 5)).flatten(), (-keys @ G.view(5, 5).T).flatten()])
+        )
     for column in range(5):
         shift = torch.zeros(14, 5, dtype=torch.float64)
         shift[:, column] = 1
@@ -127,30 +140,46 @@ def test_scaling_and_bias_do_not_change_the_dimension_but_are_used():
     queries, keys, T = random_qkt(4, 12, 5, 6)
     bias = torch.randn(12, 12, generator=seeded(), dtype=torch.float64)
     found = realisable_dimension(queries, keys, T, scaling=0.3, bias=bias)
-    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T, None, 0.3, bias)
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(
+        queries, keys, T, None, 0.3, bias
+    )
     walked = realisable_alternative(queries, keys, T, scaling=0.3, bias=bias, generator=seeded())
     assert torch.allclose(walked.original, torch.softmax(0.3 * queries @ keys.T + bias, -1))
-    assert torch.allclose(walked.weights, torch.softmax(0.3 * walked.queries @ walked.keys.T + bias, -1))
+    assert torch.allclose(
+        walked.weights, torch.softmax(0.3 * walked.queries @ walked.keys.T + bias, -1)
+    )
     assert walked.reached
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("n", "d_k", "d_v"), [(24, 8, 8), (24, 5, 8), (12, 3, 4), (30, 10, 12), (16, 15, 8)])
+@pytest.mark.parametrize(
+    ("n", "d_k", "d_v"), [(24, 8, 8), (24, 5, 8), (12, 3, 4), (30, 10, 12), (16, 15, 8)]
+)
 def test_alternatives_of_random_heads(n, d_k, d_v, masked):
     queries, keys, T = random_qkt(n + d_k, n, d_k, d_v)
     visible = causal(n) if masked else None
     assert realisable_dimension(queries, keys, T, visible=visible).dimension > 0
-    found = realisable_alternative(queries, keys, T, distance=0.06, visible=visible, generator=seeded())
+    found = realisable_alternative(
+        queries, keys, T, distance=0.06, visible=visible, generator=seeded()
+    )
     logits = found.queries @ found.keys.T / d_k**0.5
-    weights = torch.softmax(logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1)
+    weights = torch.softmax(
+        logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
+    )
     assert torch.allclose(weights, found.weights, atol=1e-14)
     assert found.reached
     assert 0.06 <= found.distance <= 0.0625
-    assert float((weights - found.original).abs().sum(-1).mean() / 2) == pytest.approx(found.distance)
-    lost = torch.linalg.matrix_norm((weights - found.original) @ T) / torch.linalg.matrix_norm(found.original @ T)
+    assert float((weights - found.original).abs().sum(-1).mean() / 2) == pytest.approx(
+        found.distance
+    )
+    lost = torch.linalg.matrix_norm((weights - found.original) @ T) / torch.linalg.matrix_norm(
+        found.original @ T
+    )
     assert lost < 1e-9
     if masked:
-        assert found.row_distance[: d_v + 1].max() < 1e-9  # these rows have no alternative on the simplex
+        assert (
+            found.row_distance[: d_v + 1].max() < 1e-9
+        )  # these rows have no alternative on the simplex
 
 
 def test_identifiable_heads_have_no_way_to_go():
@@ -168,7 +197,9 @@ def test_walk_repeats_with_the_seed():
 
 
 @pytest.mark.parametrize(("layer", "head"), [(2, 5), (0, 0)])
-def test_other_parameters_of_the_bundled_encoder_give_the_same_final_hidden_state(bundled_path, layer, head):
+def test_other_parameters_of_the_bundled_encoder_give_the_same_final_hidden_state(
+    bundled_path, layer, head
+):
     model, ids = load_encoder(bundled_path)
     ids = ids[:, :44]
     found = real_head(model, ids, layer, head)
@@ -217,9 +248,13 @@ def test_projection_without_bias_and_its_limits():
 
 def test_too_large_a_problem_names_the_formula():
     queries, keys, T = random_qkt(0, 24, 5, 8)
-    with pytest.raises(InputError, match="for generic tensors the dimension is 18; use a shorter text"):
+    with pytest.raises(
+        InputError, match="for generic tensors the dimension is 18; use a shorter text"
+    ):
         realisable_dimension(queries, keys, T, memory_limit=1000)
-    with pytest.raises(InputError, match=r"expected a problem within 0\.00 GiB; .* the dimension is 18"):
+    with pytest.raises(
+        InputError, match=r"expected a problem within 0\.00 GiB; .* the dimension is 18"
+    ):
         realisable_alternative(queries, keys, T, memory_limit=1000)
 
 
@@ -232,7 +267,9 @@ def test_wrong_inputs_are_refused(unchecked_shapes):
     with pytest.raises(NumericalError, match="queries has 18 NaN"):
         realisable_dimension(queries * float("nan"), keys, T)
     with pytest.raises(NumericalError, match="bias has 15 NaN or infinite"):
-        realisable_alternative(queries, keys, T, bias=torch.zeros(6, 6).masked_fill(~causal(6), -torch.inf))
+        realisable_alternative(
+            queries, keys, T, bias=torch.zeros(6, 6).masked_fill(~causal(6), -torch.inf)
+        )
     with pytest.raises(InputError, match="a bias of 6 x 6; got"):
         realisable_dimension(queries, keys, T, bias=torch.zeros(5, 6))
     with pytest.raises(InputError, match="visible must be a boolean mask of shape"):

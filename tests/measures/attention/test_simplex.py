@@ -31,7 +31,9 @@ def seeded(seed=0):
 def random_head(seed, n, d, sharpness=1.0):
     generator = seeded(seed)
     T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return torch.softmax(sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64), -1), T
+    return torch.softmax(
+        sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64), -1
+    ), T
 
 
 def causal(n):
@@ -40,7 +42,10 @@ def causal(n):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 30), rank=st.integers(1, 12), scale=st.sampled_from([1e-6, 1.0, 1e6])
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 30),
+    rank=st.integers(1, 12),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
 )
 def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
     rank = min(rank, n)
@@ -52,7 +57,9 @@ def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
     assert space.nullity == expected == int(numerical_rank(T).simplex_nullity)
     augmented = torch.cat([T / scale, torch.ones(n, 1)], 1)
     assert (space.free.T @ augmented).abs().max() < 1e-9 if expected else True
-    assert torch.allclose(space.free.T @ space.free, torch.eye(expected, dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(
+        space.free.T @ space.free, torch.eye(expected, dtype=torch.float64), atol=1e-9
+    )
     assert torch.allclose(space.kept @ (space.kept.T @ augmented), augmented, atol=1e-9)
 
 
@@ -86,8 +93,12 @@ def test_rows_that_see_the_same_share_one_space():
 
 def test_largest_step_by_hand():
     row = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
-    directions = torch.tensor([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]], dtype=torch.float64)
-    assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx([0.3, 0.1, 0.0, 0.0])
+    directions = torch.tensor(
+        [[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]], dtype=torch.float64
+    )
+    assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx(
+        [0.3, 0.1, 0.0, 0.0]
+    )
     assert largest_step(row, torch.tensor([1.0, 0, 0, 0]).double()).item() == float("inf")
 
 
@@ -100,7 +111,9 @@ def test_largest_step_by_hand():
     sharpness=st.sampled_from([1.0, 6.0, 40.0]),
     masked=st.booleans(),
 )
-def test_every_alternative_is_a_distribution_with_the_same_output(method, seed, n, d, sharpness, masked):
+def test_every_alternative_is_a_distribution_with_the_same_output(
+    method, seed, n, d, sharpness, masked
+):
     A, T = random_head(seed, n, d)
     logits = sharpness * torch.log(A)
     mask = causal(n) if masked else None
@@ -125,7 +138,9 @@ def test_the_step_to_the_edge_empties_a_weight():
 def test_no_null_space_gives_the_weights_back():
     A, T = random_head(3, 6, 9)
     for method in METHODS:
-        assert torch.allclose(sample_alternatives(A, T, 2, method=method), A.expand(2, 6, 6), atol=1e-14)
+        assert torch.allclose(
+            sample_alternatives(A, T, 2, method=method), A.expand(2, 6, 6), atol=1e-14
+        )
     assert torch.allclose(far_alternatives(A, T), A, rtol=0, atol=1e-15)
 
 
@@ -134,7 +149,9 @@ def test_draws_repeat_with_the_seed():
     for method in METHODS:
         first = sample_alternatives(A, T, 2, method=method, generator=seeded(5))
         assert torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(5)))
-        assert not torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(6)))
+        assert not torch.equal(
+            first, sample_alternatives(A, T, 2, method=method, generator=seeded(6))
+        )
 
 
 @pytest.mark.parametrize("start", [0.2, 1e-7])
@@ -168,17 +185,25 @@ def test_one_hot_rows():
     assert total_variation(A, far)[0] == pytest.approx(1.0)
     assert total_variation(A, walked)[:, 0].min() > 0.5
     nearly = 0.999999 * A + 1e-6 / 12
-    assert total_variation(nearly, sample_alternatives(nearly, T, 3, method="uniform"))[:, 0].min() > 0.5
+    assert (
+        total_variation(nearly, sample_alternatives(nearly, T, 3, method="uniform"))[:, 0].min()
+        > 0.5
+    )
 
 
 def test_far_alternative_by_hand_and_beyond_the_samples():
     row = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
     T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
     far = far_alternative(row, simplex_space(T), generator=seeded())
-    assert far.tolist() == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
+    assert far.tolist() == pytest.approx(
+        [0.5, 0.5, 0.0], abs=1e-9
+    )  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
     A, T = random_head(2, 20, 6)
     drawn = sample_alternatives(A, T, 30, method="uniform", generator=seeded())
-    assert (total_variation(A, far_alternatives(A, T, generator=seeded())) >= total_variation(A, drawn).amax(0)).all()
+    assert (
+        total_variation(A, far_alternatives(A, T, generator=seeded()))
+        >= total_variation(A, drawn).amax(0)
+    ).all()
 
 
 def test_the_farthest_corner_of_small_polytopes_is_found():
@@ -195,7 +220,9 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
                 corner[0, list(keys)] = solved
                 corners = torch.cat([corners, corner])
         farthest = float(total_variation(A[0], corners).max())
-        found = float(total_variation(A[0], far_alternative(A[0], simplex_space(T), generator=seeded(seed))))
+        found = float(
+            total_variation(A[0], far_alternative(A[0], simplex_space(T), generator=seeded(seed)))
+        )
         assert found <= farthest + 1e-9
         assert farthest <= float(1 - certain_mass(A[:1], T)) + 1e-9
         short.append(farthest - found)
@@ -207,12 +234,27 @@ def wrong_inputs():
     A, T = random_head(0, 5, 2)
     nan = A.clone()
     nan[0, 0] = float("nan")
-    yield "rows of attention weights that sum to 1; row 0 sums to 2.0000", InputError, (2 * A, T), {}
+    yield (
+        "rows of attention weights that sum to 1; row 0 sums to 2.0000",
+        InputError,
+        (2 * A, T),
+        {},
+    )
     yield "pass the weights after softmax", InputError, (A - 0.5, T), {}
     yield r"weights has 1 NaN or infinite entries", NumericalError, (nan, T), {}
     yield "projected_values has 10 NaN", NumericalError, (A, T * float("inf")), {}
-    yield "one row of projected values for each of the 5 keys; got 4 rows", InputError, (A, T[:4]), {}
-    yield "visible hides every key", InputError, (A, T), {"visible": torch.zeros(5, 5, dtype=torch.bool)}
+    yield (
+        "one row of projected values for each of the 5 keys; got 4 rows",
+        InputError,
+        (A, T[:4]),
+        {},
+    )
+    yield (
+        "visible hides every key",
+        InputError,
+        (A, T),
+        {"visible": torch.zeros(5, 5, dtype=torch.bool)},
+    )
     yield "no weight on hidden keys; row 0", InputError, (A, T), {"visible": causal(5)}
     yield "share of λ_max in", InputError, (A, T), {"share": 1.5}
     yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "uniform"}

@@ -44,7 +44,9 @@ def test_agreement_is_scipys_spearman_with_ties_and_hidden_parts(levels):
     visible = torch.arange(12) < torch.tensor([[12], [9], [5], [12], [2]])
     found = rank_agreement(first, second, visible)
     for row, (a, b, seen) in enumerate(zip(first, second, visible, strict=True)):
-        assert float(found[row]) == pytest.approx(spearmanr(a[seen], b[seen]).statistic, nan_ok=True)
+        assert float(found[row]) == pytest.approx(
+            spearmanr(a[seen], b[seen]).statistic, nan_ok=True
+        )
 
 
 def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
@@ -59,18 +61,26 @@ def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
 def test_scores_a_rounding_apart_are_equal_wherever_they_lie_and_others_are_not(unchecked_shapes):
     """On a grid of 1e-6, the first pair fell on both sides of a boundary, and the second into one cell."""
     near = torch.tensor([1.0, 0.5 + 5e-7 + 1e-12, 0.5 + 5e-7 - 1e-12], dtype=torch.float64)
-    assert float(rank_agreement(near, torch.tensor([1.0, 0.5, 0.5], dtype=torch.float64))) == pytest.approx(1)
+    assert float(
+        rank_agreement(near, torch.tensor([1.0, 0.5, 0.5], dtype=torch.float64))
+    ) == pytest.approx(1)
     apart = torch.tensor([1.0, 3.4e-6, 2.2e-6, 0.9e-6], dtype=torch.float64)
-    assert float(rank_agreement(apart, torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64))) == pytest.approx(1)
+    assert float(
+        rank_agreement(apart, torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64))
+    ) == pytest.approx(1)
     orders = {tuple(removal_order(near, seeded(seed)).tolist()) for seed in range(20)}
     assert orders == {(0, 1, 2), (0, 2, 1)}
-    assert {tuple(removal_order(apart, seeded(seed)).tolist()) for seed in range(20)} == {(0, 1, 2, 3)}
+    assert {tuple(removal_order(apart, seeded(seed)).tolist()) for seed in range(20)} == {
+        (0, 1, 2, 3)
+    }
 
 
 def test_with_a_tolerance_the_agreement_is_the_cosine_of_ranks_and_not_spearmans():
     """0 ties with 1 and 1 with 2, but 0 does not tie with 2: no averaged ranks say that."""
     scores, effects = torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([1.0, 1.8, 2.6]).double()
-    ranks = torch.tensor([-1.0, 0.0, 1.0]).double()  # parts below less parts above, of effects with a floor of 1
+    ranks = torch.tensor(
+        [-1.0, 0.0, 1.0]
+    ).double()  # parts below less parts above, of effects with a floor of 1
     own = torch.tensor([-2.0, 0.0, 2.0]).double()
     assert float(rank_agreement(scores, effects, floor=1.0)) == pytest.approx(
         float(torch.cosine_similarity(own, ranks, 0))
@@ -78,7 +88,9 @@ def test_with_a_tolerance_the_agreement_is_the_cosine_of_ranks_and_not_spearmans
     four = torch.tensor([0.0, 0.8, 1.6, 2.4]).double()
     found = float(rank_agreement(torch.arange(4).double(), four, floor=1.0))
     signs = torch.tensor([-2.0, -1.0, 1.0, 2.0]).double()
-    assert found == pytest.approx(float(torch.cosine_similarity(torch.tensor([-3.0, -1, 1, 3]).double(), signs, 0)))
+    assert found == pytest.approx(
+        float(torch.cosine_similarity(torch.tensor([-3.0, -1, 1, 3]).double(), signs, 0))
+    )
     assert found < 1, "Spearman's, of the same order, is 1"
 
 
@@ -109,7 +121,9 @@ def test_a_wide_beam_finds_the_best_and_the_worst_order(seed):
         return torch.einsum("si,ij,sj->s", held, pairs, held).tanh()
 
     singles, sizes = effect(torch.eye(5, dtype=torch.bool)), [1, 2, 3, 4]
-    areas = torch.stack([area(effect(removal_sets(torch.tensor(order), sizes))) for order in permutations(range(5))])
+    areas = torch.stack(
+        [area(effect(removal_sets(torch.tensor(order), sizes))) for order in permutations(range(5))]
+    )
     exact = order_bounds(effect, singles, sizes, width=120)
     assert (exact.lowest, exact.highest) == pytest.approx((float(areas.min()), float(areas.max())))
     greedy = order_bounds(effect, singles, sizes)
@@ -141,7 +155,9 @@ def test_explanations_of_rows_are_those_of_whole_maps_and_of_plain_formulas(mask
         output = a @ values
         lengths = a * values.norm(dim=-1)
         projector = values @ torch.linalg.pinv(values)
-        others = torch.stack([(output - one * value) / (1 - one) for one, value in zip(a, values, strict=True)])
+        others = torch.stack(
+            [(output - one * value) / (1 - one) for one, value in zip(a, values, strict=True)]
+        )
         expected = {
             "raw": a, "effective": (a @ projector).abs(), "norm": lengths / lengths.sum(),
             "contribution": (a * (values @ output) / output.square().sum()).abs(),
@@ -191,7 +207,9 @@ def test_few_texts_and_texts_of_nearly_one_value_have_students_interval():
     even[:2] = torch.tensor([0.5, 1 - 1e-9])
     for values in (few, even):
         found = bootstrap_interval(values)
-        expected = student.interval(0.95, len(values) - 1, values.mean(), values.std() / len(values) ** 0.5)
+        expected = student.interval(
+            0.95, len(values) - 1, values.mean(), values.std() / len(values) ** 0.5
+        )
         assert (found.low, found.high) == pytest.approx(expected)
     assert np.isnan(bootstrap_interval(few[:1]).low)
 
@@ -206,6 +224,9 @@ def test_intervals_need_texts_and_a_level():
 def test_rationales_of_a_model_made_by_hand():
     """A class needs the first of four tokens and nothing else."""
     whole, without, only = torch.tensor(0.9), torch.tensor([0.1, 0.1]), torch.tensor([0.9, 0.9])
-    assert (float(comprehensiveness(whole, without)), float(sufficiency(whole, only))) == pytest.approx((0.8, 0.0))
+    assert (
+        float(comprehensiveness(whole, without)),
+        float(sufficiency(whole, only)),
+    ) == pytest.approx((0.8, 0.0))
     with pytest.raises(InputError, match="at least one share"):
         sufficiency(whole, torch.zeros(0))

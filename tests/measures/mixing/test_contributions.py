@@ -20,7 +20,9 @@ def test_errors_match_a_simulation():
     deviations = 0.04 * torch.rand(3, 6, generator=generator, dtype=torch.float64)
     found = contributions(squares, deviations.square())
     noise = torch.randn(20_000, 3, 6, generator=generator, dtype=torch.float64)
-    seen = contributions(squares + noise * deviations, torch.zeros(20_000, 3, 6, dtype=torch.float64)).shares.std(0)
+    seen = contributions(
+        squares + noise * deviations, torch.zeros(20_000, 3, 6, dtype=torch.float64)
+    ).shares.std(0)
     torch.testing.assert_close(found.errors, seen, rtol=0.04, atol=0)
 
 
@@ -29,7 +31,9 @@ def test_intervals_of_few_samples_cover_the_truth(freedom):
     """Squares and variances estimated from a few normal samples each, as a sketch estimates them."""
     generator = torch.Generator().manual_seed(freedom)
     truth = torch.rand(6, generator=generator, dtype=torch.float64) + 0.5
-    samples = truth + 0.05 * torch.randn(freedom + 1, 4000, 6, generator=generator, dtype=torch.float64)
+    samples = truth + 0.05 * torch.randn(
+        freedom + 1, 4000, 6, generator=generator, dtype=torch.float64
+    )
     found = contributions(samples.mean(0), samples.var(0) / (freedom + 1), freedom)
     exact = contributions(truth[None], torch.zeros(1, 6, dtype=torch.float64)).shares
     assert 0.94 < float(((found.shares - exact).abs() <= found.margins).double().mean()) < 0.99
@@ -43,8 +47,13 @@ def test_intervals_of_skewed_samples_cover_more_than_symmetric_ones():
     normal = torch.randn(6, 4000, 6, generator=generator, dtype=torch.float64)
     samples = truth * normal.square()
     found = contributions(samples.mean(0), samples.var(0) / 6, freedom=5)
-    distance = (found.shares - contributions(truth[None], torch.zeros(1, 6, dtype=torch.float64)).shares).abs()
-    covered, symmetric = (float((distance <= width).double().mean()) for width in (found.margins, 2.571 * found.errors))
+    distance = (
+        found.shares - contributions(truth[None], torch.zeros(1, 6, dtype=torch.float64)).shares
+    ).abs()
+    covered, symmetric = (
+        float((distance <= width).double().mean())
+        for width in (found.margins, 2.571 * found.errors)
+    )
     assert symmetric < 0.93 < 0.945 < covered < 0.97
 
 

@@ -44,8 +44,12 @@ def test_own_contribution_and_largest(random):
     assert len(own) == 3 * (4 + 13)
     for text, array in enumerate(arrays):
         rows = own.filter(pl.col("text") == text).sort("layer", "position")
-        np.testing.assert_array_equal(rows["contribution"], np.diagonal(array, axis1=1, axis2=2).flatten())
-        np.testing.assert_array_equal(rows["largest"], (array.argmax(2) == np.arange(array.shape[1])).flatten())
+        np.testing.assert_array_equal(
+            rows["contribution"], np.diagonal(array, axis1=1, axis2=2).flatten()
+        )
+        np.testing.assert_array_equal(
+            rows["largest"], (array.argmax(2) == np.arange(array.shape[1])).flatten()
+        )
     layers = result.by_layer()
     every = np.concatenate([np.diagonal(array[1]) for array in arrays])
     assert layers["median_own"][1] == pytest.approx(np.median(every))
@@ -54,7 +58,9 @@ def test_own_contribution_and_largest(random):
 
 
 def test_boxes_leave_outliers_outside_the_whiskers():
-    rows = pl.DataFrame({"kind": ["encoder"] * 6, "layer": [1] * 6, "contribution": [1.0, 2, 3, 4, 5, 100]})
+    rows = pl.DataFrame(
+        {"kind": ["encoder"] * 6, "layer": [1] * 6, "contribution": [1.0, 2, 3, 4, 5, 100]}
+    )
     box = box_statistics(rows).row(0, named=True)
     assert (box["low"], box["q1"], box["median"], box["q3"], box["high"]) == (1, 2.25, 3.5, 4.75, 5)
     assert box["mean"] == pytest.approx(115 / 6)
@@ -81,7 +87,9 @@ def test_neighbour_groups_by_loops(random):
             for array in arrays:
                 n = len(array[layer])
                 for hidden in range(n):
-                    near = [array[layer, hidden, i] for i in range(n) if low <= abs(i - hidden) <= high]
+                    near = [
+                        array[layer, hidden, i] for i in range(n) if low <= abs(i - hidden) <= high
+                    ]
                     tokens += [np.mean(near)] if near else []
             means.append(np.mean(tokens))
         rows = found.filter(pl.col("group") == name)
@@ -96,9 +104,13 @@ def test_relative_positions_by_loops(random):
     assert by_relative_position(result.table, [2])["layer"].unique().to_list() == [2]
     rows = found.filter(pl.col("layer") == 3)
     assert rows["offset"].to_list() == [offset for offset in range(-12, 13) if offset]
-    totals = {offset: sum(np.trace(array[2], offset) for array in arrays) for offset in rows["offset"]}
+    totals = {
+        offset: sum(np.trace(array[2], offset) for array in arrays) for offset in rows["offset"]
+    }
     np.testing.assert_allclose(rows["total"], list(totals.values()))
-    np.testing.assert_allclose(rows["share"], np.array(list(totals.values())) / sum(totals.values()))
+    np.testing.assert_allclose(
+        rows["share"], np.array(list(totals.values())) / sum(totals.values())
+    )
     assert rows["pairs"].to_list()[:2] == [1, 2]
 
 
@@ -106,7 +118,9 @@ def test_later_tokens_are_no_neighbours_in_a_decoder():
     array = np.tril(np.ones((2, 3, 3)))
     result = mixing_of([array / array.sum(-1, keepdims=True)], [["a", "b", "c"]], kind="decoder")
     assert by_relative_position(result.table)["offset"].unique().sort().to_list() == [-2, -1]
-    first = neighbour_groups(result.table).filter((pl.col("group") == "1st") & (pl.col("layer") == 1))
+    first = neighbour_groups(result.table).filter(
+        (pl.col("group") == "1st") & (pl.col("layer") == 1)
+    )
     assert first["mean"].item() == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert first["tokens"].item() == 2
 
@@ -118,14 +132,18 @@ def test_context_centred_on_another_token(random):
     expected = {}
     for array, separator in zip(arrays, (2, 5), strict=True):
         for position in range(1, len(array[1])):
-            expected[position - separator] = expected.get(position - separator, 0) + array[1, 0, position]
+            expected[position - separator] = (
+                expected.get(position - separator, 0) + array[1, 0, position]
+            )
     assert found["offset"].to_list() == sorted(expected)
     np.testing.assert_allclose(found["total"], [expected[offset] for offset in sorted(expected)])
     assert found["share"].sum() == pytest.approx(1)
     assert found.filter(pl.col("offset") == 0)["texts"].item() == 2
     own = context_of_token(result.table, result.token_names, layers=[1])
     assert own["offset"].min() == 1
-    with pytest.raises(InputError, match=r"no text contains both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"):
+    with pytest.raises(
+        InputError, match=r"no text contains both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"
+    ):
         context_of_token(result.table, result.token_names, "[MASK]", "[SEP]")
 
 
@@ -151,12 +169,21 @@ def test_correlation_with_and_without_the_own_token(random):
     layer = found.filter((pl.col("layer") == 2) & (pl.col("rollout") == "raw"))
     flat = [array[1].flatten() for array in arrays]
     expected = np.mean([np.corrcoef(values, values**2)[0, 1] for values in flat])
-    assert layer.filter(pl.col("pairs") == "all")["pearson"].item() == pytest.approx(expected, abs=1e-6)
+    assert layer.filter(pl.col("pairs") == "all")["pearson"].item() == pytest.approx(
+        expected, abs=1e-6
+    )
     others = [array[1][~np.eye(len(array[1]), dtype=bool)] for array in arrays]
     expected = np.mean([np.corrcoef(values, values**2)[0, 1] for values in others])
-    assert layer.filter(pl.col("pairs") == "context")["pearson"].item() == pytest.approx(expected, abs=1e-6)
+    assert layer.filter(pl.col("pairs") == "context")["pearson"].item() == pytest.approx(
+        expected, abs=1e-6
+    )
     # The square rises with the value, one less the value falls: ranks agree or are reversed.
-    ranks = dict(found.filter(pl.col("pairs") == "all").group_by("rollout").agg(pl.col("spearman").mean()).iter_rows())
+    ranks = dict(
+        found.filter(pl.col("pairs") == "all")
+        .group_by("rollout")
+        .agg(pl.col("spearman").mean())
+        .iter_rows()
+    )
     assert ranks["raw"] == pytest.approx(1)
     assert ranks["effective"] == pytest.approx(-1, abs=1e-3)
 
@@ -167,5 +194,7 @@ def test_tokens_are_found_with_and_without_their_marks():
     assert find_token(texts, "we") == (0, 1)
     assert find_token(texts, "▁fit") == (1, 0)
     assert find_token(texts, "fits") == (1, 2)
-    with pytest.raises(InputError, match=r"no text contains the token 'wefts'; tokens such as 'Ġwe'"):
+    with pytest.raises(
+        InputError, match=r"no text contains the token 'wefts'; tokens such as 'Ġwe'"
+    ):
         find_token(texts, "wefts")

@@ -108,7 +108,9 @@ def test_random_texts_share_what_chance_gives():
     assert bool((found.first < 1e-12).all())
     assert bool(found.disagree(1e-6).all())
     torch.testing.assert_close(found.overlap, found.chance, atol=0.2, rtol=0)
-    many = torch.stack([circularity(weights, first, heads_of(seed)[1]).overlap for seed in range(200, 240)])
+    many = torch.stack(
+        [circularity(weights, first, heads_of(seed)[1]).overlap for seed in range(200, 240)]
+    )
     assert float(many.mean()) == pytest.approx(float(found.chance[0]), abs=0.02)
 
 

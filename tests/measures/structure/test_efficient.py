@@ -30,7 +30,9 @@ def test_the_same_output_and_row_sums_have_the_same_projection(seed):
     other = weights + noise - noise @ basis @ basis.mT
     torch.testing.assert_close(other @ T, weights @ T)
     assert float((other - weights).abs().max()) > 0.1
-    torch.testing.assert_close(efficient_attention(other, T).efficient, efficient_attention(weights, T).efficient)
+    torch.testing.assert_close(
+        efficient_attention(other, T).efficient, efficient_attention(weights, T).efficient
+    )
 
 
 def test_the_same_output_is_enough_where_ones_lie_in_the_columns_of_t():
@@ -41,14 +43,17 @@ def test_the_same_output_is_enough_where_ones_lie_in_the_columns_of_t():
     other = weights + noise - noise @ basis @ basis.mT
     torch.testing.assert_close(other @ T, weights @ T)
     apart = efficient_attention(other, T).efficient - efficient_attention(weights, T).efficient
-    assert float(apart.abs().max()) > 0.01, "[T, 1] keeps row sums, which A₁T = A₂T says nothing about"
+    assert float(apart.abs().max()) > 0.01, (
+        "[T, 1] keeps row sums, which A₁T = A₂T says nothing about"
+    )
     one, two = (effective_attention(T, weights=matrix).effective for matrix in (weights, other))
     torch.testing.assert_close(one, two)
     with_ones = torch.cat([T, torch.ones(10, 1, dtype=T.dtype)], 1)
     basis = torch.linalg.qr(with_ones).Q
     same = weights + noise - noise @ basis @ basis.mT
     torch.testing.assert_close(
-        efficient_attention(same, with_ones).efficient, efficient_attention(weights, with_ones).efficient
+        efficient_attention(same, with_ones).efficient,
+        efficient_attention(weights, with_ones).efficient,
     )
 
 
@@ -57,7 +62,9 @@ def test_negative_entries_are_counted():
     weights = torch.eye(3, dtype=torch.float64)[:1].expand(3, 3)
     found = efficient_attention(weights, T)
     # e₀ less its part along (1, −2, 1), which is orthogonal to T and to 1.
-    torch.testing.assert_close(found.efficient[0], torch.tensor([5 / 6, 1 / 3, -1 / 6], dtype=torch.float64))
+    torch.testing.assert_close(
+        found.efficient[0], torch.tensor([5 / 6, 1 / 3, -1 / 6], dtype=torch.float64)
+    )
     assert float(found.negative) == pytest.approx(1 / 3)
     assert float(found.least) == pytest.approx(-1 / 6)
     assert int(found.rank) == 2
@@ -86,7 +93,8 @@ def test_heads_of_a_real_encoder_have_negative_entries(bundled_path):
 def test_units_of_the_values_do_not_matter():
     weights, T = random_weights(5, 14, 5)
     torch.testing.assert_close(
-        efficient_attention(weights, 1e6 * T).efficient, efficient_attention(weights, 1e-6 * T).efficient
+        efficient_attention(weights, 1e6 * T).efficient,
+        efficient_attention(weights, 1e-6 * T).efficient,
     )
 
 

@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 
 from helpers.heads import seeded
 from identilens.errors import InputError
-from identilens.measures.structure import matrix_norms, positive_structure, structure_distance, structure_norm
+from identilens.measures.structure import (
+    matrix_norms,
+    positive_structure,
+    structure_distance,
+    structure_norm,
+)
 
 ANTIDIAGONAL = torch.eye(4, dtype=torch.float64).flip(-1)
 IDENTITY = torch.eye(4, dtype=torch.float64)
@@ -28,8 +33,13 @@ def test_the_axioms_of_a_norm(seed, factor):
     (one, two), W = random_case(seed)
     assert float(structure_norm(one, W)) > 0
     assert float(structure_norm(torch.zeros_like(one), W)) == 0
-    torch.testing.assert_close(structure_norm(factor * one, W), abs(factor) * structure_norm(one, W))
-    assert float(structure_norm(one + two, W)) <= float(structure_norm(one, W) + structure_norm(two, W)) + 1e-12
+    torch.testing.assert_close(
+        structure_norm(factor * one, W), abs(factor) * structure_norm(one, W)
+    )
+    assert (
+        float(structure_norm(one + two, W))
+        <= float(structure_norm(one, W) + structure_norm(two, W)) + 1e-12
+    )
     torch.testing.assert_close(structure_distance(one, two, W), structure_distance(two, one, W))
 
 
@@ -37,7 +47,10 @@ def test_a_single_entry_is_never_lost():
     for place in range(9):
         one = torch.zeros(9, dtype=torch.float64)
         one[place] = 1e-9
-        assert float(structure_norm(one.reshape(3, 3), torch.full((3, 3), 1e-3, dtype=torch.float64))) > 0
+        assert (
+            float(structure_norm(one.reshape(3, 3), torch.full((3, 3), 1e-3, dtype=torch.float64)))
+            > 0
+        )
 
 
 def test_the_numbers_of_the_draft():
@@ -53,7 +66,11 @@ def test_the_numbers_of_the_draft():
 
 def test_the_other_norms_see_no_difference():
     one, two = (matrix_norms(matrix, draft_structure()) for matrix in (ANTIDIAGONAL, IDENTITY))
-    assert (one.one, one.infinity, one.frobenius) == (two.one, two.infinity, two.frobenius) == (1, 1, 2)
+    assert (
+        (one.one, one.infinity, one.frobenius)
+        == (two.one, two.infinity, two.frobenius)
+        == (1, 1, 2)
+    )
     assert one.structure != two.structure
 
 

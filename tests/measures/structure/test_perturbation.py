@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 
 from helpers.heads import random_weights
 from identilens.errors import InputError
-from identilens.measures.structure import perturbation_directions, perturbed, structure_distance, structure_weights
+from identilens.measures.structure import (
+    perturbation_directions,
+    perturbed,
+    structure_distance,
+    structure_weights,
+)
 
 
 def case(seed, n=10):
@@ -34,7 +39,9 @@ def test_aware_moves_keep_the_structure_and_breaking_ones_take_it():
     size = 0.3
     kept, broken = (perturbed(weights, moves[name], size) for name in ("aware", "breaking"))
     floor = W.clamp_min(1e-3)
-    assert float(structure_distance(weights, broken, floor)) > 10 * float(structure_distance(weights, kept, floor))
+    assert float(structure_distance(weights, broken, floor)) > 10 * float(
+        structure_distance(weights, kept, floor)
+    )
 
 
 def test_rows_with_one_side_only_are_split():

@@ -10,7 +10,10 @@ CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
 def blobs(sizes=(12, 8, 5)):
     generator = np.random.default_rng(0)
     return np.concatenate(
-        [centre + generator.normal(0, 0.5, (size, 2)) for centre, size in zip(CENTRES, sizes, strict=True)]
+        [
+            centre + generator.normal(0, 0.5, (size, 2))
+            for centre, size in zip(CENTRES, sizes, strict=True)
+        ]
     )
 
 

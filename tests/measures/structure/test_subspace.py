@@ -11,7 +11,9 @@ from identilens.measures.structure import against_subspace, column_projector, su
 
 def texts(seed, count, n=10, rank=2, heads=2):
     generator = seeded(seed)
-    return [torch.randn(heads, n, rank, generator=generator, dtype=torch.float64) for _ in range(count)]
+    return [
+        torch.randn(heads, n, rank, generator=generator, dtype=torch.float64) for _ in range(count)
+    ]
 
 
 def spanned(tensors, d_model=16):
@@ -31,7 +33,9 @@ def test_r_is_the_span_of_all_columns(seed, count):
         basis = space.basis(head)
         torch.testing.assert_close(basis.mT @ basis, torch.eye(basis.shape[1], dtype=torch.float64))
         torch.testing.assert_close(basis @ basis.mT @ stacked[head], stacked[head])
-    torch.testing.assert_close(space.eigenvalues.sum(-1), torch.full((2,), 2.0, dtype=torch.float64))
+    torch.testing.assert_close(
+        space.eigenvalues.sum(-1), torch.full((2,), 2.0, dtype=torch.float64)
+    )
 
 
 def test_what_is_orthogonal_to_r_is_in_every_kernel():
@@ -73,7 +77,9 @@ def test_texts_of_r_lie_inside_it():
     column, rank = column_projector(ProjectedValues(given_texts[0], 16))
     assert rank.tolist() == [2, 2]
     found = against_subspace(weights, column, space.projector())
-    torch.testing.assert_close(found.outside, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0)
+    torch.testing.assert_close(
+        found.outside, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0
+    )
     torch.testing.assert_close(found.ignored_dimension, torch.full((2,), 4.0, dtype=torch.float64))
     kept = space.project(weights)
     seen = weights @ column
@@ -87,9 +93,15 @@ def test_a_new_text_lies_partly_outside():
     column, _ = column_projector(ProjectedValues(texts(8, 1)[0], 16))
     found = against_subspace(weights, column, space.projector())
     assert bool((found.outside > 0.1).all())
-    orthogonal = torch.linalg.qr(torch.cat([space.basis(0), texts(9, 1)[0][0]], 1)).Q[:, 4:].expand(2, -1, -1)
+    orthogonal = (
+        torch.linalg.qr(torch.cat([space.basis(0), texts(9, 1)[0][0]], 1))
+        .Q[:, 4:]
+        .expand(2, -1, -1)
+    )
     column, _ = column_projector(ProjectedValues(orthogonal.contiguous(), 16))
-    assert float(against_subspace(weights, column, space.projector()).outside[0]) == pytest.approx(1)
+    assert float(against_subspace(weights, column, space.projector()).outside[0]) == pytest.approx(
+        1
+    )
 
 
 def test_a_share_outside_its_range_is_refused():

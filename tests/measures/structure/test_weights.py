@@ -16,7 +16,9 @@ def stack(count=5, n=8):
 def test_by_hand():
     summed = torch.tensor([[0.9, 0.1], [0.3, 0.3], [0.05, 0.1]])
     torch.testing.assert_close(cut(summed, 0.3), torch.tensor([[0.9, 0.0], [0.3, 0.3], [0.0, 0.0]]))
-    torch.testing.assert_close(structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]))
+    torch.testing.assert_close(
+        structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+    )
     torch.testing.assert_close(cut(summed, 0.3, 0.5)[2], torch.tensor([0.025, 0.05]))
     torch.testing.assert_close(cut(summed, 0.3, torch.square)[0], torch.tensor([0.9, 0.01]))
 
@@ -28,7 +30,10 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     summed = torch.stack(weights).sum(0)
     W = structure_weights(summed / count, threshold)
     torch.testing.assert_close(
-        W, structure_weights(summed / count, threshold * count, texts=count, scale="sum"), atol=1e-9, rtol=0
+        W,
+        structure_weights(summed / count, threshold * count, texts=count, scale="sum"),
+        atol=1e-9,
+        rtol=0,
     )
     torch.testing.assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
     sums = W.sum(-1)

@@ -17,7 +17,11 @@ def plain(predicted, inputs, lengths, distance, offset=0, ids=None):
             if not 0 <= i + offset < n:
                 continue
             g, x = predicted[start + i].double(), inputs[start : start + n].double()
-            far = (x - g).norm(dim=1) if distance == "l2" else 1 - torch.cosine_similarity(x, g[None], eps=1e-300)
+            far = (
+                (x - g).norm(dim=1)
+                if distance == "l2"
+                else 1 - torch.cosine_similarity(x, g[None], eps=1e-300)
+            )
             tied = (far - far.min() < 1e-9).double()
             credit.append(float(tied[i + offset] / tied.sum()))
             chance.append(1 / n)
@@ -33,7 +37,9 @@ def plain(predicted, inputs, lengths, distance, offset=0, ids=None):
 @pytest.mark.parametrize("offset", [0, -1, 2])
 @settings(deadline=None, max_examples=25)
 @given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=st.integers(0, 1000), budget=st.integers(1, 400)
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    seed=st.integers(0, 1000),
+    budget=st.integers(1, 400),
 )
 def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, budget):
     if max(lengths) <= abs(offset):
@@ -46,7 +52,9 @@ def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, bu
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "BLOCK_ENTRIES", budget)
         found = look_up(predicted, inputs, lengths, distance=distance, offset=offset, token_ids=ids)
-    credit, token_credit, chance, token_chance = plain(predicted, inputs, lengths, distance, offset, ids)
+    credit, token_credit, chance, token_chance = plain(
+        predicted, inputs, lengths, distance, offset, ids
+    )
     assert found.credit.tolist() == pytest.approx(credit)
     assert found.token_credit is not None
     assert found.token_credit.tolist() == pytest.approx(token_credit)
@@ -121,7 +129,9 @@ def test_one_token_sentences():
     inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     found = look_up(-inputs, inputs, [1, 1, 1], distance="cosine")
     assert (found.rate, found.chance, found.tokens, found.sentences) == (1.0, 1.0, 3, 3)
-    with pytest.raises(InputError, match=r"more than 1 tokens to look up neighbours at \+1, got at most 1"):
+    with pytest.raises(
+        InputError, match=r"more than 1 tokens to look up neighbours at \+1, got at most 1"
+    ):
         look_up(inputs, inputs, [1, 1, 1], distance="cosine", offset=1)
 
 
@@ -137,7 +147,9 @@ def test_what_cannot_be_looked_up():
     inputs = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     broken = inputs.clone()
     broken[2, 1] = torch.nan
-    with pytest.raises(InputError, match="finite predicted vectors, got 1 entries that are NaN or infinite"):
+    with pytest.raises(
+        InputError, match="finite predicted vectors, got 1 entries that are NaN or infinite"
+    ):
         look_up(broken, inputs, [4], distance="l2")
     with pytest.raises(InputError, match="finite inputs, got 1 entries"):
         look_up(inputs, broken, [4], distance="l2")

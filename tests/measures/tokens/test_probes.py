@@ -20,20 +20,34 @@ def inputs():
 @pytest.fixture(scope="module")
 def mapped(inputs):
     """An invertible, not orthogonal linear map of the inputs."""
-    left, right = (torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(s)))[0] for s in (1, 2))
+    left, right = (
+        torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(s)))[0]
+        for s in (1, 2)
+    )
     return inputs @ (left * torch.linspace(0.3, 3, D)) @ right
 
 
 @pytest.fixture(scope="module")
 def parts():
     split = split_sentences(len(LENGTHS), folds=1)[0]
-    return [token_rows(LENGTHS, part) for part in (split.train, split.validation, split.test)], split.test
+    return [
+        token_rows(LENGTHS, part) for part in (split.train, split.validation, split.test)
+    ], split.test
 
 
 def probes(distance):
     return {
-        "linear": LinearProbe(distance, learning_rate=0.02, batch_size=128, patience=8, max_epochs=120),
-        "mlp": MlpProbe(distance, hidden_units=64, learning_rate=0.01, batch_size=128, patience=8, max_epochs=120),
+        "linear": LinearProbe(
+            distance, learning_rate=0.02, batch_size=128, patience=8, max_epochs=120
+        ),
+        "mlp": MlpProbe(
+            distance,
+            hidden_units=64,
+            learning_rate=0.01,
+            batch_size=128,
+            patience=8,
+            max_epochs=120,
+        ),
         "ridge": RidgeProbe(),
     }
 
@@ -95,7 +109,12 @@ def test_penalty_is_the_best_on_validation(inputs, parts):
     hidden = hidden + 0.5 * torch.randn(hidden.shape, generator=generator)
     penalties = (0.0, 1e-4, 0.1, 0.3, 30.0)
     few = train[:90]
-    data = hidden[few].double(), inputs[few].double(), hidden[validation].double(), inputs[validation].double()
+    data = (
+        hidden[few].double(),
+        inputs[few].double(),
+        hidden[validation].double(),
+        inputs[validation].double(),
+    )
     fit = fit_ridge(*data, penalties)
     alone = [fit_ridge(*data, [penalty]).validation_loss for penalty in penalties]
     assert fit.losses == pytest.approx(alone)
@@ -109,22 +128,34 @@ def test_closed_form_survives_flat_directions(inputs, parts):
     hidden = torch.cat([inputs, inputs[:, :3], torch.zeros(len(inputs), 2)], 1)
     probe = RidgeProbe(penalties=(0.0,))
     assert fit_and_score(probe, hidden, inputs, parts) == 1.0
-    few = RidgeProbe(penalties=(0.0,)).fit(hidden[train[:4]], inputs[train[:4]], hidden[validation], inputs[validation])
-    torch.testing.assert_close(few.transform(hidden[train[:4]]), inputs[train[:4]], rtol=1e-4, atol=1e-4)
+    few = RidgeProbe(penalties=(0.0,)).fit(
+        hidden[train[:4]], inputs[train[:4]], hidden[validation], inputs[validation]
+    )
+    torch.testing.assert_close(
+        few.transform(hidden[train[:4]]), inputs[train[:4]], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     (train, _, _), _ = parts
-    noisy = (mapped + 0.5 * torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4)))[train].double()
+    noisy = (mapped + 0.5 * torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4)))[
+        train
+    ].double()
     x = inputs[train].double()
     # Full batches, and the training tokens validate: what it converges to is the least training loss.
-    trained = LinearProbe("l2", learning_rate=0.01, batch_size=len(x), max_epochs=1000).fit(noisy, x, noisy, x)
+    trained = LinearProbe("l2", learning_rate=0.01, batch_size=len(x), max_epochs=1000).fit(
+        noisy, x, noisy, x
+    )
     solved = RidgeProbe(penalties=(0.0,)).fit(noisy, x, noisy, x)
     assert trained.outcome_ is not None
     assert solved.solution_ is not None
-    torch.testing.assert_close(trained.outcome_.parameters[0], solved.solution_.weight.T, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        trained.outcome_.parameters[0], solved.solution_.weight.T, rtol=1e-3, atol=1e-4
+    )
     assert solved.solution_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
-    assert trained.outcome_.validation_loss == pytest.approx(solved.solution_.validation_loss, rel=1e-6)
+    assert trained.outcome_.validation_loss == pytest.approx(
+        solved.solution_.validation_loss, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
@@ -137,23 +168,31 @@ def test_fit_probes_equals_fit_on_each_layer_and_fold(kind, inputs, mapped):
         probe.max_epochs = 6
     splits = split_sentences(len(LENGTHS), folds=3, seed=2)
     fitted = fit_probes(probe, hidden, x[None], LENGTHS, splits)
-    assert [(one.split.fold, one.layer) for one in fitted] == [(f, layer) for f in range(3) for layer in range(2)]
+    assert [(one.split.fold, one.layer) for one in fitted] == [
+        (f, layer) for f in range(3) for layer in range(2)
+    ]
     for one in fitted:
         train, validation, test = (
             token_rows(LENGTHS, p) for p in (one.split.train, one.split.validation, one.split.test)
         )
         e = hidden[one.layer]
         alone = probe.fit(e[train], x[train], e[validation], x[validation])
-        torch.testing.assert_close(one.probe.transform(e[test]), alone.transform(e[test]), rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(
+            one.probe.transform(e[test]), alone.transform(e[test]), rtol=1e-7, atol=1e-7
+        )
 
 
 def test_search_on_the_first_fold_serves_the_others(inputs, mapped):
-    hidden = torch.stack([mapped, torch.randn(mapped.shape, generator=torch.Generator().manual_seed(8))])
+    hidden = torch.stack(
+        [mapped, torch.randn(mapped.shape, generator=torch.Generator().manual_seed(8))]
+    )
     splits = split_sentences(len(LENGTHS), folds=3)
     probe = LinearProbe("cosine", batch_size=64, max_epochs=8)
     full = fit_probes(probe, hidden, inputs[None], LENGTHS, splits)
     first = fit_probes(probe, hidden, inputs[None], LENGTHS, splits, search="first fold")
-    rates = {(one.layer, 0): one.probe.outcome_.learning_rate for one in full if one.split.fold == 0}
+    rates = {
+        (one.layer, 0): one.probe.outcome_.learning_rate for one in full if one.split.fold == 0
+    }
     assert len(set(rates.values())) == 2
     for one in first:
         outcome = one.probe.outcome_
@@ -167,7 +206,11 @@ def test_search_on_the_first_fold_serves_the_others(inputs, mapped):
 
 def test_layer_to_layer_and_neighbours(inputs):
     hidden = torch.stack(
-        [inputs, inputs @ torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(1)))[0]]
+        [
+            inputs,
+            inputs
+            @ torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(1)))[0],
+        ]
     )
     split = split_sentences(len(LENGTHS), folds=1)[0]
     down = fit_probes(RidgeProbe(), hidden, hidden, LENGTHS, [split], pairs=[(1, 0)])[0]
@@ -181,7 +224,9 @@ def test_layer_to_layer_and_neighbours(inputs):
 def test_every_probe_keeps_the_interface():
     for probe in (NaiveProbe(), LinearProbe(), MlpProbe(), RidgeProbe()):
         assert isinstance(probe, Probe)
-    assert repr(LinearProbe("l2", learning_rate=0.001)).startswith("LinearProbe(distance='l2', learning_rate=0.001")
+    assert repr(LinearProbe("l2", learning_rate=0.001)).startswith(
+        "LinearProbe(distance='l2', learning_rate=0.001"
+    )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -189,7 +234,9 @@ def test_what_cannot_be_fitted(inputs):
     for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
         with pytest.raises(InputError, match="got one that is not fitted; call fit first"):
             probe.transform(inputs)
-        with pytest.raises(InputError, match="one input for each hidden state of training, got 8 and 7"):
+        with pytest.raises(
+            InputError, match="one input for each hidden state of training, got 8 and 7"
+        ):
             probe.fit(inputs[:8], inputs[:7], inputs, inputs)
         with pytest.raises(InputError, match="hidden states for training, got an empty tensor"):
             probe.fit(inputs[:0], inputs[:0], inputs, inputs)
@@ -197,7 +244,9 @@ def test_what_cannot_be_fitted(inputs):
             probe.fit(inputs, inputs, inputs, inputs * torch.nan)
     with pytest.raises(InputError, match="as wide as the inputs, got 8 and 5"):
         NaiveProbe().score(inputs, inputs[:, :5], LENGTHS)
-    with pytest.raises(InputError, match="width 8, as in fit, got width 5; use a probe fitted on the same model"):
+    with pytest.raises(
+        InputError, match="width 8, as in fit, got width 5; use a probe fitted on the same model"
+    ):
         RidgeProbe().fit(inputs, inputs, inputs, inputs).transform(inputs[:, :5])
     with pytest.raises(InputError, match="hidden_units of at least 1, got 0"):
         MlpProbe(hidden_units=0).fit(inputs, inputs, inputs, inputs)
@@ -205,21 +254,49 @@ def test_what_cannot_be_fitted(inputs):
         RidgeProbe(penalties=(-1.0,)).fit(inputs, inputs, inputs, inputs)
     with pytest.raises(InputError, match="at least one fold, got none"):
         fit_probes(RidgeProbe(), inputs[None], inputs[None], LENGTHS, [])
-    with pytest.raises(InputError, match="expected training tokens, got none for layer 0 at offset 9"):
-        fit_probes(LinearProbe(), inputs[:12][None], inputs[:12][None], [3] * 4, split_sentences(4, folds=1), offset=9)
+    with pytest.raises(
+        InputError, match="expected training tokens, got none for layer 0 at offset 9"
+    ):
+        fit_probes(
+            LinearProbe(),
+            inputs[:12][None],
+            inputs[:12][None],
+            [3] * 4,
+            split_sentences(4, folds=1),
+            offset=9,
+        )
 
 
 def test_tokens_of_a_real_encoder_are_read_off_its_last_layer(bundled_path):
     """Held-out sentences of a real model: far above chance, and the learned map above the naive one."""
     tokenizer = AutoTokenizer.from_pretrained(bundled_path)
     model = AutoModel.from_pretrained(bundled_path).eval()
-    things = ["the old bridge", "a small bank", "her first novel", "this winter storm", "the new law", "our last train"]
-    acts = ["was closed by the city", "had lost most of its value", "changed how people think", "came late again today"]
-    texts = [f"{thing} {act}, said {name}." for thing in things for act in acts for name in ("Maria", "the mayor")]
+    things = [
+        "the old bridge",
+        "a small bank",
+        "her first novel",
+        "this winter storm",
+        "the new law",
+        "our last train",
+    ]
+    acts = [
+        "was closed by the city",
+        "had lost most of its value",
+        "changed how people think",
+        "came late again today",
+    ]
+    texts = [
+        f"{thing} {act}, said {name}."
+        for thing in things
+        for act in acts
+        for name in ("Maria", "the mayor")
+    ]
     layers, lengths = [], []
     with torch.no_grad():
         for text in texts:
-            states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+            states = model(
+                **tokenizer(text, return_tensors="pt"), output_hidden_states=True
+            ).hidden_states
             layers.append(torch.cat([states[0], states[-1]]))
             lengths.append(states[0].shape[1])
     hidden = torch.cat(layers, 1)

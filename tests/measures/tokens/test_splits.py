@@ -22,7 +22,9 @@ def test_ten_folds_of_mrpc_have_the_papers_shares():
     assert [split.fold for split in splits] == list(range(10))
     for split in splits:
         assert (len(split.train), len(split.validation), len(split.test)) == (286, 61, 61)
-    tested = torch.bincount(torch.tensor([s for split in splits for s in split.test]), minlength=408)
+    tested = torch.bincount(
+        torch.tensor([s for split in splits for s in split.test]), minlength=408
+    )
     assert set(tested.tolist()) == {1, 2}
     assert len({split.test for split in splits}) == 10
 
@@ -34,14 +36,20 @@ def test_seed_decides_the_splits():
 
 def test_more_folds_than_sentences():
     assert len({split.test for split in split_sentences(10, folds=10)}) == 10
-    with pytest.raises(InputError, match=r"got 10 folds for 9 sentences; use folds <= 9 or more text"):
+    with pytest.raises(
+        InputError, match=r"got 10 folds for 9 sentences; use folds <= 9 or more text"
+    ):
         split_sentences(9, folds=10)
 
 
 def test_empty_and_tiny_corpora():
-    with pytest.raises(InputError, match="at least 3 sentences, got an empty one; check the input file"):
+    with pytest.raises(
+        InputError, match="at least 3 sentences, got an empty one; check the input file"
+    ):
         split_sentences(0)
-    with pytest.raises(InputError, match="enough sentences for training, validation and test, got 2"):
+    with pytest.raises(
+        InputError, match="enough sentences for training, validation and test, got 2"
+    ):
         split_sentences(2, folds=1)
     with pytest.raises(InputError, match="at least 1 fold, got 0"):
         split_sentences(20, folds=0)
@@ -75,7 +83,9 @@ def test_rows_of_chosen_sentences():
 def test_rows_with_a_neighbour_in_their_sentence(offset):
     lengths = [2, 1, 4, 3]
     sentence = [0, 0, 1, 2, 2, 2, 2, 3, 3, 3]
-    expected = [r for r in range(10) if 0 <= r + offset < 10 and sentence[r + offset] == sentence[r]]
+    expected = [
+        r for r in range(10) if 0 <= r + offset < 10 and sentence[r + offset] == sentence[r]
+    ]
     assert token_rows(lengths, range(4), offset=offset).tolist() == expected
 
 

@@ -34,7 +34,9 @@ def plain_model(network, d_in, d_out, seed):
         model = torch.nn.Sequential(torch.nn.Linear(d_in, d_out, bias=False))
     else:
         width = network.hidden_units
-        model = torch.nn.Sequential(torch.nn.Linear(d_in, width), torch.nn.GELU(), torch.nn.Linear(width, d_out))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(d_in, width), torch.nn.GELU(), torch.nn.Linear(width, d_out)
+        )
     with torch.no_grad():
         for layer in model:
             if isinstance(layer, torch.nn.Linear):
@@ -76,7 +78,11 @@ def plain_training(job, rate, hidden, targets, network, schedule):
 def assert_same(one, other, rtol=1e-7):
     assert one.learning_rate == other.learning_rate
     assert one.losses == pytest.approx(other.losses, rel=rtol)
-    assert (one.best_epochs, one.epochs, one.converged) == (other.best_epochs, other.epochs, other.converged)
+    assert (one.best_epochs, one.epochs, one.converged) == (
+        other.best_epochs,
+        other.epochs,
+        other.converged,
+    )
     for p, q in zip(one.parameters, other.parameters, strict=True):
         torch.testing.assert_close(p, q, rtol=rtol, atol=rtol)
 
@@ -106,7 +112,9 @@ def test_float32_states_train_in_float32(data):
     hidden, inputs = (values.float() for values in data)
     schedule = Schedule("cosine", batch_size=16, max_epochs=5)
     exact = train_probes(cells(), *data, MLP, schedule)
-    for outcome, reference in zip(train_probes(cells(), hidden, inputs, MLP, schedule), exact, strict=True):
+    for outcome, reference in zip(
+        train_probes(cells(), hidden, inputs, MLP, schedule), exact, strict=True
+    ):
         assert outcome.losses == pytest.approx(reference.losses, rel=1e-3)
         assert outcome.parameters[0].dtype == torch.float32
 
@@ -137,13 +145,19 @@ def test_offsets_and_targets_pair_other_rows(offset, data):
 
 def test_stops_after_patience_and_keeps_the_best(data):
     hidden, inputs = data
-    noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    noise = torch.randn(
+        inputs.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     job = replace(cells()[0], rates=(0.03,))
-    outcome = train_probes([job], hidden, noise, MLP, Schedule("l2", batch_size=16, patience=6, max_epochs=200))[0]
+    outcome = train_probes(
+        [job], hidden, noise, MLP, Schedule("l2", batch_size=16, patience=6, max_epochs=200)
+    )[0]
     assert outcome.converged == (True,)
     assert outcome.epochs[0] == outcome.best_epochs[0] + 6
     predicted = MLP.apply(outcome.parameters, hidden[0][job.validation])
-    assert plain_loss(predicted, noise[0][job.validation], "l2") == pytest.approx(outcome.validation_loss)
+    assert plain_loss(predicted, noise[0][job.validation], "l2") == pytest.approx(
+        outcome.validation_loss
+    )
 
 
 def test_a_diverging_rate_leaves_the_others_alone(data):
@@ -155,9 +169,14 @@ def test_a_diverging_rate_leaves_the_others_alone(data):
     assert outcome.losses[1] == float("inf")
     assert (outcome.epochs, outcome.converged) == ((5, 1), (False, False))
     assert (
-        outcome.losses[0] == train_probes([replace(job, rates=(0.01,))], hidden, inputs, LINEAR, schedule)[0].losses[0]
+        outcome.losses[0]
+        == train_probes([replace(job, rates=(0.01,))], hidden, inputs, LINEAR, schedule)[0].losses[
+            0
+        ]
     )
-    with pytest.raises(NumericalError, match=r"got none for layer 0; scale the hidden states or use smaller rates"):
+    with pytest.raises(
+        NumericalError, match=r"got none for layer 0; scale the hidden states or use smaller rates"
+    ):
         train_probes([replace(job, rates=(1e200,))], hidden, inputs, LINEAR, schedule)
 
 
@@ -167,7 +186,9 @@ def test_progress_counts_jobs_and_epochs(data):
     outcomes = train_probes(cells(), *data, LINEAR, schedule, seen.append)
     expected = []
     for done, outcome in enumerate(outcomes):
-        expected += [Progress(done, 9, epoch) for epochs in outcome.epochs for epoch in range(1, epochs + 1)]
+        expected += [
+            Progress(done, 9, epoch) for epochs in outcome.epochs for epoch in range(1, epochs + 1)
+        ]
         best = outcome.losses.index(outcome.validation_loss)
         expected.append(Progress(done + 1, 9, outcome.epochs[best]))
     assert seen == expected
@@ -179,19 +200,29 @@ def test_what_cannot_be_trained(data):
     job, schedule = cells()[0], Schedule("l2")
     broken = hidden.clone()
     broken[1, 4, 2] = torch.nan
-    with pytest.raises(InputError, match="finite hidden states, got 1 entries that are NaN or infinite"):
+    with pytest.raises(
+        InputError, match="finite hidden states, got 1 entries that are NaN or infinite"
+    ):
         train_probes([job], broken, inputs, LINEAR, schedule)
     with pytest.raises(InputError, match="finite inputs, got"):
         train_probes([job], hidden, inputs * torch.inf, LINEAR, schedule)
-    with pytest.raises(InputError, match="got 150 hidden states and 149 inputs; take both from the same texts"):
+    with pytest.raises(
+        InputError, match="got 150 hidden states and 149 inputs; take both from the same texts"
+    ):
         train_probes([job], hidden, inputs[:, 1:], LINEAR, schedule)
     with pytest.raises(InputError, match="rows whose pairs lie within the 0 tokens, got rows from"):
         train_probes([job], hidden[:, :0], inputs[:, :0], LINEAR, schedule)
-    with pytest.raises(InputError, match="expected training tokens, got none for layer 0 at offset 0"):
+    with pytest.raises(
+        InputError, match="expected training tokens, got none for layer 0 at offset 0"
+    ):
         train_probes([replace(job, train=job.train[:0])], hidden, inputs, LINEAR, schedule)
     with pytest.raises(InputError, match="rows from 0 to 149 at offset 1"):
-        train_probes([replace(job, train=torch.arange(TOKENS), offset=1)], hidden, inputs, LINEAR, schedule)
-    with pytest.raises(InputError, match="layer below 3 and a target below 1, got layer 3 and target 0"):
+        train_probes(
+            [replace(job, train=torch.arange(TOKENS), offset=1)], hidden, inputs, LINEAR, schedule
+        )
+    with pytest.raises(
+        InputError, match="layer below 3 and a target below 1, got layer 3 and target 0"
+    ):
         train_probes([replace(job, layer=3)], hidden, inputs, LINEAR, schedule)
     with pytest.raises(InputError, match=r"positive learning rates, got \(\)"):
         train_probes([replace(job, rates=())], hidden, inputs, LINEAR, schedule)
@@ -209,4 +240,6 @@ def test_the_gpu_ends_where_the_cpu_ends(network, data):
     there = train_probes(jobs, *(values.cuda() for values in data), network, schedule)
     for one, other in zip(there, train_probes(jobs, *data, network, schedule), strict=True):
         assert one.parameters[0].is_cuda
-        assert_same(replace(one, parameters=tuple(p.cpu() for p in one.parameters)), other, rtol=1e-6)
+        assert_same(
+            replace(one, parameters=tuple(p.cpu() for p in one.parameters)), other, rtol=1e-6
+        )

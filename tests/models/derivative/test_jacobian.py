@@ -19,13 +19,18 @@ def hidden_map(family, source="encoder", length=None, wrt="embeddings"):
     lens = Lens(build(family).double())
     inputs = example(family) if length is None else [ids(length)]
     if isinstance(inputs, dict):
-        inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+        inputs = {
+            name: value.double() if value.is_floating_point() else value
+            for name, value in inputs.items()
+        }
     return HiddenMap(lens, lens.read(inputs)[0], source, wrt)
 
 
 def reverse_norms(function, inputs):
     """Squared norms by reverse mode, one pass for each output coordinate."""
-    return [jacobian.square().sum((1, 3)).detach() for jacobian in torch.func.jacrev(function)(inputs)]
+    return [
+        jacobian.square().sum((1, 3)).detach() for jacobian in torch.func.jacrev(function)(inputs)
+    ]
 
 
 def assert_close(found, expected, tolerance):
@@ -36,7 +41,9 @@ def assert_close(found, expected, tolerance):
 @pytest.mark.parametrize("family", DOUBLE + SINGLE)
 def test_exact_agrees_with_reverse_mode(family):
     # One pass per output coordinate of both sequences of an encoder-decoder.
-    for source in ("encoder", "decoder") if family in ("bart", "marian", "whisper", "t5") else ("encoder",):
+    for source in (
+        ("encoder", "decoder") if family in ("bart", "marian", "whisper", "t5") else ("encoder",)
+    ):
         hidden = hidden_map(family, source)
         found = jacobian_norms(hidden, hidden.inputs, method="exact")
         tolerance = 1e-8 if family in DOUBLE else 1e-5
@@ -47,7 +54,9 @@ def test_exact_agrees_with_reverse_mode(family):
 def test_entries_agree_with_reverse_mode_one_by_one():
     hidden = hidden_map("bert")
     for norms, expected in zip(
-        jacobian_norms(hidden, hidden.inputs, method="exact"), reverse_norms(hidden, hidden.inputs), strict=True
+        jacobian_norms(hidden, hidden.inputs, method="exact"),
+        reverse_norms(hidden, hidden.inputs),
+        strict=True,
     ):
         torch.testing.assert_close(norms.squares, expected, rtol=1e-8, atol=0)
 
@@ -69,7 +78,9 @@ def test_exact_agrees_with_finite_differences(family):
             for coordinate in range(x.shape[1]):
                 change = torch.zeros_like(x)
                 change[token, coordinate] = step
-                for total, up, down in zip(expected, hidden(x + change), hidden(x - change), strict=True):
+                for total, up, down in zip(
+                    expected, hidden(x + change), hidden(x - change), strict=True
+                ):
                     total[:, token] += ((up - down) / (2 * step)).square().sum(-1)
     assert_close(jacobian_norms(hidden, x, method="exact"), expected, 1e-7)
 
@@ -103,14 +114,21 @@ def linear(n=4, width=24, seed=0, low_rank=None):
         mixed = torch.randn(n, width, n, low_rank, generator=generator, dtype=torch.float64)
         blocks = torch.einsum("jonr,nri->joni", mixed, basis) + 0.02 * blocks
     inputs = torch.zeros(n, width, dtype=torch.float64)
-    return (lambda x: (torch.einsum("joni,ni->jo", blocks, x),)), inputs, blocks.square().sum((1, 3))
+    return (
+        (lambda x: (torch.einsum("joni,ni->jo", blocks, x),)),
+        inputs,
+        blocks.square().sum((1, 3)),
+    )
 
 
 @pytest.mark.parametrize("leading", [0, 2])
 @pytest.mark.parametrize("probes", [6, 16])
 def test_sketch_is_unbiased_and_its_error_is_truthful(probes, leading):
     function, inputs, truth = linear(low_rank=6)
-    runs = [jacobian_norms(function, inputs, probes=probes, leading=leading, seed=seed)[0] for seed in range(80)]
+    runs = [
+        jacobian_norms(function, inputs, probes=probes, leading=leading, seed=seed)[0]
+        for seed in range(80)
+    ]
     squares = torch.stack([run.squares for run in runs])
     variances = torch.stack([run.variances for run in runs])
     spread = squares.std(0)
@@ -129,7 +147,9 @@ def test_error_covers_the_truth_on_a_model():
     truth = jacobian_norms(hidden, hidden.inputs, method="exact")
     inside, seen = 0.0, 0.0
     for seed in range(5):
-        for one, other in zip(jacobian_norms(hidden, hidden.inputs, probes=20, seed=seed), truth, strict=True):
+        for one, other in zip(
+            jacobian_norms(hidden, hidden.inputs, probes=20, seed=seed), truth, strict=True
+        ):
             inside += float(((one.squares - other.squares).abs() <= 2 * one.variances.sqrt()).sum())
             seen += one.squares.numel()
     assert 0.88 < inside / seen < 0.99
@@ -139,7 +159,10 @@ def test_leading_directions_lower_the_error():
     function, inputs, truth = linear(n=6, width=40, low_rank=3)
 
     def error(leading):
-        runs = [jacobian_norms(function, inputs, probes=12, leading=leading, seed=s)[0].squares for s in range(8)]
+        runs = [
+            jacobian_norms(function, inputs, probes=12, leading=leading, seed=s)[0].squares
+            for s in range(8)
+        ]
         return float((torch.stack(runs) / truth - 1).square().mean().sqrt())
 
     assert error(3) < 0.3 * error(0)
@@ -160,7 +183,9 @@ def test_same_seed_same_numbers_whatever_the_chunks():
 def test_memory_stays_within_the_budget(method, megabytes):
     hidden = hidden_map("bert")
     with LiveBytes() as meter:
-        jacobian_norms(hidden, hidden.inputs, method=method, probes=12, memory_budget=megabytes * 2**20)
+        jacobian_norms(
+            hidden, hidden.inputs, method=method, probes=12, memory_budget=megabytes * 2**20
+        )
     assert meter.peak <= megabytes * 2**20
     # The budget is used, not only kept: at least half of it when there is enough to do.
     assert meter.peak > (0.5 if method == "exact" and megabytes == 2 else 0.1) * megabytes * 2**20
@@ -185,7 +210,10 @@ def test_chunks_fit_the_budget():
     assert chunk_size(work, 100, 100_000, "piece") == 10
     assert chunk_size(work, 5, 100_000, "piece") == 5
     assert chunk_size(work, 100, 10_589, "piece") == 1
-    with pytest.raises(InputError, match=r"memory_budget=10588 bytes is too small: one piece of this text needs 10589"):
+    with pytest.raises(
+        InputError,
+        match=r"memory_budget=10588 bytes is too small: one piece of this text needs 10589",
+    ):
         chunk_size(work, 100, 10_588, "piece")
 
 
@@ -201,7 +229,10 @@ def test_options_are_checked():
     for options, message in (
         ({"probes": 25}, r"probes must be from 2 to 24.*got 25"),
         ({"probes": 1}, r"probes must be from 2 to 24.*got 1"),
-        ({"probes": 8, "leading": 7}, r"leading must be from 0 to 6: two of the 8 probes must stay random.*got 7"),
+        (
+            {"probes": 8, "leading": 7},
+            r"leading must be from 0 to 6: two of the 8 probes must stay random.*got 7",
+        ),
         ({"method": "reverse"}, r"method must be exact or sketch; got 'reverse'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -220,5 +251,7 @@ def test_sources_of_an_encoder_decoder_reach_what_they_should():
     lens = Lens(build("bart"))
     item = lens.read(example("bart"))[0]
     assert sources(lens) == ("encoder", "decoder")
-    kinds = [[label.kind for label in HiddenMap(lens, item, source).outputs] for source in sources(lens)]
+    kinds = [
+        [label.kind for label in HiddenMap(lens, item, source).outputs] for source in sources(lens)
+    ]
     assert kinds == [["encoder", "encoder", "cross", "cross"], ["decoder", "decoder"]]

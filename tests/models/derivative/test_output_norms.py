@@ -14,17 +14,23 @@ from models.derivative.test_jacobian import hidden_map
 def test_as_many_probes_as_dimensions_are_exact(family, token):
     hidden = hidden_map(family, length=6)
     expected = jacobian_norms(hidden, hidden.inputs, method="exact")[-1].squares[token]
-    found = output_norms(lambda x: hidden(x)[-1], hidden.inputs, token, probes=hidden.inputs.shape[1])
+    found = output_norms(
+        lambda x: hidden(x)[-1], hidden.inputs, token, probes=hidden.inputs.shape[1]
+    )
     torch.testing.assert_close(found.squares[0], expected, rtol=1e-9, atol=1e-14)
     assert not found.variances.any()
 
 
 def test_fewer_probes_are_unbiased_and_know_their_variance():
-    jacobian = torch.randn(5, 24, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    jacobian = torch.randn(
+        5, 24, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     expected = jacobian[2].square().sum((0, 2))
     inputs = torch.zeros(4, 16, dtype=torch.float64)
     runs = [
-        output_norms(lambda x: torch.einsum("jaib,ib->ja", jacobian, x), inputs, 2, probes=8, seed=seed)
+        output_norms(
+            lambda x: torch.einsum("jaib,ib->ja", jacobian, x), inputs, 2, probes=8, seed=seed
+        )
         for seed in range(200)
     ]
     squares = torch.cat([run.squares for run in runs])

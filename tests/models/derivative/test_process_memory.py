@@ -9,7 +9,11 @@ import pytest
 
 MEBIBYTE = 2**20
 # Freed memory goes back to the system at once, so that the peak is what was held and not how the heap frayed.
-EXACT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+EXACT = {
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "OMP_NUM_THREADS": "1",
+}
 MEASURE = """
 import sys
 import torch
@@ -34,7 +38,9 @@ print((resident("VmHWM") - start) * 1024)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's account of a process's memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="reads Linux's account of a process's memory"
+)
 @pytest.mark.parametrize("budget", [24 * MEBIBYTE, 64 * MEBIBYTE])
 def test_the_process_grows_by_no_more_than_the_budget(bundled_path, budget):
     done = subprocess.run(

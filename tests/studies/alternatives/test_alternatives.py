@@ -62,7 +62,10 @@ def test_the_finding_tells_found_from_possible(whole):
     far, finding = whole.table.filter(pl.col("alternative") == "far"), whole.summary()
     distance, bound = far["mean_total_variation"].mean(), far["distance_bound"].mean()
     assert finding.numbers["distance_bound"] == pytest.approx(bound)
-    assert f"They are the farthest found: no alternative lies beyond {bound:.2f} on average" in finding.text
+    assert (
+        f"They are the farthest found: no alternative lies beyond {bound:.2f} on average"
+        in finding.text
+    )
     assert finding.headline[1][0] == f"{distance:.2f} to {bound:.2f}"
 
 
@@ -71,7 +74,9 @@ def test_the_bound_is_one_minus_the_certain_mass(bundled):
     head = read_head(bundled, bundled.read([TEXTS[0]])[0], 3, 2)
     rows = [attention_intervals(row, head.projected) for row in head.attention]
     expected = sum(float((one.weights - one.lo).sum()) for one in rows) / len(rows)
-    assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(expected, abs=1e-6)
+    assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_walks_too_short_to_forget_their_start_are_said(monkeypatch):
@@ -81,7 +86,10 @@ def test_walks_too_short_to_forget_their_start_are_said(monkeypatch):
     monkeypatch.setattr(billiard, "LONGEST", 1)
     short = idl.alternatives(lens, texts, layers=0, heads=0, starts=1)
     notes = [one.table.filter(alternative="sampled")["note"].item() for one in (settled, short)]
-    assert notes == ["", "not drawn evenly: after 2 legs the walks still remembered where they began"]
+    assert notes == [
+        "",
+        "not drawn evenly: after 2 legs the walks still remembered where they began",
+    ]
 
 
 def test_states_before_the_head_do_not_move(whole):
@@ -98,7 +106,10 @@ def test_matrices_are_distributions_with_the_same_output(whole, bundled):
         if head.head != 5 or head.layer not in LAYERS:
             continue
         prefix = f"text0.layer{head.layer}.head5.encoder"
-        raw, T = whole.matrices[f"{prefix}.raw"], (head.values.double() @ head.output_projection.double())
+        raw, T = (
+            whole.matrices[f"{prefix}.raw"],
+            (head.values.double() @ head.output_projection.double()),
+        )
         assert torch.allclose(raw, head.weights.double(), atol=1e-6)
         for name in ("sampled", "far", "maximum_entropy"):
             other = whole.matrices[f"{prefix}.alternative_{name}"]
@@ -112,21 +123,32 @@ def test_other_parameters_of_the_model_itself(bundled):
     found = idl.alternatives(bundled, TEXTS[1], layers=2, heads=5, realisable=True, starts=1)
     rows = {row["alternative"]: row for row in found.table.iter_rows(named=True)}
     n = rows["realisable"]["n_key"]
-    assert rows["realisable"]["dimension"] == rows["realisable"]["formula"] == n * (2 * 32 - 32) - 32 * 32 - 32
+    assert (
+        rows["realisable"]["dimension"]
+        == rows["realisable"]["formula"]
+        == n * (2 * 32 - 32) - 32 * 32 - 32
+    )
     for name in ("realisable", "parameters"):
         assert rows[name]["mean_total_variation"] > 0.1
         assert rows[name]["hidden_change"] < 1e-4
         assert rows[name]["logit_rank"] <= 32
-    assert {"queries_realisable", "keys_realisable"} <= {key.rsplit(".", 1)[-1] for key in found.matrices}
+    assert {"queries_realisable", "keys_realisable"} <= {
+        key.rsplit(".", 1)[-1] for key in found.matrices
+    }
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_masked_grouped_and_cross_attention(family):
     lens = idl.Lens(zoo.build(family))
     ids = torch.arange(5, 29)
-    batch = {"input_ids": ids[None], **({"decoder_input_ids": ids[None, :20]} if family in ("t5", "bart") else {})}
+    batch = {
+        "input_ids": ids[None],
+        **({"decoder_input_ids": ids[None, :20]} if family in ("t5", "bart") else {}),
+    }
     distance = 0.01 if family == "llama" else 0.05
-    found = idl.alternatives(lens, batch, layers=1, heads=2, realisable=True, starts=1, distance=distance)
+    found = idl.alternatives(
+        lens, batch, layers=1, heads=2, realisable=True, starts=1, distance=distance
+    )
     kinds = {"encoder", "decoder", "cross"} if family in ("t5", "bart") else {"decoder"}
     assert set(found.table["kind"]) == kinds
     found_ones = found.table.drop_nulls("mean_total_variation")
@@ -137,7 +159,11 @@ def test_masked_grouped_and_cross_attention(family):
     parameters = found.table.filter(pl.col("alternative") == "parameters")
     if family == "llama":
         realisable = found.table.filter(alternative="realisable")
-        assert realisable["note"].item().startswith("its keys serve 2 query heads: all of them take new ones")
+        assert (
+            realisable["note"]
+            .item()
+            .startswith("its keys serve 2 query heads: all of them take new ones")
+        )
         assert realisable["dimension"].item() == realisable["formula"].item() > 0
     if family in ("llama", "gpt2"):
         assert parameters["mean_total_variation"].item() > 0.8 * distance
@@ -146,7 +172,9 @@ def test_masked_grouped_and_cross_attention(family):
 
 def test_heads_whose_rows_are_all_identified_say_so_with_the_dimensions():
     lens = idl.Lens(zoo.build("gemma2"))
-    found = idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0, realisable=True)
+    found = idl.alternatives(
+        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0, realisable=True
+    )
     row = found.table.filter(pl.col("alternative") == "realisable").row(0, named=True)
     assert row["mean_total_variation"] is None
     assert row["dimension"] == 0
@@ -154,7 +182,9 @@ def test_heads_whose_rows_are_all_identified_say_so_with_the_dimensions():
 
 
 def even(head):
-    return maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+    return maximum_entropy_alternative(
+        head.attention, head.projected, visible=head.visible, bias=head.bias
+    )
 
 
 def test_maximum_entropy_behind_a_soft_cap(bundled):
@@ -162,13 +192,16 @@ def test_maximum_entropy_behind_a_soft_cap(bundled):
     head = read_head(bundled, bundled.read([TEXTS[1]])[0], 2, 5)
     found = even(head)
     assert (
-        entropy_note(head, found) == "queries and keys of size 32 produce it (the head's own size suffices: d_k = 32)"
+        entropy_note(head, found)
+        == "queries and keys of size 32 produce it (the head's own size suffices: d_k = 32)"
     )
     logits = torch.log(found.weights)
     span = float((logits.amax(-1) - logits.amin(-1)).max())
     with_cap = {share: replace(head, softcap=share * span) for share in (0.45, 0.55, 1e5)}
     assert "no queries and keys produce it: its logits lie" in entropy_note(with_cap[0.45], found)
-    assert "more than the head has (d_k = 32), unless other constants" in entropy_note(with_cap[0.55], found)
+    assert "more than the head has (d_k = 32), unless other constants" in entropy_note(
+        with_cap[0.55], found
+    )
     # A cap that is hardly felt.
     assert "size 32 produce it (the head's own size suffices" in entropy_note(with_cap[1e5], found)
     hidden = replace(with_cap[0.55], visible=torch.ones(logits.shape, dtype=torch.bool).tril())
@@ -194,9 +227,13 @@ def test_heads_that_share_keys_take_new_ones_together():
         expected = "size 8 produce it (the head's own size suffices: d_k = 8); the keys serve 2 query heads and cannot"
         assert expected in entropy_note(head, found)
         for row, seen in zip(found.weights, head.visible, strict=True):
-            design = torch.cat([shared[seen], torch.ones(int(seen.sum()), 1, dtype=torch.float64)], 1)
+            design = torch.cat(
+                [shared[seen], torch.ones(int(seen.sum()), 1, dtype=torch.float64)], 1
+            )
             logits = torch.log(row[seen])
-            fitted = design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
+            fitted = (
+                design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
+            )
             torch.testing.assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
 
 
@@ -215,9 +252,13 @@ def test_identifiable_attention_is_left_where_it_is(bundled):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
-    found = idl.alternatives(idl.Lens(zoo.build("bert")), [list(range(5, 5 + n))], layers=0, heads=0, out=tmp_path)
+    found = idl.alternatives(
+        idl.Lens(zoo.build("bert")), [list(range(5, 5 + n))], layers=0, heads=0, out=tmp_path
+    )
     again = idl.Alternatives.load(tmp_path)
-    raw, effective = (again.matrices[f"text0.layer0.head0.encoder.{name}"] for name in ("raw", "effective"))
+    raw, effective = (
+        again.matrices[f"text0.layer0.head0.encoder.{name}"] for name in ("raw", "effective")
+    )
     assert torch.equal(raw, effective)
     assert (found.table["simplex_nullity"] == 0).all()
 
@@ -261,7 +302,9 @@ def test_save_and_load(whole, tmp_path):
 
 def test_an_interrupted_run_resumes_to_the_same_result(bundled, tmp_path):
     def start(out, **more):
-        return idl.alternatives(bundled, TEXTS[0], layers=[0, 1], heads=[0, 1], starts=2, out=tmp_path / out, **more)
+        return idl.alternatives(
+            bundled, TEXTS[0], layers=[0, 1], heads=[0, 1], starts=2, out=tmp_path / out, **more
+        )
 
     def stop(heads, _total, _note):
         if heads == 3:

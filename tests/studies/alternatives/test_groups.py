@@ -19,11 +19,15 @@ LAYER = 1
 
 def read(family, length=16, head=1, kind=None, **config):
     """A tiny model in float64 with a text, and one of its heads."""
-    model = (zoo.build(family) if family in zoo.BUILDERS else own_attention.build_own(family)).double()
+    model = (
+        zoo.build(family) if family in zoo.BUILDERS else own_attention.build_own(family)
+    ).double()
     for name, value in config.items():
         setattr(model.config, name, value)
     lens, ids = idl.Lens(model), torch.arange(5, 5 + length)[None]
-    item = lens.read({"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})})[0]
+    item = lens.read({"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})})[
+        0
+    ]
     return lens, item, read_head(lens, item, LAYER, head, kind)
 
 
@@ -69,7 +73,10 @@ def test_other_parameters_change_the_attention_and_not_the_model(family, kind, c
     assert max(row["relative_change"] for row in changes.rows if row["state"] != "loss") < 1e-12
     assert min(parameters.moved.values()) > 1e-4
     if head.group > 1:
-        assert f"its keys serve {head.group} query heads: all of them take new ones, and each keeps" in found.note
+        assert (
+            f"its keys serve {head.group} query heads: all of them take new ones, and each keeps"
+            in found.note
+        )
 
 
 @pytest.mark.parametrize("repeated", [False, True])
@@ -98,7 +105,9 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
     with Float64():
         lens, item, head = read("llama")
         group = group_parameters(lens, item, head)
-        move = 0.1 * torch.randn(group.start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        move = 0.1 * torch.randn(
+            group.start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
         before = [read_head(lens, item, LAYER, other) for other in range(4)]
         with group.changed(lens, group.start + move):
             after = [read_head(lens, item, LAYER, other) for other in range(4)]
@@ -108,8 +117,12 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
     for other, (one, moved) in enumerate(zip(before, after, strict=True)):
         assert (float((moved.attention - one.attention).abs().max()) > 1e-3) == (other < 2)
         torch.testing.assert_close(moved.values, one.values, atol=0, rtol=0)
-    torch.testing.assert_close(torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0)
-    torch.testing.assert_close(torch.cat([after[1].queries, after[1].keys]), torch.cat(pair), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0
+    )
+    torch.testing.assert_close(
+        torch.cat([after[1].queries, after[1].keys]), torch.cat(pair), atol=1e-12, rtol=0
+    )
 
 
 def test_latent_vectors_and_shared_turned_keys_stay_as_they_are():
@@ -136,7 +149,9 @@ def test_where_there_is_none_the_dimension_says_so():
 def test_embeddings_that_repeat_move_with_parameters_where_free_queries_and_keys_cannot_be_made():
     lens = idl.Lens(zoo.build("t5").double())
     with Float64():
-        item = lens.read({"input_ids": torch.tensor([[7, 8] * 9]), "decoder_input_ids": torch.tensor([[5]])})[0]
+        item = lens.read(
+            {"input_ids": torch.tensor([[7, 8] * 9]), "decoder_input_ids": torch.tensor([[5]])}
+        )[0]
         head = read_head(lens, item, 0, 1, "encoder")
         found, parameters, _ = search(lens, item, head)
     assert found.dimension > 0

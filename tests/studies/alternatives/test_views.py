@@ -20,7 +20,13 @@ IDS = {"input_ids": torch.arange(5, 29)[None]}
 def found():
     """Alternatives of two heads of a decoder, with a hostile token."""
     made = idl.alternatives(
-        idl.Lens(zoo.build("gpt2")), IDS, layers=1, heads=[0, 1], realisable=True, starts=1, distance=0.05
+        idl.Lens(zoo.build("gpt2")),
+        IDS,
+        layers=1,
+        heads=[0, 1],
+        realisable=True,
+        starts=1,
+        distance=0.05,
     )
     return replace(made, tokens={0: {"encoder": [SCRIPT, *made.tokens[0]["encoder"][1:]]}})
 
@@ -32,9 +38,13 @@ def of(table, head, alternative):
 def test_maps_stand_side_by_side_with_what_was_measured(found):
     maps = views.viewer_maps(found.found, found.matrices, found.tokens)
     assert len(maps) == 10
-    far = next(one for one in maps if one.choices["head"] == 1 and one.choices["alternative"] == "far")
+    far = next(
+        one for one in maps if one.choices["head"] == 1 and one.choices["alternative"] == "far"
+    )
     assert list(far.layers) == ["raw", "effective", "alternative"]
-    assert torch.equal(far.layers["alternative"], found.matrices["text0.layer1.head1.decoder.alternative_far"])
+    assert torch.equal(
+        far.layers["alternative"], found.matrices["text0.layer1.head1.decoder.alternative_far"]
+    )
     row = of(found.table, 1, "far").row(0, named=True)
     assert f"lies {row['mean_total_variation']:.3f} away" in far.note
     assert f"its final hidden state changed by {row['hidden_change']:.1e}" in far.note
@@ -54,7 +64,9 @@ def test_changes_are_those_of_the_head_that_is_chosen(found):
     assert drop_downs(chart)["Head"] == [farthest, 1 - farthest]
     shown = drawn.filter(head_number=1, title="far").sort("state_layer")
     expected = of(found.changes, 1, "far").drop_nulls("state_layer").sort("state_layer")
-    assert shown["relative_change"].to_list() == pytest.approx(expected["relative_change"].to_list(), rel=1e-5)
+    assert shown["relative_change"].to_list() == pytest.approx(
+        expected["relative_change"].to_list(), rel=1e-5
+    )
     assert shown["change"].min() == 1e-9, "changes of nothing stay on the axis"
 
 
@@ -69,7 +81,9 @@ def test_print_shows_distances_and_the_farthest_maps(found, tmp_path):
         sorted(found.found["mean_total_variation"]), rel=1e-5
     )
     assert points["title"].unique(maintain_order=True).to_list() == list(views.TITLES.values())
-    largest = pl.DataFrame(marks(charts["changes_by_state"])["line"][0]).filter(title="far", state_layer=2)
+    largest = pl.DataFrame(marks(charts["changes_by_state"])["line"][0]).filter(
+        title="far", state_layer=2
+    )
     expected = found.changes.filter(alternative="far", state_layer=2)["relative_change"].max()
     assert largest["relative_change"].item() == pytest.approx(expected, rel=1e-5)
     written = found.save_figures(tmp_path, ["svg"])

@@ -35,10 +35,15 @@ def reference_rows(lens, inputs):
         for head in text.heads:
             T = head.values.double() @ head.output_projection.double()
             weights = head.attention
-            seen = torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
+            seen = (
+                torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
+            )
             if head.sink:  # one more key of value zero, which every row sees
                 weights = torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
-                T, seen = torch.cat([T, torch.zeros_like(T[:1])]), torch.cat([seen, torch.ones_like(seen[:, :1])], -1)
+                T, seen = (
+                    torch.cat([T, torch.zeros_like(T[:1])]),
+                    torch.cat([seen, torch.ones_like(seen[:, :1])], -1),
+                )
             effective = effective_svd(weights, T, seen)
             last = T[seen[-1]]
             rank = rank_svd(last)
@@ -58,7 +63,8 @@ def reference_rows(lens, inputs):
                 "first_mass": float(weights[:, 0].mean()),
                 "received": weights.mean(0),
                 "norm_shares": (norms / norms.sum(-1, keepdim=True)).mean(0),
-                "value_norms": torch.linalg.vector_norm(T, dim=-1) / head_median(T[: len(T) - head.sink]),
+                "value_norms": torch.linalg.vector_norm(T, dim=-1)
+                / head_median(T[: len(T) - head.sink]),
             }
         for (layer, kind), sizes in outputs.items():
             for head, share in enumerate((torch.stack(sizes) / torch.stack(sizes).sum(0)).mean(-1)):
@@ -105,8 +111,12 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
         sink = row["sink"]
         assert row["sink_mass"] == pytest.approx(float(expected["received"][sink]), abs=1e-6)
         assert row["sink_mass"] >= row["first_mass"] - 1e-6, "the first token may be a sink, too"
-        assert row["sink_norm_share"] == pytest.approx(float(expected["norm_shares"][sink]), abs=1e-5)
-        assert row["sink_value_norm"] == pytest.approx(float(expected["value_norms"][sink]), rel=1e-4)
+        assert row["sink_norm_share"] == pytest.approx(
+            float(expected["norm_shares"][sink]), abs=1e-5
+        )
+        assert row["sink_value_norm"] == pytest.approx(
+            float(expected["value_norms"][sink]), rel=1e-4
+        )
     assert table["pearson"].null_count() < len(table)
 
 
@@ -166,13 +176,19 @@ def test_weak_directions_of_stored_weights_count_and_their_rounding_does_not(bun
 
 def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bundled):
     said = idl.audit(bundled, TEXTS, layers=[0], examples=2).summary().text
-    assert "96 rows in 2 of the 3 texts, the longest of at most 128 tokens, standard error over texts" in said
+    assert (
+        "96 rows in 2 of the 3 texts, the longest of at most 128 tokens, standard error over texts"
+        in said
+    )
     single = idl.audit(bundled, TEXTS[:1], layers=[0, 1], certain_rows=3)
     drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass").mean())
     squares = [part["certain_mass"].var() / 3 for _, part in drawn.group_by("layer")]
     assert certain_error(single.rows)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
     assert "72 rows, standard error over rows" in single.summary().text
-    assert certain_error(idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1).rows) == (None, "rows")
+    assert certain_error(idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1).rows) == (
+        None,
+        "rows",
+    )
 
 
 def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
@@ -215,19 +231,31 @@ def test_token_types_add_up_and_agree_with_the_matrices(bundled):
     assert dict(result.token_types.schema) == idl.Audit.schema["token_types"]
     received = result.received().group_by("layer", "head").agg(pl.col("raw").sum())
     assert received["raw"].to_numpy() == pytest.approx(1, abs=1e-5)
-    raw = torch.stack([result.matrices[f"text{t}.layer2.head7.encoder.raw"][:, 0].mean() for t in range(3)])
-    effective = torch.stack([result.matrices[f"text{t}.layer2.head7.encoder.effective"][:, 0].mean() for t in range(3)])
+    raw = torch.stack(
+        [result.matrices[f"text{t}.layer2.head7.encoder.raw"][:, 0].mean() for t in range(3)]
+    )
+    effective = torch.stack(
+        [result.matrices[f"text{t}.layer2.head7.encoder.effective"][:, 0].mean() for t in range(3)]
+    )
     lengths = torch.tensor([35.0, 4, 18])
     row = result.received().filter(layer=2, head=7, key_type="[CLS]")
-    assert row["raw"].item() == pytest.approx(float((raw * lengths).sum() / lengths.sum()), abs=1e-5)
-    assert row["effective"].item() == pytest.approx(float((effective * lengths).sum() / lengths.sum()), abs=1e-5)
+    assert row["raw"].item() == pytest.approx(
+        float((raw * lengths).sum() / lengths.sum()), abs=1e-5
+    )
+    assert row["effective"].item() == pytest.approx(
+        float((effective * lengths).sum() / lengths.sum()), abs=1e-5
+    )
 
 
 def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
     result = idl.audit(Lens(build("llama")), [ids(12)], matrices=True)
-    raw, effective = (result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective"))
+    raw, effective = (
+        result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective")
+    )
     row = result.table.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 3), named=True)
-    assert float((raw - effective).square().sum() / raw.square().sum()) == pytest.approx(row["null_share"], abs=1e-5)
+    assert float((raw - effective).square().sum() / raw.square().sum()) == pytest.approx(
+        row["null_share"], abs=1e-5
+    )
     names = {"raw", "effective", "values", "visible", "row_rank", "row_nullity"}
     assert {name.rsplit(".", 1)[1] for name in result.matrices} == names
     rank = result.matrices["text0.layer1.head3.decoder.row_rank"]
@@ -244,7 +272,11 @@ def test_value_bias_can_be_left_out():
     text = next(lens.capture([ids(20)], weights=True))
     for head in text.heads:
         key = f"text0.layer{head.layer}.head{head.head}.encoder.effective"
-        bias = lens.model.encoder.layer[head.layer].attention.self.value.bias.view(4, 8)[head.head].double()
+        bias = (
+            lens.model.encoder.layer[head.layer]
+            .attention.self.value.bias.view(4, 8)[head.head]
+            .double()
+        )
         values = head.values.double()
         for result, kept in ((inside, values), (outside, values - bias)):
             reference = effective_svd(head.weights, kept @ head.output_projection.double())
@@ -283,14 +315,20 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
     assert set(memory.matrices) == set(disk.matrices)
     assert not (tmp_path / "run" / "parts").exists()
     for text in memory.tokens:
-        with safe_open(tmp_path / "run" / "matrices" / f"text{text}.safetensors", framework="pt") as file:
-            assert set(file.keys()) == {key for key in memory.matrices if key.startswith(f"text{text}.")}
+        with safe_open(
+            tmp_path / "run" / "matrices" / f"text{text}.safetensors", framework="pt"
+        ) as file:
+            assert set(file.keys()) == {
+                key for key in memory.matrices if key.startswith(f"text{text}.")
+            }
 
 
 def test_resume_rules(bundled, tmp_path):
     folder = tmp_path / "run"
     idl.audit(bundled, TEXTS, out=folder)
-    with pytest.raises(OutputFolderError, match="already contains this run, finished. Pass resume=True"):
+    with pytest.raises(
+        OutputFolderError, match="already contains this run, finished. Pass resume=True"
+    ):
         idl.audit(bundled, TEXTS, out=folder)
     before = (folder / "table.parquet").read_bytes()
     idl.audit(bundled, TEXTS, out=folder, resume=True)
@@ -323,7 +361,9 @@ def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
     assert 0 < done < 30
     with pytest.raises(OutputFolderError, match="was interrupted. Finish it with "):
         idl.Audit.load(tmp_path / "killed")
-    subprocess.run([*command, str(tmp_path / "killed"), "resume"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, str(tmp_path / "killed"), "resume"], check=True, stderr=subprocess.DEVNULL
+    )
     subprocess.run([*command, str(tmp_path / "whole")], check=True, stderr=subprocess.DEVNULL)
     for name in ("table", "token_types"):
         assert_frame_equal(
@@ -366,7 +406,9 @@ def test_nan_in_the_model_is_named():
         idl.audit(lens, [[2, 3, 4, 5, 6], [2, 3, 7, 5]])
     with torch.no_grad():
         model.encoder.layer[1].attention.self.value.weight[0, 0] = torch.nan
-    with pytest.raises(NumericalError, match=r"attention call 1 \(BertSelfAttention\): attention output has NaN"):
+    with pytest.raises(
+        NumericalError, match=r"attention call 1 \(BertSelfAttention\): attention output has NaN"
+    ):
         idl.audit(lens, [[2, 3, 4, 5, 6]])
 
 

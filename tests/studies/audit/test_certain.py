@@ -23,26 +23,48 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
     audit = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3)
     assert audit.table.filter(pl.col("certain_rows") != pl.min_horizontal(2, "n_query")).is_empty()
     captured = enumerate(lens.capture(inputs, weights=True))
-    held = {(text, head.layer, head.head, head.kind): head for text, one in captured for head in one.heads}
+    held = {
+        (text, head.layer, head.head, head.kind): head
+        for text, one in captured
+        for head in one.heads
+    }
     for row in audit.rows.iter_rows(named=True):
         head = held[row["text"], row["layer"], row["head"], row["kind"]]
-        weights, visible = head.attention[row["query"]], None if head.visible is None else head.visible[row["query"]]
+        weights, visible = (
+            head.attention[row["query"]],
+            None if head.visible is None else head.visible[row["query"]],
+        )
         values, sink = head.projected.compact, audit.table.filter(
             text=row["text"], layer=row["layer"], head=row["head"], kind=row["kind"])["sink"].item()  # fmt: skip
         rest = 1 - weights.sum()
         if head.sink:  # one more key of value zero
-            weights, values = torch.cat([weights, rest[None]]), torch.cat([values, torch.zeros_like(values[:1])])
-            visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
-        found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
+            weights, values = (
+                torch.cat([weights, rest[None]]),
+                torch.cat([values, torch.zeros_like(values[:1])]),
+            )
+            visible = (
+                None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
+            )
+        found = attention_intervals(
+            weights, ProjectedValues(values, head.projected.d_model), visible=visible
+        )
         # Bounds follow the values, which two passes in single precision round otherwise.
         assert row["certain_mass"] == pytest.approx(float(found.lo.sum()), abs=1e-5)
         ends = [row["sink_lo"], row["sink_weight"], row["sink_hi"]]
-        assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-5)
-    means = audit.rows.group_by("text", "layer", "head", "kind").agg(mean=pl.col("certain_mass").mean())
+        assert ends == pytest.approx(
+            [float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-5
+        )
+    means = audit.rows.group_by("text", "layer", "head", "kind").agg(
+        mean=pl.col("certain_mass").mean()
+    )
     joined = audit.table.join(means, on=["text", "layer", "head", "kind"])
     assert (joined["mean"] - joined["certain_mass"]).abs().max() < 1e-12
-    again = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1, stream="always")
-    assert again.rows["query"].equals(audit.rows["query"]), "neither batches nor blocks change what is drawn"
+    again = idl.audit(
+        lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1, stream="always"
+    )
+    assert again.rows["query"].equals(audit.rows["query"]), (
+        "neither batches nor blocks change what is drawn"
+    )
     assert (again.rows["certain_mass"] - audit.rows["certain_mass"]).abs().max() < 1e-5
 
 
@@ -50,7 +72,8 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
 def test_where_the_value_bias_is_counted_does_not_matter(family):
     lens = Lens(build(family))
     inside, outside = (
-        idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows for where in ("in", "out")
+        idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows
+        for where in ("in", "out")
     )
     assert_frame_equal(inside, outside, abs_tol=1e-6)
     assert inside["certain_mass"].n_unique() > 5, "rows that differ"
@@ -66,7 +89,10 @@ def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
     assert set(whole.table["certain_mass_error"]) == {0.0}, "every row was taken"
     assert whole.provenance["settings"]["certain_rows"] == 99
     assert whole.provenance["seed"] == 0
-    assert "Determined: not looked at" in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
+    assert (
+        "Determined: not looked at"
+        in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
+    )
 
 
 def test_the_error_of_a_mean_of_rows():
@@ -83,8 +109,13 @@ def test_kept_weights_of_half_precision_are_computed_again(bundled_path):
     head = next(lens.capture(TEXTS[0], weights=True)).layers[2].head(3)
     raw = audit.matrices["text0.layer2.head3.encoder.raw"]
     torch.testing.assert_close(raw.double(), head.recomputed, atol=1e-7, rtol=1e-6)
-    assert float((raw - head.family_weights.float()).abs().max()) > 1e-5, "rounded weights are another map"
-    kept, made = audit.certify(0, 2, 3, 4).table, idl.certify(lens, TEXTS[0], layers=2, heads=3, queries=[4]).table
+    assert float((raw - head.family_weights.float()).abs().max()) > 1e-5, (
+        "rounded weights are another map"
+    )
+    kept, made = (
+        audit.certify(0, 2, 3, 4).table,
+        idl.certify(lens, TEXTS[0], layers=2, heads=3, queries=[4]).table,
+    )
     assert_frame_equal(kept.select("lo", "hi"), made.select("lo", "hi"), abs_tol=1e-5)
 
 
@@ -93,7 +124,9 @@ def test_of_kept_maps_with_a_sink_nothing_is_proven(dtype, tmp_path):
     lens = Lens(build("gpt_oss").to(getattr(torch, dtype)))
     audit = idl.audit(lens, [ids(14)], examples=1, certain_rows=0)
     assert not [name for name in audit.matrices if name.endswith(".values")]
-    with pytest.raises(InputError, match="has an attention sink, or weights that are known in half precision"):
+    with pytest.raises(
+        InputError, match="has an attention sink, or weights that are known in half precision"
+    ):
         audit.certify(0, 0, 0, 5)
     assert audit.to_html(tmp_path / "report.html").is_file()
 

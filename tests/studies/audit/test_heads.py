@@ -18,4 +18,7 @@ def test_heads_stand_in_four_groups(bundled):
         assert (second == "influential") == (row["relative_output"] >= 0.5)
         assert row["sink_lo"] <= row["sink_hi"]
     assert heads["group"].n_unique() > 1
-    assert idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=0).heads()["group"].null_count() == 12
+    assert (
+        idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=0).heads()["group"].null_count()
+        == 12
+    )

@@ -29,7 +29,10 @@ def test_an_audit_shows_itself(shown):
 
 def test_the_viewer_runs_inside_an_output(browser, shown, tmp_path):
     path = tmp_path / "notebook.html"
-    path.write_text(f"<body data-drawn><p id='failure' hidden></p>{shown}<div id='maps'></div>", encoding="utf-8")
+    path.write_text(
+        f"<body data-drawn><p id='failure' hidden></p>{shown}<div id='maps'></div>",
+        encoding="utf-8",
+    )
     visit = Visit(browser, path)
     visit.page.locator("summary", has_text="Maps of text 0").click()
     frame = visit.page.frame_locator("iframe")
@@ -50,7 +53,9 @@ VS_CODE = (
 
 @pytest.fixture
 def chart():
-    frame = pl.DataFrame({"n": [1, 2, 1, 2], "share": [0.1, 0.4, 0.9, 0.5], "of": [SCRIPT, SCRIPT, "b", "b"]})
+    frame = pl.DataFrame(
+        {"n": [1, 2, 1, 2], "share": [0.1, 0.4, 0.9, 0.5], "of": [SCRIPT, SCRIPT, "b", "b"]}
+    )
     return choose(lines(frame, "n", "share", title=f"Shares {SCRIPT}"), "of", "Of", [SCRIPT, "b"])
 
 
@@ -72,7 +77,9 @@ def test_outputs_need_no_network_and_nothing_that_vs_code_forbids(browser, shown
     assert frame.locator("h3").inner_text() == f"Shares {SCRIPT}"
     frame.get_by_label("Of").select_option(label="b")
     for one in visit.page.locator("iframe").all():
-        inside = one.content_frame.locator("body").evaluate("body => body.getBoundingClientRect().height")
+        inside = one.content_frame.locator("body").evaluate(
+            "body => body.getBoundingClientRect().height"
+        )
         visit.page.wait_for_timeout(100)
         assert abs(one.bounding_box()["height"] - inside) < 20
     visit.requests[:] = [one for one in visit.requests if one != "about:srcdoc"]

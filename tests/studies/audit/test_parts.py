@@ -29,20 +29,33 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
     together = idl.audit(lens, texts, examples=0).table
-    for module, limit in ((layer_batch, "WEIGHTS_AT_ONCE"), (auditor, "WEIGHTS_AT_ONCE"), (auditor, "VALUES_AT_ONCE")):
+    for module, limit in (
+        (layer_batch, "WEIGHTS_AT_ONCE"),
+        (auditor, "WEIGHTS_AT_ONCE"),
+        (auditor, "VALUES_AT_ONCE"),
+    ):
         monkeypatch.setattr(module, limit, 1)
         fewer = idl.audit(lens, texts, examples=0).table
-        assert_frame_equal(together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8)
+        assert_frame_equal(
+            together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8
+        )
     alone = idl.audit(lens, texts, examples=0, batch_size=1).table
-    assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
+    assert_frame_equal(
+        together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8
+    )
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    for name, modules in (("texts_of_a_product", (fused, layer_batch)), ("room", (layer_batch, auditor))):
+    for name, modules in (
+        ("texts_of_a_product", (fused, layer_batch)),
+        ("room", (layer_batch, auditor)),
+    ):
         on_a_gpu = partial(getattr(at_once, name), device=torch.device("cuda"))
         for module in modules:
-            monkeypatch.setattr(module, name, lambda given, device, on_a_gpu=on_a_gpu: on_a_gpu(given))
+            monkeypatch.setattr(
+                module, name, lambda given, device, on_a_gpu=on_a_gpu: on_a_gpu(given)
+            )
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5"])
@@ -50,7 +63,9 @@ def test_products_of_whole_batches_give_what_single_texts_give(family, as_on_a_g
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
     together, alone = (idl.audit(lens, texts, examples=0, batch_size=size).table for size in (5, 1))
-    assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
+    assert_frame_equal(
+        together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -85,10 +100,14 @@ def _counted():
 
 @pytest.mark.parametrize(("real", "accuracy"), [(False, 1e-9), (True, 2e-6)])
 @pytest.mark.parametrize("stream", ["never", "always"])
-def test_output_from_coordinates_gives_the_table_of_the_usual_way(real, accuracy, stream, request, monkeypatch):
+def test_output_from_coordinates_gives_the_table_of_the_usual_way(
+    real, accuracy, stream, request, monkeypatch
+):
     lens = request.getfixturevalue("bundled") if real else idl.Lens(build("bert").double())
     texts = (
-        ["The keys to the cabinet were on the table. " * 12, "A short text."] if real else [ids(40), ids(40, 1), ids(9)]
+        ["The keys to the cabinet were on the table. " * 12, "A short text."]
+        if real
+        else [ids(40), ids(40, 1), ids(9)]
     )
     taken, spans = [], layer_batch.LayerBatch._spans.func
 
@@ -105,5 +124,8 @@ def test_output_from_coordinates_gives_the_table_of_the_usual_way(real, accuracy
     usual = idl.audit(lens, texts, examples=0, stream=stream).table
     assert short["reconstruction_error"].max() < accuracy
     assert_frame_equal(
-        short.drop("reconstruction_error"), usual.drop("reconstruction_error"), abs_tol=accuracy, rel_tol=accuracy
+        short.drop("reconstruction_error"),
+        usual.drop("reconstruction_error"),
+        abs_tol=accuracy,
+        rel_tol=accuracy,
     )

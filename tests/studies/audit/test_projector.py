@@ -29,7 +29,9 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
             # Some families' eager attention keeps float32 of a float64 model's weights; the audit takes the model's.
             weights = head.family_weights if real else head.attention
             W_O = head.output_projection
-            found = effective_attention(head.values, weights=weights, output_projection=W_O, visible=head.visible)
+            found = effective_attention(
+                head.values, weights=weights, output_projection=W_O, visible=head.visible
+            )
             share = float(found.null.square().sum() / weights.square().sum())
             assert row["null_share"] == pytest.approx(share, abs=limit)
             output = head.head_output if real else weights @ head.values
@@ -52,7 +54,11 @@ def test_integers_and_correlation_on_real_text(bundled, data, length):
         [captured] = bundled.capture([text], max_length=length, weights=True)
         for head in captured.heads:
             row = table.filter(layer=head.layer, head=head.head).row(0, named=True)
-            assert row["simplex_nullity"] == head.projected.simplex_space().nullity == head.simplex_nullity
+            assert (
+                row["simplex_nullity"]
+                == head.projected.simplex_space().nullity
+                == head.simplex_nullity
+            )
             assert row["rank"] == int(head.projected.rank)
             weights = head.family_weights.double()
             pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])

@@ -42,12 +42,18 @@ def rows(chart):
 
 def leaves(spec):
     """Return the views within a chart."""
-    inner = [leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one)]
+    inner = [
+        leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one)
+    ]
     return inner or [spec]
 
 
 def page_data(path):
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>',
+        path.read_text("utf-8"),
+        re.DOTALL,
+    )
     return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
 
 
@@ -59,16 +65,26 @@ def test_charts_by_name(small, mixed):
     ]  # fmt: skip
     assert list(small.charts())[:8] == names
     assert list(small.charts())[9] == f"maps_text2_layer{telling['layer']}_head{telling['head']}"
-    assert {name.rsplit("_", 1)[1] for name in list(mixed.charts())[8:]} == {"encoder", "decoder", "cross"}
+    assert {name.rsplit("_", 1)[1] for name in list(mixed.charts())[8:]} == {
+        "encoder",
+        "decoder",
+        "cross",
+    }
 
 
 def test_maps_by_head_show_the_means(mixed):
     charts = mixed.charts()
     for name, measure in (("null_share_map", "null_share"), ("correlation_map", "pearson")):
-        drawn = {(row["kind"], row["layer"], row["head"]): row[measure] for row in rows(charts[name])}
+        drawn = {
+            (row["kind"], row["layer"], row["head"]): row[measure] for row in rows(charts[name])
+        }
         for row in mixed.by_head().iter_rows(named=True):
-            assert drawn[row["kind"], row["layer"], row["head"]] == pytest.approx(row[measure], rel=1e-5)
-        kinds = next(param for param in charts[name].to_dict()["params"] if param["name"] == "choose_kind")
+            assert drawn[row["kind"], row["layer"], row["head"]] == pytest.approx(
+                row[measure], rel=1e-5
+            )
+        kinds = next(
+            param for param in charts[name].to_dict()["params"] if param["name"] == "choose_kind"
+        )
         assert kinds["bind"]["options"] == ["encoder", "decoder", "cross"]
     assert "choose_kind" not in json.dumps(
         made_audit([[Plan(words(3), words(3))]]).charts()["null_share_map"].to_dict()
@@ -79,10 +95,14 @@ def test_points_by_length_stand_beside_the_size_of_a_value(small):
     spec = small.charts()["correlation_by_length"].to_dict()
     drawn = rows(small.charts()["correlation_by_length"])
     points = [row for row in drawn if "pearson" in row]
-    assert sorted(row["pearson"] for row in points) == pytest.approx(sorted(small.table["pearson"]), rel=1e-5)
+    assert sorted(row["pearson"] for row in points) == pytest.approx(
+        sorted(small.table["pearson"]), rel=1e-5
+    )
     assert {row["length"] for row in points} == {3, 7, 12}
     assert [row["label"] for row in drawn if "label" in row] == ["d_v = 4"]
-    assert {leaf["encoding"]["x"]["datum"] for leaf in leaves(spec) if "datum" in leaf["encoding"]["x"]} == {4}
+    assert {
+        leaf["encoding"]["x"]["datum"] for leaf in leaves(spec) if "datum" in leaf["encoding"]["x"]
+    } == {4}
 
 
 def test_a_size_of_values_far_above_every_length_is_said_and_not_drawn(small):
@@ -98,7 +118,9 @@ def test_many_maps_become_means_that_weigh_every_map():
     for most, expected in ((20, 1), (12, 2)):
         points, width = views.correlation_points(table, most)
         assert (width, points["maps"].sum()) == (expected, 60)
-        assert (points["pearson"] * points["maps"]).sum() / 60 == pytest.approx(table["pearson"].mean())
+        assert (points["pearson"] * points["maps"]).sum() / 60 == pytest.approx(
+            table["pearson"].mean()
+        )
     pair = table.filter(pl.col("n_key").is_in([4, 5]), layer=1)["pearson"].mean()
     assert points.filter(layer=1, length=4.5)["pearson"].to_list() == pytest.approx([pair])
 
@@ -115,7 +137,13 @@ def test_token_types_have_one_scale_and_the_numbers_of_the_table(mixed):
     drawn = rows(charts["attention_to_type"])
     pairs = mixed.token_types.filter(kind="cross", layer=1, query_type=SCRIPT, key_type="[CLS]")
     for weights in ("raw", "effective"):
-        place = {"kind": "cross", "layer": 1, "query_type": SCRIPT, "key_type": "[CLS]", "Weights": weights}
+        place = {
+            "kind": "cross",
+            "layer": 1,
+            "query_type": SCRIPT,
+            "key_type": "[CLS]",
+            "Weights": weights,
+        }
         (row,) = (row for row in drawn if place.items() <= row.items())
         low, mean, high = (getattr(pairs[weights], name)() for name in ("min", "mean", "max"))
         assert [row["Lowest_20_head"], row["attention"], row["Highest_20_head"]] == pytest.approx(
@@ -126,7 +154,10 @@ def test_token_types_have_one_scale_and_the_numbers_of_the_table(mixed):
 def test_printed_maps_are_raw_effective_and_their_difference(small):
     name, chart = list(small.charts().items())[-1]
     layer, head = map(int, re.findall(r"\d+", name)[1:])
-    raw, effective = (small.matrices[f"text2.layer{layer}.head{head}.encoder.{part}"] for part in ("raw", "effective"))
+    raw, effective = (
+        small.matrices[f"text2.layer{layer}.head{head}.encoder.{part}"]
+        for part in ("raw", "effective")
+    )
     spec = chart.to_dict()
     for part, expected in zip(spec["concat"], (raw, effective, raw - effective), strict=True):
         drawn = [row["value"] for row in spec["datasets"][part["data"]["name"]]]
@@ -135,7 +166,11 @@ def test_printed_maps_are_raw_effective_and_their_difference(small):
 
 def test_figures_are_written_even_with_tricky_tokens(mixed, tmp_path):
     stems = {path.stem for path in mixed.save_figures(tmp_path, ["svg"])}
-    assert {"null_share_map_encoder", "token_types_raw_cross", "attention_to_type_CLS_decoder"} <= stems
+    assert {
+        "null_share_map_encoder",
+        "token_types_raw_cross",
+        "attention_to_type_CLS_decoder",
+    } <= stems
     (drawn,) = tmp_path.glob("maps_text0_*_encoder.svg")
     assert "&lt;scrip" in drawn.read_text("utf-8")
     with pytest.raises(InputError, match="formats must be a list"):
@@ -145,9 +180,17 @@ def test_figures_are_written_even_with_tricky_tokens(mixed, tmp_path):
 def test_the_report_has_the_finding_its_sections_and_the_run(mixed, report):
     text = unescape(re.sub(r"<[^>]+>", " ", report.read_text("utf-8")))
     finding = mixed.summary()
-    for line in [*finding.text.splitlines(), "ab" * 32, "f0" * 32, "max(n, d_model) * eps", f"models/{SCRIPT}"]:
+    for line in [
+        *finding.text.splitlines(),
+        "ab" * 32,
+        "f0" * 32,
+        "max(n, d_model) * eps",
+        f"models/{SCRIPT}",
+    ]:
         assert line in text
-    assert {value for value, _ in finding.headline} <= set(re.findall(r"<dd>(.*?)</dd>", report.read_text("utf-8")))
+    assert {value for value, _ in finding.headline} <= set(
+        re.findall(r"<dd>(.*?)</dd>", report.read_text("utf-8"))
+    )
     assert [section.anchor for section in mixed.sections()] == [
         "groups", "maps", "heads", "length", "types", "numbers", "reading"
     ]  # fmt: skip
@@ -155,7 +198,11 @@ def test_the_report_has_the_finding_its_sections_and_the_run(mixed, report):
     said = " ".join(re.findall(r"<p>(.*?)</p>", report.read_text("utf-8"), re.DOTALL))
     sentences = re.split(r"(?<=[.:;?])\s", unescape(said))
     assert any("determined" in sentence for sentence in sentences)
-    assert not [one for one in sentences if "determined" in one and re.search("null (share|space)|effective", one)]
+    assert not [
+        one
+        for one in sentences
+        if "determined" in one and re.search("null (share|space)|effective", one)
+    ]
 
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):
@@ -173,7 +220,9 @@ def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
     assert all(one["differences"] == {"null": ["raw", "effective"]} for one in viewer["maps"])
     cross = next(one for one in viewer["maps"] if one["choices"]["kind"] == "cross")
     assert viewer["tokens"][cross["queries"]] == words(6)
-    assert viewer["tokens"][cross["keys"]] == [visible_text(token) for token in (*TRICKY, *words(5))]
+    assert viewer["tokens"][cross["keys"]] == [
+        visible_text(token) for token in (*TRICKY, *words(5))
+    ]
     telling = mixed.table.filter(pl.col("text") < 2, pl.col("pearson").is_not_null())
     telling = telling.sort(pl.col("certain_mass") * (1 - pl.col("pearson"))).row(-1, named=True)
     assert viewer["maps"][viewer["first"]]["choices"]["head"] == telling["head"]
@@ -189,16 +238,26 @@ def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(m
     assert shown.filter(text=0).select("layer", "head").rows() == [(0, 0), (0, 1), (0, 2)]
     assert fitting_maps(kept, 10).is_empty()
     assert fitting_maps(kept).equals(kept)
-    monkeypatch.setattr("identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget))
+    monkeypatch.setattr(
+        "identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget)
+    )
     section = audit.sections()[1]
     assert len(section.maps) == 9
     assert "saved 12 maps; to keep this file small it shows 9" in section.note
     said = "it shows 1 of 2 layers of this text: encoder 0."
-    assert [said in one.note for one in section.maps] == [one.choices["text"].startswith("0") for one in section.maps]
+    assert [said in one.note for one in section.maps] == [
+        one.choices["text"].startswith("0") for one in section.maps
+    ]
 
 
 def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apart():
-    rows = {"layer": 0, "kind": "encoder", "sink_mass": 0.9, "sink_norm_share": 0.01, "sink_token": "[CLS]"}
+    rows = {
+        "layer": 0,
+        "kind": "encoder",
+        "sink_mass": 0.9,
+        "sink_norm_share": 0.01,
+        "sink_token": "[CLS]",
+    }
     for lo, hi, expected in (
         (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65.00 %, no more and no less"),
     ):  # fmt: skip
@@ -230,7 +289,10 @@ def test_nan_is_shown_as_missing(small, tmp_path):
 def test_one_token_is_drawn_with_its_correlation_undefined(browser, tmp_path):
     audit = made_audit([[Plan(["x"], ["x"], layers=1, heads=1)]], keep=[0])
     assert audit.summary().numbers["pearson"] is None
-    assert ("undefined", "mean correlation of raw and effective attention") in audit.summary().headline
+    assert (
+        "undefined",
+        "mean correlation of raw and effective attention",
+    ) in audit.summary().headline
     assert "1 map without a correlation is left out" in views.length_note(audit.table)
     Visit(browser, audit.to_html(tmp_path / "report.html")).close()
 
@@ -238,7 +300,10 @@ def test_one_token_is_drawn_with_its_correlation_undefined(browser, tmp_path):
 def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, report):
     visit = Visit(browser, report)
     cell = visit.page.locator("#groups-1 .mark-rect path").nth(4)
-    layer, head = (re.search(rf"{name}: (\d+)", cell.get_attribute("aria-label"))[1] for name in ("Layer", "Head"))
+    layer, head = (
+        re.search(rf"{name}: (\d+)", cell.get_attribute("aria-label"))[1]
+        for name in ("Layer", "Head")
+    )
     cell.click(force=True)
     visit.page.wait_for_selector(f"#maps .viewer-title:text-is('Layer {layer}, head {head}')")
     visit.close()
@@ -252,11 +317,18 @@ def test_a_token_is_read_as_it_is(browser, report, mixed):
     visit.page.get_by_role("button", name="Side by side").click()
     visit.layer("null").focus()
     visit.page.keyboard.press("ArrowDown")
-    raw, effective = (mixed.matrices[f"text0.layer0.head1.encoder.{part}"][0, 0] for part in ("raw", "effective"))
+    raw, effective = (
+        mixed.matrices[f"text0.layer0.head1.encoder.{part}"][0, 0] for part in ("raw", "effective")
+    )
     shown = visit.read()
     assert shown.startswith(f"{SCRIPT} (query 0) → {SCRIPT} (key 0): ")
-    numbers = [float(number.replace("−", "-")) for number in re.findall(r"(?:raw|effective|null) (\S+?)(?:,|$)", shown)]
-    assert numbers == pytest.approx([float(raw), float(effective), float(raw - effective)], abs=3e-3)
+    numbers = [
+        float(number.replace("−", "-"))
+        for number in re.findall(r"(?:raw|effective|null) (\S+?)(?:,|$)", shown)
+    ]
+    assert numbers == pytest.approx(
+        [float(raw), float(effective), float(raw - effective)], abs=3e-3
+    )
     visit.close()
 
 
@@ -266,7 +338,8 @@ def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, sch
     result = idl.audit(bundled, [text], layers=(1,))
     assert len(result.matrices) == 36, "raw, effective and values of each head"
     torch.testing.assert_close(
-        result.matrices["text0.layer1.head0.encoder.raw"].sum(-1), torch.ones(result.table["n_query"][0])
+        result.matrices["text0.layer1.head0.encoder.raw"].sum(-1),
+        torch.ones(result.table["n_query"][0]),
     )
     visit = Visit(browser, result.to_html(tmp_path / "report.html"), width, scheme)
     visit.page.wait_for_selector("#maps .viewer-heads[data-drawn]")

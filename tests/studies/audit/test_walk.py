@@ -20,7 +20,11 @@ def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monk
             file = Path(frame.f_code.co_filename)
             if file.is_relative_to(SOURCE):
                 name = frame.f_code.co_qualname.replace("study_function.<locals>.run", "audit")
-                place = "studies/audit/study.py" if name == "audit" else file.relative_to(SOURCE).as_posix()
+                place = (
+                    "studies/audit/study.py"
+                    if name == "audit"
+                    else file.relative_to(SOURCE).as_posix()
+                )
                 frames.append(f"{place} {name}")
             frame = frame.f_back
         return sums(*args, **options)
@@ -31,4 +35,6 @@ def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monk
     walk = [*reversed(frames), "linalg/full_rows.py FullRows.sums"]
     assert len(walk) <= 12
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [tuple(one.split()) for one in walk]
+    assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [
+        tuple(one.split()) for one in walk
+    ]

@@ -36,7 +36,9 @@ def one(bundled):
 @pytest.fixture(scope="module")
 def found():
     """Some rows of two heads of a decoder, with a hostile token."""
-    made = idl.certify(idl.Lens(zoo.build("gpt2")), IDS, layers=1, heads=[0, 1], queries=[0, 4, 15, 23], order=True)
+    made = idl.certify(
+        idl.Lens(zoo.build("gpt2")), IDS, layers=1, heads=[0, 1], queries=[0, 4, 15, 23], order=True
+    )
     hostile = pl.when(pl.col("key") == 3).then(pl.lit(SCRIPT)).otherwise(pl.col("token"))
     return replace(made, table=made.table.with_columns(hostile.alias("token")))
 
@@ -55,16 +57,26 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
     n = len(seen.weights)
     assert len(table) == n * n
     assert (head.rows["simplex_nullity"] == n - 33).all()
-    lo, hi, least = (torch.tensor(table[name].to_list()).view(n, n) for name in ("lo", "hi", "minimum_norm"))
+    lo, hi, least = (
+        torch.tensor(table[name].to_list()).view(n, n) for name in ("lo", "hi", "minimum_norm")
+    )
     order = head.order
-    query, above, below = (torch.tensor(order[name].to_list()) for name in ("query", "above", "below"))
+    query, above, below = (
+        torch.tensor(order[name].to_list()) for name in ("query", "above", "below")
+    )
     drawn = iterate_alternatives(
-        seen.weights, seen.projected, 20, method="uniform", generator=torch.Generator().manual_seed(0)
+        seen.weights,
+        seen.projected,
+        20,
+        method="uniform",
+        generator=torch.Generator().manual_seed(0),
     )
     for other in drawn:
         assert (other >= lo - 1e-7).all()
         assert (other <= hi + 1e-7).all()
-        assert (other[query, above] > other[query, below]).all(), "certified pairs are never reversed"
+        assert (other[query, above] > other[query, below]).all(), (
+            "certified pairs are never reversed"
+        )
         assert (least.square().sum(-1) <= other.square().sum(-1) + 1e-9).all()
     tops = [(row, top) for row, top in enumerate(head.rows["certified_top"]) if top is not None]
     assert tops, "some queries of this text have a certain first key"
@@ -80,7 +92,10 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
     assert_frame_equal(chosen.table, expected, abs_tol=1e-8)
     assert chosen.order.is_empty(), "no order is certified unless it is asked for"
     assert chosen.rows["certified_pairs"].is_null().all()
-    assert chosen.rows["certified_top"].to_list() == head.rows["certified_top"].gather(places).to_list()
+    assert (
+        chosen.rows["certified_top"].to_list()
+        == head.rows["certified_top"].gather(places).to_list()
+    )
     assert chosen.summary().numbers["certified_pairs"] is None
     assert "of all pairs of keys" in head.summary().text
     assert "of all pairs of keys" not in chosen.summary().text
@@ -100,7 +115,9 @@ def test_short_texts_are_points(bundled):
 
 def test_rows_of_a_decoder_have_their_own_null_spaces():
     lens = idl.Lens(zoo.build("gpt2"))
-    found = idl.certify(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=1, order=True)
+    found = idl.certify(
+        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=1, order=True
+    )
     assert (found.table["key"] <= found.table["query"]).all()
     assert found.rows["simplex_nullity"].to_list() == [max(0, row + 1 - 9) for row in range(25)]
     assert found.rows["pairs"].to_list() == [(row + 1) * row // 2 for row in range(25)]
@@ -121,7 +138,9 @@ def test_images_have_positions_for_tokens():
     found = idl.certify(lens, item, layers=0, heads=0, queries=[0, 3])
     assert found.rows["query"].to_list() == [0, 3]
     assert found.table["token"][0] == "[CLS]"
-    assert ((found.table["lo"] <= found.table["weight"]) & (found.table["weight"] <= found.table["hi"])).all()
+    assert (
+        (found.table["lo"] <= found.table["weight"]) & (found.table["weight"] <= found.table["hi"])
+    ).all()
     others = idl.alternatives(lens, item, layers=0, heads=0, starts=1)
     assert others.table.drop_nulls("hidden_change")["hidden_change"].max() < 1e-4
 
@@ -157,12 +176,17 @@ def test_masked_rows_have_their_own_keys(found):
     first = found.table.filter(query=0).row(0, named=True)
     assert (first["lo"], first["removal"], first["verdict"]) == (1.0, None, VERDICTS[0])
     short = rows.filter(pl.col("query") <= 4)
-    assert short["certain_mass"].to_list() == pytest.approx([1.0] * 4), "five keys and eight values: nothing can move"
+    assert short["certain_mass"].to_list() == pytest.approx([1.0] * 4), (
+        "five keys and eight values: nothing can move"
+    )
     words = found.summary().text
     assert words.startswith("On average at least ")
     assert " of the attention of 8 queries stays on the same keys" in words
     last = rows.sort("certain_mass").row(0, named=True)
-    assert f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']}," in words
+    assert (
+        f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']},"
+        in words
+    )
 
 
 def test_lines_show_every_visible_token_with_its_mark_in_the_terminal(found, one, capsys):
@@ -182,7 +206,9 @@ def test_lines_show_every_visible_token_with_its_mark_in_the_terminal(found, one
     sign = next(marked.mark.sign for marked in line.tokens if marked.token == top["token"])
     assert f"{top['token']}{sign}{100 * top['weight']:.0f}%" in tokens
     colored = StringIO()
-    Console(file=colored, width=4000, force_terminal=True, color_system="standard").print(line.text())
+    Console(file=colored, width=4000, force_terminal=True, color_system="standard").print(
+        line.text()
+    )
     assert "\x1b[" in colored.getvalue()
 
 
@@ -206,8 +232,12 @@ def test_charts_draw_the_table(found, tmp_path):
         assert drawn[name].to_list() == pytest.approx(expected[name].to_list(), rel=1e-5, abs=1e-12)
     certain = found.order.filter(head=0, query=23)
     for key, above, below in drawn.select("key", "above", "below").iter_rows():
-        assert {int(one) for one in above.split(",") if one} == set(certain.filter(above=key)["below"])
-        assert {int(one) for one in below.split(",") if one} == set(certain.filter(below=key)["above"])
+        assert {int(one) for one in above.split(",") if one} == set(
+            certain.filter(above=key)["below"]
+        )
+        assert {int(one) for one in below.split(",") if one} == set(
+            certain.filter(below=key)["above"]
+        )
     offered = drop_downs(charts["intervals"])
     assert len(offered["Row"]) == 8
     assert offered["Compare with key"] == [None, *range(24)]
@@ -241,8 +271,12 @@ def test_a_run_resumes_and_loads(found, tmp_path):
 
 def test_the_positions_of_an_image_are_counted_once_a_layer(monkeypatch):
     read, seen = TextHeads.read, []
-    monkeypatch.setattr(TextHeads, "read", lambda heads, place: seen.append(place) or read(heads, place))
-    study = CertifyStudy(idl.Lens(zoo.build("vit")), zoo.example("vit"), CertifySettings(queries=("[CLS]", 3)))
+    monkeypatch.setattr(
+        TextHeads, "read", lambda heads, place: seen.append(place) or read(heads, place)
+    )
+    study = CertifyStudy(
+        idl.Lens(zoo.build("vit")), zoo.example("vit"), CertifySettings(queries=("[CLS]", 3))
+    )
     assert len(seen) == len({(place.text, place.site.layer) for (place,) in study.heads.parts})
     assert {tuple(rows) for _, rows in study.parts} == {(0, 3)}
     assert len(study.parts) == 4 * len(seen), "four heads a layer"
@@ -250,7 +284,9 @@ def test_the_positions_of_an_image_are_counted_once_a_layer(monkeypatch):
 
 def test_a_page_holds_whole_rows_and_says_what_it_leaves_out(found, monkeypatch):
     monkeypatch.setattr(views, "CELLS", 30)
-    assert views.within_page(found.table)["query"].unique().to_list() == [0, 4, 15], "1 + 5 + 16 weights"
+    assert views.within_page(found.table)["query"].unique().to_list() == [0, 4, 15], (
+        "1 + 5 + 16 weights"
+    )
     section = found.sections()[1]
     assert section.note.startswith("The first 3 of 8 rows")
     monkeypatch.setattr(views, "CELLS", 0)
@@ -261,7 +297,10 @@ def test_a_page_holds_whole_rows_and_says_what_it_leaves_out(found, monkeypatch)
     ("options", "message"),
     [
         ({"pin_tolerance": 1.0}, "expected pin_tolerance below 1"),
-        ({"queries": "absent"}, r"text 0 has no token or position 'absent' .* its tokens are \[CLS\] nobody"),
+        (
+            {"queries": "absent"},
+            r"text 0 has no token or position 'absent' .* its tokens are \[CLS\] nobody",
+        ),
         ({"queries": 900}, "no token or position 900"),
         ({"pin_tolerance": -1.0}, "expected pin_tolerance of at least 0.* got -1.0"),
         ({"layers": 6}, "the model has layers 0 to 5; got 6"),
@@ -286,16 +325,26 @@ def test_the_report_in_a_browser(browser, found, tmp_path, width, scheme):
     strong = visit.page.locator("#lines .token.strong.series-0").first
     ink, ground, page = (
         strong.evaluate(f"one => getComputedStyle({of}).{what}")
-        for of, what in (("one", "color"), ("one", "backgroundColor"), ("document.body", "backgroundColor"))
+        for of, what in (
+            ("one", "color"),
+            ("one", "backgroundColor"),
+            ("document.body", "backgroundColor"),
+        )
     )
     assert len({ink, ground, page}) == 3
-    chart, controls = visit.page.locator("#intervals-0"), visit.page.locator("#intervals-0-controls")
+    chart, controls = (
+        visit.page.locator("#intervals-0"),
+        visit.page.locator("#intervals-0-controls"),
+    )
 
     def choose(label, name):
         """Return the keys from top to bottom after a choice; the long hostile label is cut before its number."""
         controls.get_by_label(label).select_option(label=name)
         visit.page.wait_for_timeout(500)
-        labels = [(one.bounding_box()["y"], one.text_content()) for one in chart.locator(".role-axis-label text").all()]
+        labels = [
+            (one.bounding_box()["y"], one.text_content())
+            for one in chart.locator(".role-axis-label text").all()
+        ]
         return [int(label.split("·")[1]) for _, label in sorted(labels) if "·" in label]
 
     shown, order = (table.filter(head=1, query=23) for table in (found.table, found.order))

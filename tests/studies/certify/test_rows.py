@@ -7,7 +7,15 @@ from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
-from identilens.studies.certify.rows import EVEN, FLOOR, ROW, SCHEMA, VERDICTS, WITHIN, certified_columns
+from identilens.studies.certify.rows import (
+    EVEN,
+    FLOOR,
+    ROW,
+    SCHEMA,
+    VERDICTS,
+    WITHIN,
+    certified_columns,
+)
 
 BOTH, DETERMINED, INFLUENTIAL, NEITHER, NEGLIGIBLE = VERDICTS
 
@@ -16,7 +24,9 @@ def row_of(seed=0, n=12, d_v=7):
     generator = seeded(seed)
     values = torch.randn(n, d_v, generator=generator, dtype=torch.float64)
     logits = torch.randn(n, generator=generator, dtype=torch.float64)
-    return (2 * logits).softmax(-1), values @ torch.randn(d_v, 9, generator=generator, dtype=torch.float64)
+    return (2 * logits).softmax(-1), values @ torch.randn(
+        d_v, 9, generator=generator, dtype=torch.float64
+    )
 
 
 def verdicts(weights, T):
@@ -43,7 +53,10 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     assert verdicts([1.0], [[1.0, 2.0]]) == [BOTH]
     angles = torch.arange(3).double() * 2 * torch.pi / 3
     T = torch.stack([angles.cos(), angles.sin()], 1)
-    assert certified_columns(torch.full((3,), 1 / 3, dtype=torch.float64), T).keys["verdict"] == [BOTH] * 3
+    assert (
+        certified_columns(torch.full((3,), 1 / 3, dtype=torch.float64), T).keys["verdict"]
+        == [BOTH] * 3
+    )
     assert certified_columns(torch.ones(1, dtype=torch.float64), T[:1]).keys["removal"] == [None]
 
 
@@ -68,7 +81,9 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
         assert found[name] == pytest.approx(expected[:keys].tolist(), rel=1e-9, abs=1e-12)
     assert sum(found["contribution"]) == pytest.approx(1)
     words = []
-    for a, lo, hi, share in zip(*(found[name] for name in ("weight", "lo", "hi", "norm_share")), strict=True):
+    for a, lo, hi, share in zip(
+        *(found[name] for name in ("weight", "lo", "hi", "norm_share")), strict=True
+    ):
         held, influential = lo >= a * (1 - WITHIN) and hi <= a * (1 + WITHIN), share >= EVEN / keys
         small = not influential and hi < FLOOR / keys
         words.append(NEGLIGIBLE if small else VERDICTS[2 * (not held) + (not influential)])
@@ -81,7 +96,9 @@ def test_determined_rests_on_the_interval_not_on_directions():
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
     weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
     found = certified_columns(weights, T).keys
-    assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(0, abs=1e-12)
+    assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
+        0, abs=1e-12
+    )
     assert found["verdict"][0] == DETERMINED
     assert (found["lo"][0], found["hi"][0]) == pytest.approx((0.93, 0.96))
 

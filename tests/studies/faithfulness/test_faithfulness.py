@@ -37,7 +37,9 @@ def plain_effects(lens, item, head, query, intervention, sets):
     """What removing sets of keys does to the final hidden states, one run of the model for each."""
 
     def final(weights):
-        run = lens.substitute({(head.layer, head.head, head.kind): Rows([query], weights[None])}, item)
+        run = lens.substitute(
+            {(head.layer, head.head, head.kind): Rows([query], weights[None])}, item
+        )
         return next(reversed(run.hidden_states.values()))[-1]
 
     own = head.attention[query]
@@ -56,7 +58,9 @@ def test_correlations_and_areas_are_those_of_single_runs(family):
     found = faithfulness(lens, [text], layers=1, heads=2, **QUICK)
     [item] = lens.read([text])
     head = read_head(lens, item, 1, 2)
-    for (query, intervention), rows in found.table.filter(outcome="hidden").group_by("query", "intervention"):
+    for (query, intervention), rows in found.table.filter(outcome="hidden").group_by(
+        "query", "intervention"
+    ):
         keys = torch.arange(query + 1 if family == "llama" else 11)
         eye = torch.zeros(len(keys), 11, dtype=torch.bool)
         eye[torch.arange(len(keys)), keys] = True
@@ -91,11 +95,15 @@ def test_causal_rows_see_their_keys_and_every_outcome_is_there(causal):
 
 
 def test_what_depends_on_the_output_alone_is_determined(causal):
-    agreed = {name: rows["agreement"] for (name,), rows in causal.determinacy.group_by("explanation")}
+    agreed = {
+        name: rows["agreement"] for (name,), rows in causal.determinacy.group_by("explanation")
+    }
     for name in ("effective", "certain"):
         assert agreed[name].to_list() == pytest.approx([1.0] * len(agreed[name]), abs=1e-6)
     assert agreed["raw"].mean() < 1
-    assert (causal.determinacy["alternative"] == "drawn").all(), "keys of a group cannot be changed for one head"
+    assert (causal.determinacy["alternative"] == "drawn").all(), (
+        "keys of a group cannot be changed for one head"
+    )
 
 
 def test_alternatives_by_other_parameters_change_explanations_and_not_the_model():
@@ -163,7 +171,9 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
     row = result.stable().row(0, named=True)
     assert (row["mean"], row["no_order"]) == pytest.approx((0.6, 0.5))
     assert result.plane().filter(explanation="certain")["no_order"].item() == 0.5
-    assert "Without any order, and left out: certain in 50.0 % of the rows." in result.summary().text
+    assert (
+        "Without any order, and left out: certain in 50.0 % of the rows." in result.summary().text
+    )
 
 
 def test_nothing_certain_has_no_order_and_no_agreement():
@@ -198,7 +208,11 @@ def test_a_run_resumes_loads_and_reports(causal, tmp_path):
     again = faithfulness(lens, texts, **QUICK, out=tmp_path / "run", resume=True)
     for name in again.schema:
         assert_frame_equal(getattr(again, name), getattr(causal, name), abs_tol=1e-9)
-    page = idl.load_result(tmp_path / "run").to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (
+        idl.load_result(tmp_path / "run")
+        .to_html(tmp_path / "page.html")
+        .read_text(encoding="utf-8")
+    )
     assert "Two questions, one plane" in page
     assert set(again.charts()) == {"plane", "faithful", "correlation", "stable"}
 
@@ -208,7 +222,9 @@ def test_means_and_differences_take_texts_as_units(causal):
 
     def by_text(name):
         rows = causal.table.filter(**one, explanation=name)
-        return rows.group_by("text", maintain_order=True).agg(pl.col("correlation").mean())["correlation"]
+        return rows.group_by("text", maintain_order=True).agg(pl.col("correlation").mean())[
+            "correlation"
+        ]
 
     found = causal.faithful("correlation").filter(**one, explanation="raw").row(0, named=True)
     assert (found["mean"], found["texts"]) == (pytest.approx(by_text("raw").mean()), 2)
@@ -217,7 +233,18 @@ def test_means_and_differences_take_texts_as_units(causal):
 
 
 def test_the_command(bundled_path, tmp_path):
-    options = ("--layers", 5, "--rows", 1, "--groups", "1,2", "--interventions", "zero", "--alternatives", 1)
+    options = (
+        "--layers",
+        5,
+        "--rows",
+        1,
+        "--groups",
+        "1,2",
+        "--interventions",
+        "zero",
+        "--alternatives",
+        1,
+    )
     model = ("--model", bundled_path, "--text", "Snow fell on the harbour, and nobody came.")
     done = identilens("faithfulness", *model, *options, "--out", tmp_path / "run", code=0)
     assert "Most faithful: " in done.output
@@ -226,7 +253,9 @@ def test_the_command(bundled_path, tmp_path):
     assert "--searched of at least the largest group, 8" in failing(
         "faithfulness", *model, "--searched", 4, "--out", tmp_path / "b"
     )
-    assert "--groups as growing sizes" in failing("faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b")
+    assert "--groups as growing sizes" in failing(
+        "faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b"
+    )
 
 
 def test_workers_give_the_same_tables(tmp_path):
@@ -234,7 +263,9 @@ def test_workers_give_the_same_tables(tmp_path):
     build("gpt2").save_pretrained(model)
     texts, options = [ids(12), ids(9, 1)], {"layers": 1, **QUICK}
     expected = faithfulness(idl.load(model), texts, **options)
-    found = faithfulness(idl.load(model), texts, **options, out=tmp_path / "run", engine=idl.Local(workers=2))
+    found = faithfulness(
+        idl.load(model), texts, **options, out=tmp_path / "run", engine=idl.Local(workers=2)
+    )
     for name in found.schema:
         assert_frame_equal(getattr(found, name), getattr(expected, name), abs_tol=1e-6)
     assert FaithfulnessStudy.alone == ""

@@ -60,12 +60,16 @@ def test_agreement_counts_the_tokens_that_a_state_sees():
     assert self_agreement(own, other, seen).tolist() == pytest.approx([-1.0])
     assert self_agreement(own, own, seen).tolist() == pytest.approx([1.0])
     even, none = torch.ones_like(own), torch.ones_like(seen)
-    assert self_agreement(even, even, none).isnan().tolist() == [True], "what has no order is not stable"
+    assert self_agreement(even, even, none).isnan().tolist() == [True], (
+        "what has no order is not stable"
+    )
     assert self_agreement(even, own, none).isnan().tolist() == [True]
     assert self_agreement(own, even, none).tolist() == [0.0]
 
 
-@pytest.mark.parametrize(("family", "has"), [("llama", True), ("gemma2", False), ("gpt_neox", False)])
+@pytest.mark.parametrize(
+    ("family", "has"), [("llama", True), ("gemma2", False), ("gpt_neox", False)]
+)
 def test_alti_is_left_out_where_a_block_is_not_its_input_plus_attention(family, has):
     lens = idl.Lens(build(family).double())
     assert ("alti" in final_rollouts(lens, lens.read([ids(7)])[0])) == has
@@ -80,7 +84,9 @@ def test_attribution_by_captum_sums_to_the_difference(lens):
     inputs = final.inputs.clone().requires_grad_()
     score = final._score(5)
     [gradient] = torch.autograd.grad(score(inputs[None])[0], inputs)
-    torch.testing.assert_close(found["gradient_input"][1], (gradient * inputs).sum(-1).abs().detach())
+    torch.testing.assert_close(
+        found["gradient_input"][1], (gradient * inputs).sum(-1).abs().detach()
+    )
     for token in range(8):
         without = final.inputs.clone()
         without[token] = 0

@@ -21,7 +21,9 @@ QUICK: dict = {"sketch_probes": 6}
 @pytest.mark.parametrize("family", ["albert", "gpt2", "vit", "whisper", "deepseek_v3"])
 def test_every_kind_of_model(family):
     lens = Lens(build(family))
-    result = mixing(lens, example(family)[:1] if isinstance(example(family), list) else example(family), **QUICK)
+    result = mixing(
+        lens, example(family)[:1] if isinstance(example(family), list) else example(family), **QUICK
+    )
     assert result.table.schema == pl.Schema(Mixing.schema["table"])
     assert result.token_names.schema == pl.Schema(Mixing.schema["token_names"])
     expected = {"whisper": ["encoder", "decoder", "cross"]}
@@ -51,7 +53,9 @@ def test_numbers_are_those_of_the_measures():
         for layer, norms in enumerate(jacobian_norms(hidden, hidden.inputs, method="exact")):
             shares = contributions(norms.squares, norms.variances).shares
             np.testing.assert_allclose(result.array(text)[layer], shares, rtol=1e-12)
-            np.testing.assert_allclose(result.array(text, measure="norm")[layer], norms.squares.sqrt(), rtol=1e-6)
+            np.testing.assert_allclose(
+                result.array(text, measure="norm")[layer], norms.squares.sqrt(), rtol=1e-6
+            )
     assert result.table["standard_error"].max() == 0
     assert result.table["raw_rollout"].null_count() == len(result.table)
     assert "All norms are exact." in result.summary().text
@@ -93,7 +97,8 @@ def test_layers_are_chosen():
     assert last.table["layer"].unique().to_list() == [2]
     for layers, got in (((0, 1), r"\[0\]"), ((3,), r"\[3\]")):
         with pytest.raises(
-            SettingError, match=r"layers from 1 \(.*\) to 2; the embeddings \(0\) are what.*; got " + got
+            SettingError,
+            match=r"layers from 1 \(.*\) to 2; the embeddings \(0\) are what.*; got " + got,
         ):
             mixing(lens, [ids(5)], layers=layers)
 
@@ -101,7 +106,8 @@ def test_layers_are_chosen():
 def test_embedding_sum_differs_from_embeddings():
     lens = Lens(build("bert"))
     before, behind = (
-        mixing(lens, [ids(7)], wrt=wrt, method="exact").array(0) for wrt in ("embedding_sum", "embeddings")
+        mixing(lens, [ids(7)], wrt=wrt, method="exact").array(0)
+        for wrt in ("embedding_sum", "embeddings")
     )
     assert np.abs(before - behind).max() > 1e-3
 
@@ -144,9 +150,18 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
         mixing(lens, texts, out=tmp_path / "run", **QUICK)
     with pytest.raises(OutputFolderError, match=r"interrupted"):
         Mixing.load(tmp_path / "run")
-    monkeypatch.setattr(MixingStudy, "run", lambda study, part: seen.append(part) or real(study, part))
+    monkeypatch.setattr(
+        MixingStudy, "run", lambda study, part: seen.append(part) or real(study, part)
+    )
     done = []
-    result = mixing(lens, texts, out=tmp_path / "run", resume=True, progress=lambda *at: done.append(at), **QUICK)
+    result = mixing(
+        lens,
+        texts,
+        out=tmp_path / "run",
+        resume=True,
+        progress=lambda *at: done.append(at),
+        **QUICK,
+    )
     assert seen == [1, 2]
     assert done == [(0, 3, ""), (1, 3, ""), (2, 3, ""), (3, 3, "")]
     assert_frame_equal(result.table, whole.table)
@@ -159,7 +174,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 def test_exact_norms_take_no_probes():
     for name in ("sketch_probes", "leading"):
-        with pytest.raises(SettingError, match=f"expected {name} to be left out: exact norms use no probes; got 4"):
+        with pytest.raises(
+            SettingError, match=f"expected {name} to be left out: exact norms use no probes; got 4"
+        ):
             mixing(Lens(build("bert")), [ids(5)], method="exact", **{name: 4})
     with pytest.raises(InputError, match=r"probes must be from 2 to 32"):
         mixing(Lens(build("bert")), [ids(5)], sketch_probes=33)
@@ -180,7 +197,9 @@ def test_a_token_is_tracked_in_runs_finished_before_too(tmp_path, capsys):
     assert shares["token"].to_list() == ["5", "6", "7"]
     assert shares["2"].to_list() == pytest.approx(100 * result.array(0)[1, 2], abs=0.051)
     result.show()
-    assert "What '7' (text 0, position 2) takes from each token" in " ".join(capsys.readouterr().out.split())
+    assert "What '7' (text 0, position 2) takes from each token" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_half_precision_and_broken_models_are_refused():

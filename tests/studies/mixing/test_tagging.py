@@ -33,14 +33,21 @@ def test_sub_words_take_the_tag_of_their_word(bundled, sentences):
     assert names[:3] == ["[CLS]", "we", "cannot"]
     # One token over two words takes the tag of the one it shares more with, the first when equal.
     assert tags[:3] == ["[CLS]", "PRP", "MD"]
-    pieces = [tag for name, tag in zip(names, tags, strict=True) if name in ("un", "##bel", "##ie", "##va", "##bly")]
+    pieces = [
+        tag
+        for name, tag in zip(names, tags, strict=True)
+        if name in ("un", "##bel", "##ie", "##va", "##bly")
+    ]
     assert len(pieces) >= 3
     assert set(pieces) == {"RB"}
     assert tags[-2:] == [".", "[SEP]"]
 
 
 def test_pairs_and_tokens_outside_of_words(bundled):
-    pair = (TaggedText("red sky", [Word(0, 3, "JJ", "ADJ")]), TaggedText("sky", [Word(0, 3, "NN", "NOUN")]))
+    pair = (
+        TaggedText("red sky", [Word(0, 3, "JJ", "ADJ")]),
+        TaggedText("sky", [Word(0, 3, "NN", "NOUN")]),
+    )
     found = tag_tokens([pair], bundled.tokenizer, tags="upos")
     assert found["tag"].to_list() == ["[CLS]", "ADJ", NO_WORD, "[SEP]", "NOUN", "[SEP]"]
 
@@ -48,7 +55,9 @@ def test_pairs_and_tokens_outside_of_words(bundled):
 def test_a_tagger_is_asked_for_texts_without_tags(bundled, sentences):
     spans = {str(text): text.spans() for text in sentences}
     plain = [str(text) for text in sentences]
-    assert tag_tokens(plain, bundled.tokenizer, spans.get).equals(tag_tokens(sentences, bundled.tokenizer))
+    assert tag_tokens(plain, bundled.tokenizer, spans.get).equals(
+        tag_tokens(sentences, bundled.tokenizer)
+    )
     with pytest.raises(InputError, match=r"'Gladly' has no tags"):
         tag_tokens(["Gladly"], bundled.tokenizer)
     with pytest.raises(InputError, match=r"does not give the characters.*use_fast=True"):
@@ -60,7 +69,9 @@ def test_spacy_pipelines_are_asked(monkeypatch):
     assert spacy_tagger(lambda text: [word])("a dog") == [(2, 5, "NN")]
     assert spacy_tagger(lambda text: [word], "upos")("a dog") == [(2, 5, "NOUN")]
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(InputError, match=r"'en_core_web_sm' is not installed. Run: pip install spacy"):
+    with pytest.raises(
+        InputError, match=r"'en_core_web_sm' is not installed. Run: pip install spacy"
+    ):
         spacy_tagger()
 
 
@@ -78,12 +89,16 @@ def test_a_pipeline_tags_plain_texts(bundled, monkeypatch):
     words = [types.SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
     pipelines = types.SimpleNamespace(load=lambda name: lambda text: words)
     monkeypatch.setitem(sys.modules, "spacy", pipelines)
-    found = mixing(bundled, "Snow", spacy="any", tags="upos", sketch_probes=2, layers=(1,), rollouts=False)
+    found = mixing(
+        bundled, "Snow", spacy="any", tags="upos", sketch_probes=2, layers=(1,), rollouts=False
+    )
     assert found.tags["tag"].to_list() == ["[CLS]", "NOUN", "[SEP]"]
 
 
 def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentences):
-    with pytest.raises(SettingError, match=r"expected max_length to be left out: tags are of whole texts; got 4"):
+    with pytest.raises(
+        SettingError, match=r"expected max_length to be left out: tags are of whole texts; got 4"
+    ):
         mixing(bundled, sentences, max_length=4)
     with pytest.raises(InputError, match=r"'plain' has no tags"):
         mixing(bundled, [*sentences, "plain"])

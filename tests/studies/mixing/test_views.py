@@ -30,7 +30,9 @@ def tricky():
 
 @pytest.fixture(scope="module")
 def report(tricky, tmp_path_factory):
-    return tricky.tracking("harbour").to_html(tmp_path_factory.mktemp("mixing") / "new" / "report.html")
+    return tricky.tracking("harbour").to_html(
+        tmp_path_factory.mktemp("mixing") / "new" / "report.html"
+    )
 
 
 def rows(chart):
@@ -41,11 +43,19 @@ def rows(chart):
 def offered(chart):
     """Return what the drop-downs of a chart offer, by the column they choose by."""
     params = chart.to_dict().get("params", ())
-    return {one["name"].removeprefix("choose_"): one["bind"]["options"] for one in params if "bind" in one}
+    return {
+        one["name"].removeprefix("choose_"): one["bind"]["options"]
+        for one in params
+        if "bind" in one
+    }
 
 
 def page_data(path):
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>',
+        path.read_text("utf-8"),
+        re.DOTALL,
+    )
     return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
 
 
@@ -56,14 +66,20 @@ def test_charts_by_name(tagged, tricky):
     ]  # fmt: skip
     assert list(tagged.charts()) == names
     assert "part_of_speech" not in tricky.charts()
-    kinds = {name for name, chart in tricky.charts().items() if offered(chart).get("kind") == ["encoder", "decoder"]}
+    kinds = {
+        name
+        for name, chart in tricky.charts().items()
+        if offered(chart).get("kind") == ["encoder", "decoder"]
+    }
     assert kinds == {*names[:4], "own_share", "rollout_correlation"}
 
 
 def test_boxes_and_bars_are_the_numbers(tricky):
     charts = tricky.charts()
     boxes = {(row["kind"], row["layer"]): row["median"] for row in rows(charts["own_contribution"])}
-    shares = {(row["kind"], row["layer"]): row["not_largest"] for row in rows(charts["not_largest"])}
+    shares = {
+        (row["kind"], row["layer"]): row["not_largest"] for row in rows(charts["not_largest"])
+    }
     for row in tricky.by_layer().iter_rows(named=True):
         assert boxes[row["kind"], row["layer"]] == pytest.approx(row["median_own"], rel=1e-5)
         assert shares[row["kind"], row["layer"]] == pytest.approx(row["not_largest"], rel=1e-5)
@@ -96,7 +112,9 @@ def test_parts_of_speech_open_on_the_last_layer(tagged):
     drawn = {(row["layer"], row["label"]): row["median"] for row in rows(chart)}
     assert len(drawn) == len(boxes)
     for row in boxes.iter_rows(named=True):
-        assert drawn[row["layer"], f"{row['tag']} ({row['tokens']})"] == pytest.approx(row["median"], rel=1e-5)
+        assert drawn[row["layer"], f"{row['tag']} ({row['tokens']})"] == pytest.approx(
+            row["median"], rel=1e-5
+        )
 
 
 def test_tags_of_an_encoder_decoder_are_those_of_its_source(tricky):
@@ -114,8 +132,12 @@ def test_the_tracked_token_is_drawn(tagged):
         assert drawn[layer + 1, f"{position}: {names[position]}"] == pytest.approx(value, rel=1e-5)
     context = np.delete(tagged.array(1)[:, 21], 21, axis=1)
     color = chart.to_dict()["layer"][0]["encoding"]["color"]
-    assert color["scale"]["domain"] == pytest.approx([0, context.max()]), "the own token would take all the colour"
-    with pytest.raises(InputError, match=r"no text contains the token 'boat'; tokens such as '\[CLS\]'"):
+    assert color["scale"]["domain"] == pytest.approx([0, context.max()]), (
+        "the own token would take all the colour"
+    )
+    with pytest.raises(
+        InputError, match=r"no text contains the token 'boat'; tokens such as '\[CLS\]'"
+    ):
         tagged.tracking("boat")
 
 
@@ -134,18 +156,26 @@ def test_words_worth_drawing(tricky):
 def test_correlations_can_be_switched(tagged):
     chart = tagged.charts()["rollout_correlation"]
     assert offered(chart) == {"method": ["pearson", "spearman"], "pairs": ["context", "all"]}
-    ranks = [row["value"] for row in rows(chart) if (row["rollout"], row["method"]) == ("raw", "spearman")]
+    ranks = [
+        row["value"]
+        for row in rows(chart)
+        if (row["rollout"], row["method"]) == ("raw", "spearman")
+    ]
     # The made-up raw rollout is the square of the contribution.
     assert ranks == pytest.approx([1] * 6)
 
 
 def test_maps_hold_every_number_of_the_texts_that_fit(tricky):
     maps = token_maps(tricky.series, (1, 2))
-    assert len(maps) == sum(len(tricky.names(text, kind)) for text in (0, 1) for kind in tricky.kinds)
+    assert len(maps) == sum(
+        len(tricky.names(text, kind)) for text in (0, 1) for kind in tricky.kinds
+    )
     (first,) = [one for one in maps if one.interest]
     assert (first.choices["kind"], first.choices["token"]) == ("encoder", "2: word1")
     assert list(first.layers) == ["contribution", "raw rollout", "effective rollout"]
-    torch.testing.assert_close(first.layers["contribution"], torch.tensor(tricky.array(1, "encoder")[:, 2]))
+    torch.testing.assert_close(
+        first.layers["contribution"], torch.tensor(tricky.array(1, "encoder")[:, 2])
+    )
     cross = next(one for one in maps if one.choices["kind"] == "cross")
     assert list(cross.keys) == tricky.names(0, "cross", "input")
 
@@ -156,7 +186,8 @@ def test_single_texts_stay_within_their_budget():
     def texts(budget, text=0):
         return list(
             dict.fromkeys(
-                int(one.choices["text"].split(":")[0]) for one in token_maps(result.series, (text, 0), budget)
+                int(one.choices["text"].split(":")[0])
+                for one in token_maps(result.series, (text, 0), budget)
             )
         )
 
@@ -185,10 +216,15 @@ def test_the_finding_says_what_was_found():
     sentences = found.text.splitlines()
     assert "60.0 % at layer 1 and 20.0 % at layer 2" in sentences[0]
     assert "100.0 % of the tokens are not the largest" in sentences[0]
-    assert sentences[2].startswith("Of the context in an encoder hidden state, 100 % comes from the tokens next to it")
+    assert sentences[2].startswith(
+        "Of the context in an encoder hidden state, 100 % comes from the tokens next to it"
+    )
     assert "12 % at layer 2" in sentences[2]
     # The made-up effective rollout is 1 less the contribution, so it cannot agree; the raw one is its square.
-    assert "gives another answer about which context is mixed into encoder hidden states" in sentences[3]
+    assert (
+        "gives another answer about which context is mixed into encoder hidden states"
+        in sentences[3]
+    )
     assert "(raw) and -1.00 (effective) at layer 1 and " in sentences[3]
     assert found.numbers["encoder_own_last"] == pytest.approx(0.2)
     assert found.numbers["encoder_effective_rollout_last"] == pytest.approx(-1)
@@ -197,7 +233,13 @@ def test_the_finding_says_what_was_found():
 
 def test_one_token_alone():
     charts = random_mixing([["x"]])[1].charts()
-    assert set(charts) == {"own_contribution", "not_largest", "tracked_token", "own_share", "rollout_correlation"}
+    assert set(charts) == {
+        "own_contribution",
+        "not_largest",
+        "tracked_token",
+        "own_share",
+        "rollout_correlation",
+    }
 
 
 def test_saved_with_tags_and_drawn_for_print(tagged, tmp_path):
@@ -206,7 +248,11 @@ def test_saved_with_tags_and_drawn_for_print(tagged, tmp_path):
     assert again.tags.equals(tagged.tags)
     assert "speech-0" in page_data(write_report(tmp_path / "run"))["charts"]
     paths = again.save_figures(tmp_path / "figures", ["svg"])
-    assert {path.stem for path in paths} > {"own_contribution", "tracked_token_0_CLS", "part_of_speech_1"}
+    assert {path.stem for path in paths} > {
+        "own_contribution",
+        "tracked_token_0_CLS",
+        "part_of_speech_1",
+    }
     hostile = (tmp_path / "figures" / "part_of_speech_3.svg").read_text("utf-8")
     assert SCRIPT not in hostile
     assert "alert(1)" in hostile
@@ -217,7 +263,10 @@ def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, 
     visit = Visit(browser, report, 390, "dark")
     position = tricky.names(0, "encoder").index("harbour")
     maps = visit.page.locator("#token")
-    assert maps.get_by_label("Token", exact=True).locator(":checked").inner_text() == f"{position}: harbour"
+    assert (
+        maps.get_by_label("Token", exact=True).locator(":checked").inner_text()
+        == f"{position}: harbour"
+    )
     maps.get_by_label("Token", exact=True).select_option(f"1: {SCRIPT}")
     visit.page.locator("#token canvas[data-layer=contribution]").focus()
     visit.page.keyboard.press("ArrowDown")
@@ -230,5 +279,7 @@ def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, 
     own = visit.page.locator("#own-0-controls").get_by_label("Hidden states")
     before = visit.page.locator("#own-0 svg").inner_html()
     own.select_option("decoder")
-    visit.page.wait_for_function("old => document.querySelector('#own-0 svg').innerHTML !== old", arg=before)
+    visit.page.wait_for_function(
+        "old => document.querySelector('#own-0 svg').innerHTML !== old", arg=before
+    )
     visit.close()

@@ -41,8 +41,14 @@ def test_the_measures_are_those_of_single_runs_without_and_with_the_first_tokens
     without, only = [], []
     for share in SHARES:
         first = order[: ceil(share * 13)]
-        without.append(probability(lens, [one for at, one in enumerate(text) if at not in first], row["predicted"]))
-        only.append(probability(lens, [one for at, one in enumerate(text) if at in first], row["predicted"]))
+        without.append(
+            probability(
+                lens, [one for at, one in enumerate(text) if at not in first], row["predicted"]
+            )
+        )
+        only.append(
+            probability(lens, [one for at, one in enumerate(text) if at in first], row["predicted"])
+        )
     assert row["comprehensiveness"] == pytest.approx(max(whole) - sum(without) / 5, abs=1e-6)
     assert row["sufficiency"] == pytest.approx(max(whole) - sum(only) / 5, abs=1e-6)
     assert found["tokens"].unique().to_list() == [13]
@@ -58,14 +64,18 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     found = decision.probabilities(kept)
     for place in ((0, 0), (1, 3), (3, 4)):
         tokens = torch.tensor(text)[kept[place]].tolist()
-        assert float(found[place]) == pytest.approx(probability(lens, tokens, decision.label), abs=1e-6)
+        assert float(found[place]) == pytest.approx(
+            probability(lens, tokens, decision.label), abs=1e-6
+        )
     assert torch.equal(found[0], found[1])
     longest = max(kept[0].sum(-1))
     batch = torch.zeros(5, longest, dtype=torch.long)
     mask = torch.arange(longest) < kept[0].sum(-1, keepdim=True)
     batch[mask] = torch.cat([torch.tensor(text)[one] for one in kept[0]])
     with torch.no_grad():
-        padded = lens.model(input_ids=batch, attention_mask=mask.long()).logits.softmax(-1)[:, decision.label]
+        padded = lens.model(input_ids=batch, attention_mask=mask.long()).logits.softmax(-1)[
+            :, decision.label
+        ]
     torch.testing.assert_close(found[0], padded, atol=1e-6, rtol=0)
     alone = rationales(lens, [text], draws=2).table
     wide = torch.tensor([[0] * 3 + text, [0] * 3 + text])
@@ -85,10 +95,14 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
         zeroed = inputs.clone()
         zeroed[0, token] = 0
         drop = [
-            lens.model.classifier(lens.body.pooler(lens.body.encoder(one).last_hidden_state))[0, decision.label]
+            lens.model.classifier(lens.body.pooler(lens.body.encoder(one).last_hidden_state))[
+                0, decision.label
+            ]
             for one in (inputs, zeroed)
         ]
-        assert float(found["occlusion"][token]) == pytest.approx((drop[0] - drop[1]).item(), abs=1e-6)
+        assert float(found["occlusion"][token]) == pytest.approx(
+            (drop[0] - drop[1]).item(), abs=1e-6
+        )
     assert (found["occlusion"] < 0).any()
 
 
@@ -114,10 +128,16 @@ def test_a_run_resumes_loads_and_reports(lens, tmp_path):
     found = rationales(lens, texts, **run, resume=True)
     assert_frame_equal(found.table, rationales(lens, texts, draws=2).table, abs_tol=1e-9)
     assert found.table["text"].unique().to_list() == [0, 1, 3]
-    own, random = (found.table.filter(explanation=name)["sufficiency"] for name in ("hta", "random"))
+    own, random = (
+        found.table.filter(explanation=name)["sufficiency"] for name in ("hta", "random")
+    )
     against = found.against("random", "sufficiency").filter(explanation="hta")
     assert against["mean"].item() == pytest.approx((own - random).mean())
-    page = idl.load_result(tmp_path / "run").to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (
+        idl.load_result(tmp_path / "run")
+        .to_html(tmp_path / "page.html")
+        .read_text(encoding="utf-8")
+    )
     assert "Probability lost without the tokens" in page
     assert set(found.charts()) == {"comprehensiveness", "sufficiency"}
 
@@ -130,7 +150,9 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
     lens = idl.load(tmp_path / "model")
     [item] = lens.read([("Snow fell \u2603.", "Nobody came.")])
     places = Decision(lens, item).removable.tolist()
-    marks = [place for place, token in enumerate(item.tokens["encoder"]) if token in ("[CLS]", "[SEP]")]
+    marks = [
+        place for place, token in enumerate(item.tokens["encoder"]) if token in ("[CLS]", "[SEP]")
+    ]
     assert sorted(places + marks) == list(range(item.length))
     assert item.tokens["encoder"].index("[UNK]") in places
     options = ("--model", tmp_path / "model", "--text", TEXT, "--draws", 2)
@@ -138,5 +160,7 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
     assert "Most needed: " in done.output
     assert "against random tokens" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
-    message = failing("rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other")
+    message = failing(
+        "rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other"
+    )
     assert "expected a model that classifies texts" in message

@@ -18,7 +18,9 @@ def test_clipped_texts_have_one_length(bundled):
 
 def test_short_texts_are_named_or_skipped(bundled):
     texts = [LONG, "Short.", LONG, "Also short."]
-    with pytest.raises(InputError, match="2 of 4 texts have fewer than 12 tokens; text 1 has 4. Lower length"):
+    with pytest.raises(
+        InputError, match="2 of 4 texts have fewer than 12 tokens; text 1 has 4. Lower length"
+    ):
         texts_of_length(bundled, texts, 12)
     assert len(texts_of_length(bundled, texts, 12, shorter="skip")) == 2
 
@@ -37,13 +39,19 @@ def test_windows_hold_every_token_once(bundled):
     assert len(items) == len(whole) // 10
     inner = [token for item in items for token in item.tokens["encoder"][1:-1]]
     assert inner == list(whole[: len(inner)])
-    assert {(item.tokens["encoder"][0], item.tokens["encoder"][-1]) for item in items} == {("[CLS]", "[SEP]")}
+    assert {(item.tokens["encoder"][0], item.tokens["encoder"][-1]) for item in items} == {
+        ("[CLS]", "[SEP]")
+    }
 
 
 def test_windows_of_token_ids_need_no_tokenizer():
     lens = Lens(build("gpt2"), name="tiny")
     items = texts_of_length(lens, [ids(23), ids(9, 1)], 8, cut="window")
-    assert [item.tensors["input_ids"].tolist() for item in items] == [ids(23)[:8], ids(23)[8:16], ids(9, 1)[:8]]
+    assert [item.tensors["input_ids"].tolist() for item in items] == [
+        ids(23)[:8],
+        ids(23)[8:16],
+        ids(9, 1)[:8],
+    ]
     assert special_positions(lens, items) == []
     with pytest.raises(InputError, match="1 of 3 texts have fewer than 8 tokens"):
         texts_of_length(lens, [ids(16), ids(5, 1)], 8, cut="window")

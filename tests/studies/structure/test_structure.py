@@ -72,7 +72,9 @@ def test_effective_sums_are_of_sizes(found):
         total += effective_attention(
             one.values, weights=one.weights.double(), output_projection=one.output_projection
         ).effective.abs()
-    torch.testing.assert_close(found.mean_weights(1, 1, name="all_effective").double(), total / 9, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        found.mean_weights(1, 1, name="all_effective").double(), total / 9, atol=1e-6, rtol=1e-4
+    )
 
 
 def test_r_and_the_texts_inside_it(found):
@@ -118,19 +120,31 @@ def test_perturbations_were_put_back(found):
     assert len(rows) == 8 * 3 * 2 * 4
     assert set(rows["text"]) == {found.representatives["text"][0]}
     assert (rows["hidden"] > 0).all()
-    one_size = rows.drop_nulls("share").group_by("layer", "head", "share").agg(pl.col("frobenius").std().alias("apart"))
+    one_size = (
+        rows.drop_nulls("share")
+        .group_by("layer", "head", "share")
+        .agg(pl.col("frobenius").std().alias("apart"))
+    )
     assert one_size["apart"].max() < 1e-9
     aware, breaking = (
-        rows.filter(pl.col("perturbation") == name)["structure"].mean() for name in ("aware", "breaking")
+        rows.filter(pl.col("perturbation") == name)["structure"].mean()
+        for name in ("aware", "breaking")
     )
     assert aware < 0.2 * breaking
-    largest = rows.drop_nulls("share").group_by("layer", "head").agg(pl.col("frobenius").max().alias("largest"))
+    largest = (
+        rows.drop_nulls("share")
+        .group_by("layer", "head")
+        .agg(pl.col("frobenius").max().alias("largest"))
+    )
     whole = rows.filter(pl.col("share").is_null()).join(largest, on=["layer", "head"])
     assert (whole["frobenius"] >= whole["largest"] - 1e-9).all()
     found_correlations = found.correlations()
     assert found_correlations["norm"].to_list()[0] == "structure"
     assert found_correlations.filter(pl.col("norm") == "output")["within_spearman"].item() > 0.8
-    assert found_correlations.filter(pl.col("norm") == "frobenius")["same_size_spearman"].item() is None
+    assert (
+        found_correlations.filter(pl.col("norm") == "frobenius")["same_size_spearman"].item()
+        is None
+    )
 
 
 def test_stability_ends_at_all_texts():
@@ -145,7 +159,9 @@ def test_stability_ends_at_all_texts():
 def test_random_texts_are_the_mean_over_all_choices():
     lens, texts = tiny(), corpus(6)
     found = structure(lens, texts, length=N, clusters=2, compared_pairs=0, perturbed=0).stability
-    maps = torch.stack([torch.stack([one.weights.double() for one in heads(text, lens)]) for text in texts])
+    maps = torch.stack(
+        [torch.stack([one.weights.double() for one in heads(text, lens)]) for text in texts]
+    )
     whole = maps.mean(0)
     chosen = [maps[list(pair)].mean(0) - whole for pair in combinations(range(6), 2)]
     squares = torch.stack(chosen).square().sum((-2, -1)).mean(0) / whole.square().sum((-2, -1))
@@ -155,7 +171,10 @@ def test_random_texts_are_the_mean_over_all_choices():
 
 def test_nothing_left_is_measured_by_nothing():
     found = structure(tiny(), corpus(6), length=N, threshold=1.0, compared_pairs=0, perturbed=0)
-    assert found.stability["to_all"].drop_nulls().len() == 0 or found.stability["to_all"].drop_nulls().max() == 0
+    assert (
+        found.stability["to_all"].drop_nulls().len() == 0
+        or found.stability["to_all"].drop_nulls().max() == 0
+    )
     assert found.table["empty_rows"].to_list() == [N] * 8
     assert set(found.table["pattern"]) == {"empty"}
     assert "differs from the W" not in found.summary().text or "0.0 %" in found.summary().text
@@ -173,7 +192,11 @@ def test_a_decoder_keeps_its_mask():
 
 def test_an_encoder_decoder_has_three_kinds():
     found = structure(tiny("bart"), corpus(3), length=N, compared_pairs=1, perturbed=1)
-    assert found.table["kind"].unique(maintain_order=True).to_list() == ["encoder", "decoder", "cross"]
+    assert found.table["kind"].unique(maintain_order=True).to_list() == [
+        "encoder",
+        "decoder",
+        "cross",
+    ]
     assert set(found.perturbations["kind"]) == {"encoder", "cross"}
     with pytest.raises(InputError, match="kinds encoder, decoder, cross. Pass kind"):
         found.mean_weights(0, 0)
@@ -187,7 +210,9 @@ def test_saved_and_loaded(found, tmp_path):
         assert_frame_equal(getattr(again, name), getattr(found, name))
     assert set(again.matrices) == set(found.matrices)
     torch.testing.assert_close(again.mean_weights(1, 2), found.mean_weights(1, 2))
-    with pytest.raises(InputError, match="no raw weights of encoder layer 7, head 0. There are encoder layer 0"):
+    with pytest.raises(
+        InputError, match="no raw weights of encoder layer 7, head 0. There are encoder layer 0"
+    ):
         again.mean_weights(7, 0)
     with pytest.raises(OutputFolderError, match="contains no structure result"):
         Structure.load(tmp_path)
@@ -236,7 +261,9 @@ def test_memory_does_not_grow_with_the_number_of_texts():
 
 
 def test_texts_outside_the_pool_are_no_representatives():
-    found = structure(tiny(), corpus(20), length=N, pool=4, clusters=3, compared_pairs=0, perturbed=0, seed=2)
+    found = structure(
+        tiny(), corpus(20), length=N, pool=4, clusters=3, compared_pairs=0, perturbed=0, seed=2
+    )
     drawn = np.random.default_rng(2).permutation(20)[:4]
     assert set(found.representatives["text"]) <= {int(number) for number in drawn}
     assert found.table["texts"].unique().to_list() == [20]

@@ -44,7 +44,11 @@ def rows(chart):
 
 
 def page_data(path):
-    held = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    held = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>',
+        path.read_text("utf-8"),
+        re.DOTALL,
+    )
     return json.loads(held[1])
 
 
@@ -78,13 +82,17 @@ def test_maps_for_the_viewer_hold_w(found):
     mean = found.mean_weights(1, 2)
     np.testing.assert_allclose(one.layers["mean weights"], mean)
     for level in (found.threshold, 2 * found.threshold):
-        np.testing.assert_allclose(one.layers[f"W at l = {level:.4g}"], structure_weights(mean, level))
+        np.testing.assert_allclose(
+            one.layers[f"W at l = {level:.4g}"], structure_weights(mean, level)
+        )
     assert one.queries[:2] == ["0 (special)", "1"]
     row = found.table.filter(layer=1, head=2).row(0, named=True)
     assert f"raw {row['pattern']}" in one.note
     assert "dim R = 12 of 12" in one.note
     everything = next(one for one in shown if one.choices["mean over"] == "all 9 texts")
-    np.testing.assert_allclose(everything.layers["mean weights"], found.mean_weights(0, 0, name="all_raw"))
+    np.testing.assert_allclose(
+        everything.layers["mean weights"], found.mean_weights(0, 0, name="all_raw")
+    )
 
 
 def test_what_a_threshold_leaves(found):
@@ -98,12 +106,17 @@ def test_what_a_threshold_leaves(found):
 
 def test_r_by_head_and_as_a_mean(found):
     frames = found._frames()
-    means = {(row["texts"], row["measure"]): row["value"] for row in rows(views.subspace(frames)["growth"])}
+    means = {
+        (row["texts"], row["measure"]): row["value"]
+        for row in rows(views.subspace(frames)["growth"])
+    }
     for (texts,), held in found.growth.group_by("texts"):
         assert means[texts, "dim R"] == pytest.approx(held["dim_r"].mean(), rel=1e-5)
     chart = views.subspace(frames, each=True)["growth"]
     one = [
-        row["value"] for row in rows(chart) if row["heads"] == "encoder layer 1, head 2" and row["measure"] == "dim R"
+        row["value"]
+        for row in rows(chart)
+        if row["heads"] == "encoder layer 1, head 2" and row["measure"] == "dim R"
     ]
     assert one == found.growth.filter(layer=1, head=2)["dim_r"].to_list()
     options = chart.to_dict()["params"][0]["bind"]["options"]
@@ -113,11 +126,17 @@ def test_r_by_head_and_as_a_mean(found):
 
 def test_patterns_and_pairs_are_drawn(found):
     charts = found.charts()
-    scores = {(row["heads"], row["pattern"], row["weights"]): row["score"] for row in rows(charts["pattern_scores"])}
+    scores = {
+        (row["heads"], row["pattern"], row["weights"]): row["score"]
+        for row in rows(charts["pattern_scores"])
+    }
     for row in found.patterns.iter_rows(named=True):
         where = (f"{row['layer']}.{row['head']}", row["pattern"], row["weights"])
         assert scores[where] == pytest.approx(row["score"], abs=1e-5)
-    cells = {(row["place"], row["head"], row["measure"]): row["value"] for row in rows(charts["overlap_heads"])}
+    cells = {
+        (row["place"], row["head"], row["measure"]): row["value"]
+        for row in rows(charts["overlap_heads"])
+    }
     one = found.pairs.filter(layer=1, head=0)
     assert cells[1, 0, "shared null space"] == pytest.approx(one["overlap"].mean(), rel=1e-5)
     assert cells[1, 0, "not equivalent under the other text"] == 1
@@ -126,7 +145,9 @@ def test_patterns_and_pairs_are_drawn(found):
 def test_the_finding_says_what_was_found(found):
     finding = found.summary()
     lines = finding.text.splitlines()
-    assert lines[0].startswith("9 texts of 12 tokens: R is the whole space in 8 of 8 heads, after 2 texts")
+    assert lines[0].startswith(
+        "9 texts of 12 tokens: R is the whole space in 8 of 8 heads, after 2 texts"
+    )
     assert "Structures W of 3 representatives at l = 0.1667" in lines[1]
     assert any("Naim & Asher's projection has negative entries on" in line for line in lines)
     assert any(line.startswith("Weights that are equivalent under one text") for line in lines)
@@ -157,7 +178,10 @@ def test_without_pairs_and_perturbations(bare, tmp_path):
 def test_figures_from_the_folder(found, tmp_path):
     found.save(tmp_path / "run")
     assert write_report(tmp_path / "run").is_file()
-    names = {path.stem for path in load_result(tmp_path / "run").save_figures(tmp_path / "figures", ("svg",))}
+    names = {
+        path.stem
+        for path in load_result(tmp_path / "run").save_figures(tmp_path / "figures", ("svg",))
+    }
     assert {"growth", "pattern_scores_raw_attention", "norms", "silhouette"} <= names
     assert "structures_encoder_raw_l_0_1667_2_times_uniform" in names
 

@@ -51,15 +51,23 @@ def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
     lens = Lens(build("t5"))
     found = extract(lens, TEXTS[:3], tmp_path)
     with torch.no_grad():
-        states = lens.model.get_encoder()(torch.tensor([TEXTS[2]]), output_hidden_states=True).hidden_states
-    torch.testing.assert_close(found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5)
+        states = lens.model.get_encoder()(
+            torch.tensor([TEXTS[2]]), output_hidden_states=True
+        ).hidden_states
+    torch.testing.assert_close(
+        found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
     found = extract(Lens(build("bert")), TEXTS, tmp_path)
     array = np.load(found.folder / "states.npy", allow_pickle=False)
     np.testing.assert_array_equal(array, found.layers.numpy())
-    assert sorted(path.name for path in found.folder.iterdir()) == ["states.json", "states.npy", "tokens.parquet"]
+    assert sorted(path.name for path in found.folder.iterdir()) == [
+        "states.json",
+        "states.npy",
+        "tokens.parquet",
+    ]
     found.layers[0, 0] = 7.0
     assert not (np.load(found.folder / "states.npy")[0, 0] == 7.0).all()
 
@@ -94,7 +102,9 @@ def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
     assert not list((tmp_path / "cut").rglob("states.npy"))
     sizes = count_runs(lens, monkeypatch)
     steps = []
-    found = extract(lens, TEXTS, tmp_path / "cut", batch_size=2, progress=lambda *step: steps.append(step))
+    found = extract(
+        lens, TEXTS, tmp_path / "cut", batch_size=2, progress=lambda *step: steps.append(step)
+    )
     # One text tells the shape; then only the last batch is left.
     assert sizes == [1, 2]
     assert steps == [(8, 8, "hidden states")]
@@ -137,7 +147,11 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     """About 60 MB of states: what the process itself contains must stay far below."""
     torch.manual_seed(0)
     config = hf.BertConfig(
-        vocab_size=50, hidden_size=256, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+        vocab_size=50,
+        hidden_size=256,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
     )
     lens = Lens(hf.BertModel(config).eval())
     texts = [torch.randint(5, 50, (100,)).tolist() for _ in range(200)]
@@ -149,18 +163,24 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         return int(line.split()[1]) * 1024
 
     before, most = own_bytes(), [0]
-    found = extract(lens, texts, tmp_path, batch_size=4, progress=lambda *_: most.append(own_bytes() - before))
+    found = extract(
+        lens, texts, tmp_path, batch_size=4, progress=lambda *_: most.append(own_bytes() - before)
+    )
     size = found.layers.numel() * found.layers.itemsize
     assert size > 60_000_000
     assert max(most) < size / 3
 
 
-@pytest.mark.parametrize(("kind", "stored"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
+@pytest.mark.parametrize(
+    ("kind", "stored"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
+)
 def test_precision_on_disk(kind, stored, tmp_path):
     lens = Lens(build("bert").to(getattr(torch, kind)))
     found = extract(lens, TEXTS[:3], tmp_path, batch_size=1)
     assert found.layers.dtype == getattr(torch, stored)
-    torch.testing.assert_close(found.layers, alone(lens, TEXTS[:3]).to(found.layers.dtype), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        found.layers, alone(lens, TEXTS[:3]).to(found.layers.dtype), rtol=1e-2, atol=1e-2
+    )
 
 
 def test_a_model_in_training_mode_is_read_without_dropout(tmp_path):
@@ -173,9 +193,13 @@ def test_a_model_in_training_mode_is_read_without_dropout(tmp_path):
 
 
 def test_what_cannot_be_extracted(tmp_path):
-    with pytest.raises(InputError, match=r"text 0 is not made of tokens \(it contains pixel_values\)"):
+    with pytest.raises(
+        InputError, match=r"text 0 is not made of tokens \(it contains pixel_values\)"
+    ):
         extract(Lens(build("vit")), example("vit"), tmp_path)
-    with pytest.raises(InputError, match=r"not made of tokens \(it contains decoder_input_ids, input_features\)"):
+    with pytest.raises(
+        InputError, match=r"not made of tokens \(it contains decoder_input_ids, input_features\)"
+    ):
         extract(Lens(build("whisper")), example("whisper"), tmp_path)
     with pytest.raises(InputError, match="expected one or more texts"):
         extract(Lens(build("bert")), [], tmp_path)
@@ -193,7 +217,8 @@ def test_nan_names_the_text(tmp_path):
         model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
     first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
     with pytest.raises(
-        NumericalError, match=r"text \d+: hidden states have NaN or infinite entries; load the model in float"
+        NumericalError,
+        match=r"text \d+: hidden states have NaN or infinite entries; load the model in float",
     ):
         extract(Lens(model), TEXTS[first:], tmp_path)
     assert not list(tmp_path.rglob("states.npy"))

@@ -31,15 +31,28 @@ def test_cells_of_each_experiment():
 
 def test_ridge_has_no_cosine_form():
     settings = chosen(probes=("naive", "ridge"))
-    assert probe_kinds(settings) == [ProbeKind("naive", "cosine"), ProbeKind("naive", "l2"), ProbeKind("ridge", "l2")]
+    assert probe_kinds(settings) == [
+        ProbeKind("naive", "cosine"),
+        ProbeKind("naive", "l2"),
+        ProbeKind("ridge", "l2"),
+    ]
     with pytest.raises(InputError, match="distances with l2: the ridge probe has no cosine form"):
         chosen(probes=("ridge",), distances="cosine")
 
 
 def test_probes_are_built_with_the_settings():
-    settings = chosen(learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9, seed=4)
+    settings = chosen(
+        learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9, seed=4
+    )
     linear, mlp = (ProbeKind(name, "l2").build(settings) for name in ("linear", "mlp"))
-    course = {"learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2"}
+    course = {
+        "learning_rate": (0.01,),
+        "batch_size": 7,
+        "patience": 3,
+        "max_epochs": 5,
+        "seed": 4,
+        "distance": "l2",
+    }
     assert {name: getattr(linear, name) for name in course} == course
     assert {name: getattr(mlp, name) for name in course} == course
     assert mlp.hidden_units == 9
@@ -62,7 +75,10 @@ def test_probes_are_built_with_the_settings():
         ({"learning_rates": (0.1, -1.0)}, "learning_rates above 0; got -1.0"),
         ({"learning_rates": float("inf")}, "learning_rates as a finite number; got inf"),
         ({"learning_rates": ()}, "learning_rates with at least one value"),
-        ({"experiment": "neighbours", "offsets": "-1,0,1"}, "offsets other than 0, which is the experiment same-layer"),
+        (
+            {"experiment": "neighbours", "offsets": "-1,0,1"},
+            "offsets other than 0, which is the experiment same-layer",
+        ),
         ({"shares": (0.5, 1.5)}, "shares of at most 1; got 1.5"),
         ({"shares": 0}, "shares above 0; got 0.0"),
     ],
@@ -75,7 +91,11 @@ def test_options_that_make_no_sense(options, expected):
 def test_lists_as_they_are_typed():
     typed = chosen(probes="naive, mlp", distances="l2", layers="1-3,6", offsets="-2,1", shares="0.5,1",
                    learning_rates="3e-4")  # fmt: skip
-    assert (typed.probes, typed.distances, typed.layers) == (("naive", "mlp"), ("l2",), (1, 2, 3, 6))
+    assert (typed.probes, typed.distances, typed.layers) == (
+        ("naive", "mlp"),
+        ("l2",),
+        (1, 2, 3, 6),
+    )
     assert (typed.offsets, typed.shares, typed.learning_rates) == ((-2, 1), (0.5, 1.0), (0.0003,))
 
 
@@ -99,12 +119,16 @@ def test_single_options_go_over_settings():
 
 def test_corpora_that_are_too_small():
     check_corpus(chosen(folds=3), [5] * 10)
-    with pytest.raises(InputError, match="expected folds of at most 9, the number of sentences; got 10"):
+    with pytest.raises(
+        InputError, match="expected folds of at most 9, the number of sentences; got 10"
+    ):
         check_corpus(chosen(), [5] * 9)
     with pytest.raises(InputError, match="corpus with at least one sentence, got an empty one"):
         check_corpus(chosen(), [])
     near = chosen(experiment="neighbours", folds=1, offsets=(1, -4))
-    with pytest.raises(InputError, match=r"neighbours at -4, got at most 4 in fold 0; use a smaller offset"):
+    with pytest.raises(
+        InputError, match=r"neighbours at -4, got at most 4 in fold 0; use a smaller offset"
+    ):
         check_corpus(near, [4] * 10)
     with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
         check_corpus(near, [1] * 10)

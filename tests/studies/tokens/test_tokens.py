@@ -53,7 +53,15 @@ def test_numbers_are_those_of_the_measures(search, lens, cache):
     states = extract(lens, TEXTS, cache)
     splits = split_sentences(40, folds=2)
     probe = LinearProbe("cosine", learning_rate=(0.01, 0.003), max_epochs=4)
-    fitted = fit_probes(probe, states.layers, states.layers[:1], LENGTHS, splits, pairs=[(1, 0), (2, 0)], search=search)
+    fitted = fit_probes(
+        probe,
+        states.layers,
+        states.layers[:1],
+        LENGTHS,
+        splits,
+        pairs=[(1, 0), (2, 0)],
+        search=search,
+    )
     for one in fitted:
         found = row(result, layer_tested=one.layer, fold=one.split.fold)
         for column, sentences in (("rate", one.split.test), ("train_rate", one.split.train)):
@@ -68,7 +76,10 @@ def test_numbers_are_those_of_the_measures(search, lens, cache):
             )
             assert found[column] == pytest.approx(expected.rate)
             if column == "rate":
-                assert (found["tokens"], found["sentences"]) == (expected.tokens, expected.sentences)
+                assert (found["tokens"], found["sentences"]) == (
+                    expected.tokens,
+                    expected.sentences,
+                )
                 assert found["token_rate"] == pytest.approx(expected.token_rate)
                 assert (found["chance"], found["token_chance"]) == pytest.approx(
                     (expected.chance, expected.token_chance)
@@ -86,18 +97,27 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
     across = token_identifiability(lens, TEXTS, experiment="across-layers", **options)
     assert len(same.table) == 2 * 2 * (2 + 2 + 1)
     assert len(across.table) == 2 * (2 * 2 + 4 * 3)
-    diagonal = across.table.filter(pl.col("layer_trained") == pl.col("layer_tested")).drop("experiment")
+    diagonal = across.table.filter(pl.col("layer_trained") == pl.col("layer_tested")).drop(
+        "experiment"
+    )
     assert_frame_equal(diagonal, same.table.drop("experiment"))
     assert across.same_layer().drop("experiment").equals(same.means().drop("experiment"))
 
 
 def test_layer_to_layer_and_two_checkpoints(lens, cache):
     other = Lens(build("bert", seed=3))
-    options = {"experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2}
+    options = {
+        "experiment": "layer-to-layer",
+        "probes": ("naive", "ridge"),
+        "states": cache,
+        "folds": 2,
+    }
     both = token_identifiability(lens, TEXTS, compare_model=other, **options)
     for name, one in (("model", lens), ("compared", other)):
         alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
-        assert_frame_equal(both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone)
+        assert_frame_equal(
+            both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone
+        )
     states = extract(lens, TEXTS, cache)
     test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
     sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
@@ -107,8 +127,12 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
     assert both.provenance["settings"]["compared"]["sha256"] == other.digest
     assert "(compared)" in both.summary().text
-    with pytest.raises(InputError, match="two checkpoints that read the same tokens, but text 0 differs"):
-        token_identifiability(lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare_model=_typed(other), folds=1)
+    with pytest.raises(
+        InputError, match="two checkpoints that read the same tokens, but text 0 differs"
+    ):
+        token_identifiability(
+            lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare_model=_typed(other), folds=1
+        )
 
 
 def _typed(lens):
@@ -118,7 +142,8 @@ def _typed(lens):
     def read(inputs, max_length=None):
         items = before(inputs, max_length)
         return [
-            replace(item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0}) for item in items
+            replace(item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0})
+            for item in items
         ]
 
     lens.reader.read = read
@@ -127,7 +152,13 @@ def _typed(lens):
 
 def test_neighbours_and_shares(lens, cache):
     near = token_identifiability(
-        lens, TEXTS, experiment="neighbours", offsets=(-2, 1), probes=("ridge",), folds=1, states=cache
+        lens,
+        TEXTS,
+        experiment="neighbours",
+        offsets=(-2, 1),
+        probes=("ridge",),
+        folds=1,
+        states=cache,
     )
     states = extract(lens, TEXTS, cache)
     split = split_sentences(40, folds=1)[0]
@@ -145,7 +176,11 @@ def test_neighbours_and_shares(lens, cache):
     )
     test = token_rows(LENGTHS, split.test)
     expected = look_up(
-        mapped[0].probe.transform(states.layers[2, test]), states.layers[0, test], sizes, distance="l2", offset=-2
+        mapped[0].probe.transform(states.layers[2, test]),
+        states.layers[0, test],
+        sizes,
+        distance="l2",
+        offset=-2,
     )
     assert found["rate"] == pytest.approx(expected.rate)
     share = token_identifiability(
@@ -163,7 +198,9 @@ def hand_made(layers):
     states = HiddenStates(layers, tuple(LENGTHS), ids, Path())
 
     def run(kind, **options):
-        settings = TokenSettings(learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options)
+        settings = TokenSettings(
+            learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options
+        )
         split = split_sentences(40, folds=1)[0]
         return Runner(lambda name: states, settings, torch.device("cpu"), lambda note: None).run(
             Part("model", kind, split)
@@ -173,12 +210,15 @@ def hand_made(layers):
 
 
 @pytest.mark.parametrize(
-    ("probe", "distance"), [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")]
+    ("probe", "distance"),
+    [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")],
 )
 def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
-    mixed = inputs @ (torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8))
+    mixed = inputs @ (
+        torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
+    )
     noise = torch.randn(inputs.shape, generator=generator)
     table = hand_made(torch.stack([inputs, mixed, noise]))(ProbeKind(probe, distance))
     first, second = table.to_dicts()
@@ -200,7 +240,14 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
-    options = {"probes": ("linear", "mlp"), "distances": ("l2",), "states": cache, **QUICK, "folds": 3, "mlp_folds": 2}
+    options = {
+        "probes": ("linear", "mlp"),
+        "distances": ("l2",),
+        "states": cache,
+        **QUICK,
+        "folds": 3,
+        "mlp_folds": 2,
+    }
     whole = token_identifiability(lens, TEXTS, **options)
 
     def stop(done, total, note):
@@ -212,7 +259,12 @@ def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
         token_identifiability(lens, TEXTS, out=tmp_path / "run", progress=stop, **options)
     said = []
     found = token_identifiability(
-        lens, TEXTS, out=tmp_path / "run", resume=True, progress=lambda *told: said.append(told[2]), **options
+        lens,
+        TEXTS,
+        out=tmp_path / "run",
+        resume=True,
+        progress=lambda *told: said.append(told[2]),
+        **options,
     )
     assert_frame_equal(found.table, whole.table)
     # The last fold of the linear probe trains one rate a layer: what the first fold chose.
@@ -227,15 +279,20 @@ def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
     with pytest.raises(OutputFolderError, match="already contains this run, finished"):
         token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
     assert_frame_equal(
-        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **options).table, whole.table
+        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **options).table,
+        whole.table,
     )
     with pytest.raises(OutputFolderError, match="contains another run"):
-        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **(options | {"patience": 2}))
+        token_identifiability(
+            lens, TEXTS, out=tmp_path / "run", resume=True, **(options | {"patience": 2})
+        )
 
 
 def test_seed_decides_and_states_need_no_folder(lens, cache):
     options = {"probes": ("linear",), "distances": ("cosine",), **QUICK}
-    one, other = (token_identifiability(lens, TEXTS, seed=seed, states=cache, **options) for seed in (1, 2))
+    one, other = (
+        token_identifiability(lens, TEXTS, seed=seed, states=cache, **options) for seed in (1, 2)
+    )
     assert not one.table["rate"].equals(other.table["rate"])
     assert_frame_equal(token_identifiability(lens, TEXTS, seed=1, **options).table, one.table)
 
@@ -255,22 +312,30 @@ def test_a_checkpoint_to_compare_is_loaded_in_the_precision_of_the_model(tmp_pat
     model = build("bert").double()
     model.save_pretrained(tmp_path / "tuned", safe_serialization=True)
     options = {"probes": ("naive",), "distances": ("l2",), "folds": 1}
-    same = token_identifiability(Lens(model), TEXTS, compare_model=str(tmp_path / "tuned"), **options)
-    first, second = (same.table.filter(checkpoint=name).drop("checkpoint") for name in ("model", "compared"))
+    same = token_identifiability(
+        Lens(model), TEXTS, compare_model=str(tmp_path / "tuned"), **options
+    )
+    first, second = (
+        same.table.filter(checkpoint=name).drop("checkpoint") for name in ("model", "compared")
+    )
     assert_frame_equal(first, second)
     assert same.provenance["settings"]["compared"]["dtype"] == "float64"
     assert "compare_model" not in same.provenance["settings"]
 
 
 def test_means_and_their_errors(lens, cache):
-    result = token_identifiability(lens, TEXTS, probes=("naive",), distances=("l2",), folds=4, states=cache)
+    result = token_identifiability(
+        lens, TEXTS, probes=("naive",), distances=("l2",), folds=4, states=cache
+    )
     means = result.means().row(1, named=True)
     rates = result.table.filter(pl.col("layer_tested") == 2)["rate"]
     assert (means["folds"], means["rate"]) == (4, pytest.approx(rates.mean()))
     assert means["rate_error"] == pytest.approx(rates.std() / 2)
     assert means["tokens"] == result.table.filter(pl.col("layer_tested") == 2)["tokens"].sum()
     assert "4 folds" in result.summary().text
-    single = token_identifiability(lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache)
+    single = token_identifiability(
+        lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache
+    )
     assert single.means()["rate_error"].to_list() == [None, None]
 
 
@@ -304,7 +369,11 @@ def test_odd_corpora(lens):
     assert repeated.table["chance"].to_list() == [pytest.approx(1 / 6)] * len(repeated.table)
     with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
         token_identifiability(
-            lens, [[7 + place] for place in range(12)], experiment="neighbours", offsets=(1,), folds=1
+            lens,
+            [[7 + place] for place in range(12)],
+            experiment="neighbours",
+            offsets=(1,),
+            folds=1,
         )
 
 
@@ -319,7 +388,9 @@ def test_what_cannot_be_analysed(lens, tmp_path):
         with pytest.raises(InputError, match=expected):
             token_identifiability(lens, texts, out=out, **options)
     with pytest.raises(InputError, match="text 0 is not made of tokens"):
-        token_identifiability(Lens(build("vit")), {"pixel_values": torch.zeros(2, 3, 12, 12)}, out=out)
+        token_identifiability(
+            Lens(build("vit")), {"pixel_values": torch.zeros(2, 3, 12, 12)}, out=out
+        )
     assert not out.exists()
     broken = build("bert")
     with torch.no_grad():

@@ -23,7 +23,11 @@ def drawn(chart):
     """What each line of a chart goes through, by colour and dash; and where the guess is."""
     spec = chart.to_dict()
     (line,) = (one for one in layers(spec) if one["mark"]["type"] == "line")
-    names = [line["encoding"][place]["field"] for place in ("color", "strokeDash") if place in line["encoding"]]
+    names = [
+        line["encoding"][place]["field"]
+        for place in ("color", "strokeDash")
+        if place in line["encoding"]
+    ]
     held = [one for data in spec["datasets"].values() for one in data]
     lines = {}
     for row in held:
@@ -38,7 +42,12 @@ def drawn(chart):
 def errors(chart):
     """Standard errors that a chart draws."""
     spec = chart.to_dict()
-    return [row["standard_20_error"] for data in spec["datasets"].values() for row in data if len(row) > 1]
+    return [
+        row["standard_20_error"]
+        for data in spec["datasets"].values()
+        for row in data
+        if len(row) > 1
+    ]
 
 
 def close(points):
@@ -68,7 +77,10 @@ def test_one_fold_has_no_errors():
     one = replace(result, table=result.table.filter(fold=0))
     kinds = [layer["mark"]["type"] for layer in layers(one.charts()["rate_by_layer"].to_dict())]
     assert kinds == ["line", "point", "rule", "text"]
-    assert next(layer["mark"]["type"] for layer in layers(result.charts()["rate_by_layer"].to_dict())) == "rule"
+    assert (
+        next(layer["mark"]["type"] for layer in layers(result.charts()["rate_by_layer"].to_dict()))
+        == "rule"
+    )
 
 
 def test_across_layers_has_a_line_for_each_trained_layer_and_a_map():
@@ -108,10 +120,15 @@ def test_shares_and_checkpoints():
 
 def test_of_two_checkpoints_one_is_chosen():
     result = ratetables.across_layers()
-    other = result.table.with_columns(checkpoint=pl.lit("compared").cast(result.table["checkpoint"].dtype))
+    other = result.table.with_columns(
+        checkpoint=pl.lit("compared").cast(result.table["checkpoint"].dtype)
+    )
     both = replace(result, table=pl.concat([result.table, other]))
     for name in ("across_layers_linear_cosine", "across_layers_map_linear_cosine"):
-        offered = {param["name"]: param["bind"]["options"] for param in both.charts()[name].to_dict()["params"]}
+        offered = {
+            param["name"]: param["bind"]["options"]
+            for param in both.charts()[name].to_dict()["params"]
+        }
         assert offered["choose_checkpoint"] == ["model", "compared"]
 
 
@@ -147,14 +164,19 @@ def test_every_experiment_is_drawn_alike_each_time(tmp_path):
 
 def test_fewer_folds_of_one_probe_are_said():
     result = ratetables.same_layer()
-    fewer = replace(result, table=result.table.filter((pl.col("probe") == "naive") | (pl.col("fold") == 0)))
+    fewer = replace(
+        result, table=result.table.filter((pl.col("probe") == "naive") | (pl.col("fold") == 0))
+    )
     assert "Linear probe, cosine (on 1 of 2 folds): 90.0 %" in fewer.summary().text
     assert "Naive look-up, cosine: 71.0 %" in fewer.summary().text
 
 
 def test_headline_is_the_last_layer():
     finding = ratetables.same_layer().summary()
-    assert finding.headline[0] == ("81.0 %", "recovered at layer 3 by the best probe (Linear probe, cosine)")
+    assert finding.headline[0] == (
+        "81.0 %",
+        "recovered at layer 3 by the best probe (Linear probe, cosine)",
+    )
     assert finding.numbers["best_layer"] == 3
     assert finding.numbers["best_rate"] == pytest.approx(0.81)
     assert "recovered at layer 2, offset +1, by" in ratetables.neighbours().summary().headline[0][1]
@@ -167,9 +189,18 @@ def test_the_table_leaves_out_what_never_differs():
         "Learning rate", "Epochs", "Stopped early (%)", "Folds",
     ]  # fmt: skip
     last = table.row(-1, named=True)
-    assert (last["Probe"], last["Layer"], last["Recovered (%)"], last["±"]) == ("Linear probe, cosine", 3, 81.0, 1.0)
+    assert (last["Probe"], last["Layer"], last["Recovered (%)"], last["±"]) == (
+        "Linear probe, cosine",
+        3,
+        81.0,
+        1.0,
+    )
     assert (last["Learning rate"], last["Stopped early (%)"]) == ("0.001", 100.0)
-    assert means_table(ratetables.across_layers().means()).columns[:3] == ["Probe", "Trained on", "Tested on"]
+    assert means_table(ratetables.across_layers().means()).columns[:3] == [
+        "Probe",
+        "Trained on",
+        "Tested on",
+    ]
     assert "Checkpoint" in means_table(ratetables.two_checkpoints().means()).columns
 
 
@@ -197,4 +228,9 @@ def test_in_a_browser_the_scale_is_stretched(browser, tmp_path):
 
 @pytest.mark.parametrize("make", ["across_layers", "two_checkpoints"])
 def test_a_phone_shows_reports_without_scrolling_sideways(make, browser, tmp_path):
-    Visit(browser, getattr(ratetables, make)().to_html(tmp_path / "report.html"), width=390, scheme="dark").close()
+    Visit(
+        browser,
+        getattr(ratetables, make)().to_html(tmp_path / "report.html"),
+        width=390,
+        scheme="dark",
+    ).close()

@@ -35,9 +35,20 @@ class DyckAnalysis(DyckRuns):
 
 
 _OPTIONS = (
-    "bracket_types", "max_depth", "open_probability", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "key_size", "block", "first_layer", "positions", "position_scale", "minimal_norms",
-)  # fmt: skip
+    "bracket_types",
+    "max_depth",
+    "open_probability",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "key_size",
+    "block",
+    "first_layer",
+    "positions",
+    "position_scale",
+    "minimal_norms",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +94,28 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     def __init__(self, settings: DyckAnalyseSettings) -> None:
         super().__init__(settings)
         self.lenses = [load(folder, device="cpu") for folder in settings.models]
-        self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
+        self.models = [
+            lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)
+        ]
         if not self.lenses or len(self.models) < len(self.lenses):
             folders = ", ".join(map(str, settings.models))
-            raise InputError(f"expected models to be folders of Dyck transformers; got {folders or 'none'}.")
-        if len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models}) > 1:
-            raise InputError("expected models of one configuration, got several; analyse them one kind at a time")
+            raise InputError(
+                f"expected models to be folders of Dyck transformers; got {folders or 'none'}."
+            )
+        if (
+            len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models})
+            > 1
+        ):
+            raise InputError(
+                "expected models of one configuration, got several; analyse them one kind at a time"
+            )
 
     def identity(self) -> Identity:
         """Return the models."""
         name = ", ".join(map(str, self.settings.models))
-        return Identity({"name": name, "sha256": self.lenses[0].digest}, [lens.digest for lens in self.lenses])
+        return Identity(
+            {"name": name, "sha256": self.lenses[0].digest}, [lens.digest for lens in self.lenses]
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return one part with all models."""
@@ -103,10 +125,14 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         """Return the measures of all models."""
         config: DyckConfig = self.models[0].config
         training = DyckTraining(length=self.settings.length, data=self.settings.data)
-        setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
+        setting = DyckSetting(
+            "models", {name: getattr(config, name) for name in _OPTIONS}, training
+        )
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        tables = dict(measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu"))
+        tables = dict(
+            measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu")
+        )
         # How the models were trained is not known.
         unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
         tables["table"] = tables["table"].with_columns(

@@ -60,7 +60,9 @@ def approximation_error(
 
     def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n"]:
         expected = torch.nn.functional.pad(run_layers(target, x), padding)
-        return torch.linalg.vector_norm(run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1)
+        return torch.linalg.vector_norm(
+            run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1
+        )
 
     generator = torch.Generator().manual_seed(search.seed)
     x = torch.randn(search.inputs, search.length, size, dtype=torch.float64, generator=generator)
@@ -111,7 +113,9 @@ def _moved(x: Tensor, gradient: Tensor, size: Tensor | float) -> Float[Tensor, "
     return moved / torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(1.0)
 
 
-def _slope(errors: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Float[Tensor, " start"], Float[Tensor, "start n m"]]:
+def _slope(
+    errors: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Float[Tensor, " start"], Float[Tensor, "start n m"]]:
     """Return each sequence's largest token error and its gradient."""
     x = x.detach().requires_grad_()
     largest = errors(x).amax(1)

@@ -56,7 +56,9 @@ def second_layer(
         torch.Size([8, 8])
     """
     e = embeddings.double()
-    scores = (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
+    scores = (
+        (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
+    )
     return SecondLayer(embeddings, scores, e @ value_weight.double().T, through)
 
 
@@ -111,11 +113,15 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
             "always known"
         )
     if k ** (D - 1) > 10**5:
-        raise InputError(f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth")
+        raise InputError(
+            f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth"
+        )
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
     pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)
-    prefixes = [_least_prefix(u[d - 1, j], opens, closes, d, j) for d in range(1, D) for j in range(k)]
+    prefixes = [
+        _least_prefix(u[d - 1, j], opens, closes, d, j) for d in range(1, D) for j in range(k)
+    ]
     prefixes = torch.stack(prefixes).view(D - 1, k)
     quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
     gap = condition_gap(language, layer.scores)

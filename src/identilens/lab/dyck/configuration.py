@@ -72,14 +72,21 @@ class DyckConfig(PreTrainedConfig):
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
-        if self.block == "minimal" and (self.first_layer == "learned" or self.num_hidden_layers > 1):
+        if self.block == "minimal" and (
+            self.first_layer == "learned" or self.num_hidden_layers > 1
+        ):
             raise InputError(
                 "the minimal block is one attention layer after a minimal first layer; choose first_layer one-hot, "
                 "type-depth or angle, and one layer"
             )
         if self.first_layer != "learned" and self.positions != "none":
-            raise InputError("a minimal first layer has no positions (Assumption 1); choose positions none")
-        if self.first_layer in MINIMAL and (size := embedding_size(language, self.first_layer)) > self.hidden_size:
+            raise InputError(
+                "a minimal first layer has no positions (Assumption 1); choose positions none"
+            )
+        if (
+            self.first_layer in MINIMAL
+            and (size := embedding_size(language, self.first_layer)) > self.hidden_size
+        ):
             raise InputError(
                 f"expected a hidden size of at least {size}, the size of the {self.first_layer} embeddings of "
                 f"{self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"

@@ -33,19 +33,33 @@ from identilens.runs.settings import LIST, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import percent, table_of
 
-_NAMES = {"uniform": "uniform attention (Corollary 1)", "balanced": "balanced attention (Theorem 1)"}
+_NAMES = {
+    "uniform": "uniform attention (Corollary 1)",
+    "balanced": "balanced attention (Theorem 1)",
+}
 
 
 def by_length(table: pl.DataFrame, measure: str, title: str) -> AnyChart:
     """Return a share by length, one line for each construction and size of the perturbation."""
-    names = [name_of(name, size) for name, size in table.select("construction", "off_balance").iter_rows()]
+    names = [
+        name_of(name, size)
+        for name, size in table.select("construction", "off_balance").iter_rows()
+    ]
     drawn = table.select("length", measure, pl.Series("built", names))
     # Most shares are near 1: the axis starts at the tenth below the lowest.
     lowest = min(0.9, floor(10 * table.select(pl.col(measure).min()).item()) / 10)
     return lines(
-        drawn, "length", measure, "built", log_x=True, x_title="Brackets", y_title="Share", color_title="Construction",
-        title=title, y_domain=(lowest, 1.0),
-    )  # fmt: skip
+        drawn,
+        "length",
+        measure,
+        "built",
+        log_x=True,
+        x_title="Brackets",
+        y_title="Share",
+        color_title="Construction",
+        title=title,
+        y_domain=(lowest, 1.0),
+    )
 
 
 def name_of(construction: str, off_balance: float) -> str:
@@ -80,11 +94,17 @@ class Constructions(Result):
     title: ClassVar = "Constructed Dyck transformers"
     schema: ClassVar = {
         "table": {
-            "construction": pl.String, "off_balance": pl.Float64, "length": pl.Int64, "support": pl.Float64,
-            "argmax": pl.Float64, "threshold": pl.Float64, "violation": pl.Float64, "largest_violation": pl.Float64,
+            "construction": pl.String,
+            "off_balance": pl.Float64,
+            "length": pl.Int64,
+            "support": pl.Float64,
+            "argmax": pl.Float64,
+            "threshold": pl.Float64,
+            "violation": pl.Float64,
+            "largest_violation": pl.Float64,
             "condition": pl.Float64,
         }
-    }  # fmt: skip
+    }
     keys: ClassVar = {"table": ("construction", "off_balance", "length")}
 
     def subject(self) -> str:
@@ -99,11 +119,15 @@ class Constructions(Result):
         """Return the finding: what each construction does at all lengths, or off balance at the longest."""
         longest: Any = self.table["length"].max()
         balanced = self.table.filter(pl.col("off_balance") == 0)
-        least = balanced.group_by("construction", maintain_order=True).agg(pl.col("argmax", "support").min())
+        least = balanced.group_by("construction", maintain_order=True).agg(
+            pl.col("argmax", "support").min()
+        )
         numbers, headline = {}, []
         for name, argmax, support in least.iter_rows():
             numbers |= {f"{name}_support": support, f"{name}_argmax": argmax}
-            headline.append((percent(argmax), f"right closing brackets to length {longest:,}, {name} attention"))
+            headline.append(
+                (percent(argmax), f"right closing brackets to length {longest:,}, {name} attention")
+            )
         lines = []
         for _, rows in self.table.group_by("construction", "off_balance", maintain_order=True):
             last = rows.filter(pl.col("length") == longest).row(0, named=True)
@@ -124,16 +148,27 @@ class Constructions(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the scores of each construction at each length, and its distance from balance."""
-        built, balance = ["construction", "off_balance"], ["violation", "largest_violation", "condition"]
+        built, balance = (
+            ["construction", "off_balance"],
+            ["violation", "largest_violation", "condition"],
+        )
         return {
             "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
-            "Balance of the constructions": self.table.select(built + balance).unique(maintain_order=True),
+            "Balance of the constructions": self.table.select(built + balance).unique(
+                maintain_order=True
+            ),
         }
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``argmax`` and ``support`` by length."""
-        titles = {"argmax": "Right closing brackets", "support": "Places with exactly the possible next brackets"}
-        return {name: by_length(self.table, name, f"{title} by length") for name, title in titles.items()}
+        titles = {
+            "argmax": "Right closing brackets",
+            "support": "Places with exactly the possible next brackets",
+        }
+        return {
+            name: by_length(self.table, name, f"{title} by length")
+            for name, title in titles.items()
+        }
 
 
 def off_balance(
@@ -181,7 +216,15 @@ class ConstructSettings(Settings):
     open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
     lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (28, 100, 500, 2000)
     count: Annotated[int, Ge(1)] = 50
-    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
+    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
+        0.0,
+        0.001,
+        0.01,
+        0.03,
+        0.1,
+        0.3,
+        1.0,
+    )
     spread: Annotated[float, Ge(0)] = 1.0
     seed: Annotated[int, Ge(0)] = 0
 
@@ -246,18 +289,27 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
             model = uniform_transformer(language)
             layer = uniform_second_layer(language, model)
         else:
-            model, embeddings = off_balance(language, size, spread=settings.spread, seed=settings.seed)
+            model, embeddings = off_balance(
+                language, size, spread=settings.spread, seed=settings.seed
+            )
             layer = second_layer(embeddings, *attention_weights(model, 0))
         balance, parameters = measure_balance(language, layer), stack_parameters([model])
         generator = torch.Generator().manual_seed(settings.seed + length)
         tokens = with_start(language.sample_prefixes(settings.count, length, generator))
-        accuracy = closing_accuracy(model.config, parameters, tokens, shortest=max(2, (9 * length) // 10))[0]
+        accuracy = closing_accuracy(
+            model.config, parameters, tokens, shortest=max(2, (9 * length) // 10)
+        )[0]
         row = {
-            "construction": name, "off_balance": size, "length": length,
+            "construction": name,
+            "off_balance": size,
+            "length": length,
             "support": support_accuracy(model.config, parameters, tokens),
-            "argmax": accuracy.argmax, "threshold": accuracy.threshold,
-            "violation": balance.violation, "largest_violation": balance.largest, "condition": balance.condition,
-        }  # fmt: skip
+            "argmax": accuracy.argmax,
+            "threshold": accuracy.threshold,
+            "violation": balance.violation,
+            "largest_violation": balance.largest,
+            "condition": balance.condition,
+        }
         return Output({"table": table_of(Constructions.schema["table"], [row])})
 
 

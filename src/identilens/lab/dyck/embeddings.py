@@ -31,11 +31,15 @@ def symbol_parts(language: Dyck) -> tuple[Int[Tensor, " symbol"], Int[Tensor, " 
     """Return token and depth of every symbol."""
     k, D = language.types, language.max_depth
     brackets = torch.arange(SPECIAL, language.vocabulary).repeat_interleave(D)
-    depths = torch.cat([torch.zeros(1).long(), torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)])
+    depths = torch.cat(
+        [torch.zeros(1).long(), torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)]
+    )
     return torch.cat([torch.tensor([START]), brackets]), depths
 
 
-def symbol_ids(language: Dyck, tokens: Int[Tensor, "*shape length"]) -> Int[Tensor, "*shape length"]:
+def symbol_ids(
+    language: Dyck, tokens: Int[Tensor, "*shape length"]
+) -> Int[Tensor, "*shape length"]:
     """Return the symbol τ_{t,d} at each position: token and grammar depth from the beginning, in one number.
 
     Symbol 0 is the start token, padding or the end. Depths outside the language are clipped to its range.

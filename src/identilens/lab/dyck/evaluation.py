@@ -55,23 +55,39 @@ def closing_accuracy(
     right = torch.zeros(2, members, dtype=torch.float64)
     rows, real = first_places(counted)
     tops, ends = parsed.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
-    size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
+    size = max(
+        1,
+        _CHUNK_BYTES
+        // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)),
+    )
     parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
     for batch, types, top, end, there in zip(*parts, strict=True):
-        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), types.expand(members, -1, -1))
+        logits = stacked_logits(
+            config, parameters, batch.expand(members, -1, -1), types.expand(members, -1, -1)
+        )
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
         right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
-        certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
+        certain = (
+            probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
+        )
         right[1] += (certain & there).sum((1, 2)).cpu()
     prefixes, places = int((counted & closing).sum()), int(counted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
-    return [Accuracy(first, second, prefixes, places) for first, second in zip(argmax, threshold, strict=True)]
+    return [
+        Accuracy(first, second, prefixes, places)
+        for first, second in zip(argmax, threshold, strict=True)
+    ]
 
 
 def generalisation(
-    models: Sequence[DyckForCausalLM], law: DyckLaw, *, count: int = 1000, long_count: int = 100,
-    lengths: tuple[int, int] = LONG, device: str | torch.device = "cpu",
-) -> tuple[list[Accuracy], list[Accuracy]]:  # fmt: skip
+    models: Sequence[DyckForCausalLM],
+    law: DyckLaw,
+    *,
+    count: int = 1000,
+    long_count: int = 100,
+    lengths: tuple[int, int] = LONG,
+    device: str | torch.device = "cpu",
+) -> tuple[list[Accuracy], list[Accuracy]]:
     """Return each model's accuracy in distribution and on long prefixes.
 
     In distribution: every prefix of new sequences from the training distribution. Long: prefixes by Definition 1, of
@@ -84,7 +100,9 @@ def generalisation(
     short = law.sample(config.language, count, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return closing_accuracy(config, parameters, short), closing_accuracy(config, parameters, long, lengths[0])
+    return closing_accuracy(config, parameters, short), closing_accuracy(
+        config, parameters, long, lengths[0]
+    )
 
 
 @torch.no_grad()

@@ -40,7 +40,9 @@ class Dyck:
 
     def __post_init__(self) -> None:
         if self.types < 1:
-            raise InputError(f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3")
+            raise InputError(
+                f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3"
+            )
         if self.max_depth < 1:
             raise InputError(
                 f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 has only the empty "
@@ -84,7 +86,9 @@ class Dyck:
         chances[0], chances[-1] = 1.0, 0.0
         return chances
 
-    def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+    def sample_prefixes(
+        self, count: int, length: int, generator: torch.Generator
+    ) -> Int[Tensor, "count length"]:
         """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1.
 
         Raises:
@@ -93,7 +97,9 @@ class Dyck:
         _check_size(count, length)
         return self._walk(count, self.open_chances().expand(length, -1), generator)
 
-    def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+    def sample_complete(
+        self, count: int, length: int, generator: torch.Generator
+    ) -> Int[Tensor, "count length"]:
         """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
 
         Exact, without rejection: let R_m(d) be the probability of depth 0 after m more brackets from depth d. Then the
@@ -104,7 +110,9 @@ class Dyck:
         """
         _check_size(count, length)
         if length % 2:
-            raise InputError(f"expected an even length, got {length}: every bracket of a balanced word has a partner")
+            raise InputError(
+                f"expected an even length, got {length}: every bracket of a balanced word has a partner"
+            )
         chances = self.open_chances()
         reach = torch.zeros(self.max_depth + 1, dtype=torch.float64)
         reach[0] = 1.0
@@ -115,7 +123,9 @@ class Dyck:
             steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
         return self._walk(count, torch.stack(steps[::-1]), generator)
 
-    def _walk(self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator) -> Tensor:
+    def _walk(
+        self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
+    ) -> Tensor:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         length = len(chances)
         draws = torch.rand(length, count, dtype=torch.float64, generator=generator)

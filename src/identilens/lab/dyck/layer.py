@@ -47,7 +47,11 @@ class DyckAttention(nn.Module):
         self.k_proj = nn.Linear(d_in, self.heads * size, bias=bias)
         self.v_proj = nn.Linear(d_in, config.hidden_size, bias=bias)
         width = config.hidden_size
-        self.o_proj = nn.Linear(width, width, bias=bias) if config.has_output_projection else FixedIdentity(width)
+        self.o_proj = (
+            nn.Linear(width, width, bias=bias)
+            if config.has_output_projection
+            else FixedIdentity(width)
+        )
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None
@@ -61,7 +65,9 @@ class DyckAttention(nn.Module):
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             implementation, eager_attention_forward
         )
-        output, weights = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling)
+        output, weights = attend(
+            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling
+        )
         return self.o_proj(output.flatten(2)), weights
 
 
@@ -105,7 +111,9 @@ class DyckLayer(nn.Module):
         elif config.block == "paper":
             self.norm = UnitNorm(config.norm_constant)
             widths = (config.projection_widths or [])[number]
-            self.projection = Projection(config.hidden_size, list(widths), config.projection_residual)
+            self.projection = Projection(
+                config.hidden_size, list(widths), config.projection_residual
+            )
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None

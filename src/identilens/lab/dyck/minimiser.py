@@ -74,16 +74,25 @@ def minimise(
         InputError: For a model that is not one layer of Eq. 6 with one head after a minimal first layer.
     """
     if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
-        raise InputError("expected one layer of the paper's block after a minimal first layer; choose block paper")
+        raise InputError(
+            "expected one layer of the paper's block after a minimal first layer; choose block paper"
+        )
     model = new_model(config, seed).double()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for strength in strengths:
         optimiser = torch.optim.LBFGS(
-            parameters, max_iter=iterations, max_eval=2 * iterations, history_size=_REMEMBERED,
-            line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0,
-        )  # fmt: skip
+            parameters,
+            max_iter=iterations,
+            max_eval=2 * iterations,
+            history_size=_REMEMBERED,
+            line_search_fn="strong_wolfe",
+            tolerance_grad=0.0,
+            tolerance_change=0.0,
+        )
 
-        def objective(strength: float = strength, optimiser: torch.optim.Optimizer = optimiser) -> float:
+        def objective(
+            strength: float = strength, optimiser: torch.optim.Optimizer = optimiser
+        ) -> float:
             optimiser.zero_grad()
             value = _loss(model, prefixes) + strength / 2 * _squares(parameters)
             value.backward()
@@ -92,7 +101,9 @@ def minimise(
         optimiser.step(objective)
         loss = _loss(model, prefixes)
         gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
-        layer = second_layer(model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0))
+        layer = second_layer(
+            model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0)
+        )
         norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
         balance = measure_balance(config.language, layer)
         yield Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)

@@ -88,7 +88,9 @@ class DyckModel(DyckPreTrainedModel):
     def __init__(self, config: DyckConfig) -> None:
         super().__init__(config)
         self.embeddings = DyckEmbeddings(config)
-        self.layers = nn.ModuleList(DyckLayer(config, number) for number in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            DyckLayer(config, number) for number in range(config.num_hidden_layers)
+        )
         self.norm = nn.LayerNorm(config.hidden_size) if config.block == "gpt" else nn.Identity()
         self.post_init()
 
@@ -112,9 +114,14 @@ class DyckModel(DyckPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
-        hidden = self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
+        hidden = (
+            self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
+        )
         mask = create_causal_mask(
-            config=self.config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=None
+            config=self.config,
+            inputs_embeds=hidden,
+            attention_mask=attention_mask,
+            past_key_values=None,
         )
         states, maps = [hidden], []
         for layer in self.layers:
@@ -123,7 +130,9 @@ class DyckModel(DyckPreTrainedModel):
             maps.append(weights)
         hidden = states[-1] = self.norm(hidden)
         return BaseModelOutput(
-            hidden, tuple(states) if output_hidden_states else None, tuple(maps) if output_attentions else None
+            hidden,
+            tuple(states) if output_hidden_states else None,
+            tuple(maps) if output_attentions else None,
         )
 
 
@@ -156,8 +165,12 @@ class DyckForCausalLM(DyckPreTrainedModel):
         logits = self.lm_head(states.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        return CausalLMOutput(loss, logits, hidden_states=states.hidden_states, attentions=states.attentions)
+            loss = nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            )
+        return CausalLMOutput(
+            loss, logits, hidden_states=states.hidden_states, attentions=states.attentions
+        )
 
 
 def attention_weights(model: DyckForCausalLM, number: int) -> tuple[Tensor, Tensor, Tensor]:

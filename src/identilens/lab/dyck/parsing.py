@@ -52,7 +52,9 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     types = torch.full((count, language.max_depth + 1), -1, dtype=torch.long, device=tokens.device)
     places = types.clone()
     depth, alive = torch.zeros_like(types[:, 0]), torch.ones_like(types[:, 0], dtype=torch.bool)
-    columns = {name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")}
+    columns = {
+        name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")
+    }
     valid = torch.empty_like(tokens, dtype=torch.bool)
     rows = torch.arange(count, device=tokens.device)
     for place in range(length):
@@ -73,7 +75,9 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     return Parse(**columns, valid=valid)
 
 
-def is_valid(language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False) -> Bool[Tensor, " count"]:
+def is_valid(
+    language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False
+) -> Bool[Tensor, " count"]:
     """Return which sequences are prefixes of the language; with ``complete``, which are balanced words."""
     parsed = parse(language, tokens)
     return parsed.valid[:, -1] & (parsed.depth[:, -1] == 0) if complete else parsed.valid[:, -1]
@@ -110,7 +114,10 @@ def write_brackets(language: Dyck, tokens: Int[Tensor, " length"]) -> list[str]:
 
 def token_names(language: Dyck) -> list[str]:
     """Return the name of each token of the vocabulary."""
-    pairs = [PAIRS[kind] if kind < len(PAIRS) else (f"({kind + 1}", f"){kind + 1}") for kind in range(language.types)]
+    pairs = [
+        PAIRS[kind] if kind < len(PAIRS) else (f"({kind + 1}", f"){kind + 1}")
+        for kind in range(language.types)
+    ]
     return ["<pad>", "<start>", "<end>", *(pair[0] for pair in pairs), *(pair[1] for pair in pairs)]
 
 
@@ -127,7 +134,9 @@ def check_tokens(language: Dyck, tokens: Int[Tensor, "count length"]) -> None:
     """Raise InputError unless every sequence, without start tokens and padding, is a prefix of the language."""
     if len(bad := (~is_valid(language, tokens)).nonzero()):
         row = int(bad[0])
-        shown = "".join(write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)]))
+        shown = "".join(
+            write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)])
+        )
         raise InputError(
             f"expected prefixes of Dyck with {language.types} types and depth up to {language.max_depth}; sequence "
             f"{row} is not one: {shown:.80}. Sample them from the language, or raise its depth"

@@ -33,19 +33,25 @@ class PlainLayer:
     def matrices(self) -> dict[str, Tensor]:
         """Every weight matrix by name."""
         named = {"query": self.query, "key": self.key, "value": self.value}
-        return named | {f"projection{place}": weight for place, weight in enumerate(self.projection)}
+        return named | {
+            f"projection{place}": weight for place, weight in enumerate(self.projection)
+        }
 
     def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
         """Return the layer's output; rows are tokens."""
         query, key, value = (x @ weight.T for weight in (self.query, self.key, self.value))
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=1.0
+        )
         y = UnitNorm(self.norm_constant)(mixed) + x
         for place, weight in enumerate(self.projection):
             y = (torch.relu(y) if place else y) @ weight.T
         return y
 
 
-def run_layers(layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+def run_layers(
+    layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]
+) -> Float[Tensor, "batch n d"]:
     """Return the output of a sequence of layers."""
     for layer in layers:
         x = layer.run(x)
@@ -53,7 +59,13 @@ def run_layers(layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]) -> F
 
 
 def small_target(
-    layers: int = 1, size: int = 4, key_size: int = 4, width: int = 8, *, norm_constant: float = 0.1, seed: int = 0
+    layers: int = 1,
+    size: int = 4,
+    key_size: int = 4,
+    width: int = 8,
+    *,
+    norm_constant: float = 0.1,
+    seed: int = 0,
 ) -> list[PlainLayer]:
     """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
 
@@ -67,11 +79,14 @@ def small_target(
 
     return [
         PlainLayer(
-            drawn(key_size, size), drawn(key_size, size), drawn(size, size), (drawn(width, size), drawn(size, width)),
+            drawn(key_size, size),
+            drawn(key_size, size),
+            drawn(size, size),
+            (drawn(width, size), drawn(size, width)),
             norm_constant,
         )
         for _ in range(layers)
-    ]  # fmt: skip
+    ]
 
 
 def without_dead_units(layer: PlainLayer) -> PlainLayer:

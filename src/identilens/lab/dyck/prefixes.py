@@ -42,7 +42,9 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
         InputError: If there are more than 200,000 kinds of prefixes.
     """
     counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
-    empty = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
+    empty = Prefixes(
+        counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64)
+    )
     lengths = [empty]
     for _ in range(length - 1):
         lengths.append(_longer(language, lengths[-1]))
@@ -50,7 +52,10 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
             raise InputError(
                 f"there are over {LARGEST:,} kinds of prefixes of up to {length} brackets; lower the length"
             )
-    parts = (torch.cat([getattr(part, name) for part in lengths]) for name in ("last", "counts", "law", "share"))
+    parts = (
+        torch.cat([getattr(part, name) for part in lengths])
+        for name in ("last", "counts", "law", "share")
+    )
     last, counts, law, share = parts
     return Prefixes(last, counts, law, share / length)
 
@@ -61,12 +66,18 @@ def _longer(language: Dyck, prefixes: Prefixes) -> Prefixes:
     depth, top = _stack(language, prefixes.counts)
     opening, closing = depth < language.max_depth, depth > 0
     sources = [opening.nonzero()[:, 0]] * language.types + [closing.nonzero()[:, 0]]
-    added = [symbol[depth[opening]] for symbol in opens] + [closes[top[closing], depth[closing] - 1]]
+    added = [symbol[depth[opening]] for symbol in opens] + [
+        closes[top[closing], depth[closing] - 1]
+    ]
     tokens = [SPECIAL + kind for kind in range(language.types)]
     shares = [prefixes.law[opening, token] * prefixes.share[opening] for token in tokens]
-    shares.append(prefixes.law[closing, SPECIAL + language.types + top[closing]] * prefixes.share[closing])
+    shares.append(
+        prefixes.law[closing, SPECIAL + language.types + top[closing]] * prefixes.share[closing]
+    )
     last = torch.cat(added)
-    counts = prefixes.counts[torch.cat(sources)] + torch.nn.functional.one_hot(last, symbols(language))
+    counts = prefixes.counts[torch.cat(sources)] + torch.nn.functional.one_hot(
+        last, symbols(language)
+    )
     keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
     share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, torch.cat(shares))
     return Prefixes(keys[:, 0], keys[:, 1:], _law(language, keys[:, 1:]), share)

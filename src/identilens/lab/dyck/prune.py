@@ -31,9 +31,16 @@ def error_by_width(means: pl.DataFrame) -> AnyChart:
     )
     drawn = named.unpivot(index="width", variable_name="over", value_name="error")
     return lines(
-        drawn, "width", "error", "over", log_y=True, x_title="Width of the random feed-forward block",
-        y_title="Largest error of a token", color_title="Error", title="Largest error of a token by width",
-    )  # fmt: skip
+        drawn,
+        "width",
+        "error",
+        "over",
+        log_y=True,
+        x_title="Width of the random feed-forward block",
+        y_title="Largest error of a token",
+        color_title="Error",
+        title="Largest error of a token by width",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +66,24 @@ class Prunings(Result):
     title: ClassVar = "Pruned random transformers"
     schema: ClassVar = {
         "table": {
-            "candidates": pl.Int64, "seed": pl.Int64, "layers": pl.Int64, "embedding": pl.Int64, "key_size": pl.Int64,
-            "width": pl.Int64, "weights": pl.Int64, "kept": pl.Int64, "sampled_error": pl.Float64, "error": pl.Float64,
-            "other_sampled_error": pl.Float64, "other_error": pl.Float64, "apart": pl.Float64,
-            "shared_layer": pl.Int64, "shared": pl.Boolean, "pruning": pl.Boolean,
+            "candidates": pl.Int64,
+            "seed": pl.Int64,
+            "layers": pl.Int64,
+            "embedding": pl.Int64,
+            "key_size": pl.Int64,
+            "width": pl.Int64,
+            "weights": pl.Int64,
+            "kept": pl.Int64,
+            "sampled_error": pl.Float64,
+            "error": pl.Float64,
+            "other_sampled_error": pl.Float64,
+            "other_error": pl.Float64,
+            "apart": pl.Float64,
+            "shared_layer": pl.Int64,
+            "shared": pl.Boolean,
+            "pruning": pl.Boolean,
         }
-    }  # fmt: skip
+    }
     keys: ClassVar = {"table": ("candidates", "seed")}
 
     def subject(self) -> str:
@@ -94,8 +113,14 @@ class Prunings(Result):
             "alone do not tell what a transformer computes."
         )
         headline = (
-            (f"{last['largest']:.2g}", f"largest error found at width {last['width']}, a lower bound"),
-            (f"{len(shared)} of {len(self.table)}", "pairs with every weight of one layer in common"),
+            (
+                f"{last['largest']:.2g}",
+                f"largest error found at width {last['width']}, a lower bound",
+            ),
+            (
+                f"{len(shared)} of {len(self.table)}",
+                "pairs with every weight of one layer in common",
+            ),
         )
         numbers = {
             "largest_error": last["largest"],
@@ -109,14 +134,18 @@ class Prunings(Result):
         """Return mean and largest error of each width, the narrowest first, and the largest over random inputs."""
         error, sampled = pl.col("error"), pl.col("sampled_error").max()
         groups = self.table.group_by("width", "candidates")
-        return groups.agg(mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()).sort("width")
+        return groups.agg(
+            mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()
+        ).sort("width")
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return errors, and the sizes of the random transformers."""
         sizes = ["candidates", "layers", "embedding", "key_size", "width", "weights"]
         return {
             "Error of pruned random transformers": self.table.drop(sizes[1:]),
-            "Sizes of the random transformers": self.table.select(sizes).unique(maintain_order=True),
+            "Sizes of the random transformers": self.table.select(sizes).unique(
+                maintain_order=True
+            ),
         }
 
     def charts(self) -> dict[str, AnyChart]:
@@ -148,7 +177,16 @@ class PruneSettings(Settings):
     key_size: Annotated[int | None, Ge(1)] = None
     width: Annotated[int, Ge(1)] = 8
     norm_constant: Annotated[float, Gt(0)] = 0.1
-    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (4, 6, 8, 10, 12, 14, 16, 18)
+    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
+        4,
+        6,
+        8,
+        10,
+        12,
+        14,
+        16,
+        18,
+    )
     seeds: Annotated[int, Ge(1)] = 3
     target_seed: Annotated[int, Ge(0)] = 0
     inputs: Annotated[int, Ge(1)] = Search.inputs
@@ -161,7 +199,9 @@ class PruneSettings(Settings):
         if not self.candidates:
             raise SettingError("candidates", "with at least one value", self.candidates)
         if self.shared_layer >= 4 * self.layers:
-            raise SettingError("shared_layer", f"from 0 to {4 * self.layers - 1}", self.shared_layer)
+            raise SettingError(
+                "shared_layer", f"from 0 to {4 * self.layers - 1}", self.shared_layer
+            )
 
 
 class DyckPruneStudy(Study[PruneSettings, Prunings]):
@@ -192,8 +232,15 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     def __init__(self, settings: PruneSettings) -> None:
         super().__init__(settings)
         self.key_size = settings.key_size or settings.size
-        self.pairs = [(candidates, seed) for candidates in settings.candidates for seed in range(settings.seeds)]
-        sizes, constant = (settings.layers, settings.size, self.key_size, settings.width), settings.norm_constant
+        self.pairs = [
+            (candidates, seed)
+            for candidates in settings.candidates
+            for seed in range(settings.seeds)
+        ]
+        sizes, constant = (
+            (settings.layers, settings.size, self.key_size, settings.width),
+            settings.norm_constant,
+        )
         seeds = (settings.target_seed, settings.target_seed + 1)
         self.targets = [small_target(*sizes, norm_constant=constant, seed=seed) for seed in seeds]
 
@@ -212,20 +259,38 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         settings, (candidates, seed) = self.settings, self.pairs[part]
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
-        pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
+        pruned = [
+            prune_to(target, large, sizes, untouched=settings.shared_layer)
+            for target in self.targets
+        ]
         functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
-        error, other, apart = (approximation_error(first, second, search) for first, second in functions)
+        error, other, apart = (
+            approximation_error(first, second, search) for first, second in functions
+        )
         first, second = (pruning[settings.shared_layer].matrices for pruning in pruned)
         row = {
-            "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
-            "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
-            "kept": sum(int(weight.count_nonzero()) for layer in pruned[0] for weight in layer.matrices.values()),
-            "sampled_error": error.sampled, "error": error.maximised, "other_sampled_error": other.sampled,
-            "other_error": other.maximised, "apart": apart.maximised, "shared_layer": settings.shared_layer,
+            "candidates": candidates,
+            "seed": seed,
+            "layers": len(large),
+            "embedding": sizes.embedding,
+            "key_size": sizes.key_size,
+            "width": sizes.projection,
+            "weights": sizes.parameters * len(large),
+            "kept": sum(
+                int(weight.count_nonzero())
+                for layer in pruned[0]
+                for weight in layer.matrices.values()
+            ),
+            "sampled_error": error.sampled,
+            "error": error.maximised,
+            "other_sampled_error": other.sampled,
+            "other_error": other.maximised,
+            "apart": apart.maximised,
+            "shared_layer": settings.shared_layer,
             "shared": all(torch.equal(first[name], second[name]) for name in first),
             "pruning": all(is_pruning(pruning, large) for pruning in pruned),
-        }  # fmt: skip
+        }
         return Output({"table": table_of(Prunings.schema["table"], [row])})
 
 

@@ -31,7 +31,9 @@ def closest_subsets(
     """
     count = values.shape[1]
     if count > LARGEST:
-        raise InputError(f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width")
+        raise InputError(
+            f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width"
+        )
     size = max(1, _ENTRIES >> (count - count // 2))
     parts = zip(values.double().split(size), targets.double().split(size), strict=True)
     return torch.cat([_closest(*part) for part in parts])
@@ -102,7 +104,9 @@ class Sizes:
         return attention + 2 * self.embedding * self.projection + 2 * self.projection**2
 
 
-def random_transformer(sizes: Sizes, layers: int, norm_constant: float, seed: int) -> list[PlainLayer]:
+def random_transformer(
+    sizes: Sizes, layers: int, norm_constant: float, seed: int
+) -> list[PlainLayer]:
     """Return Theorem 3's random transformer: layers with a 4-layer g, every weight uniform on [−1, 1]."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -112,15 +116,22 @@ def random_transformer(sizes: Sizes, layers: int, norm_constant: float, seed: in
     d, wide = sizes.embedding, sizes.projection
     return [
         PlainLayer(
-            drawn(sizes.key_size, d), drawn(sizes.key_size, d), drawn(d, d),
-            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)), norm_constant,
+            drawn(sizes.key_size, d),
+            drawn(sizes.key_size, d),
+            drawn(d, d),
+            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
+            norm_constant,
         )
         for _ in range(layers)
-    ]  # fmt: skip
+    ]
 
 
 def prune_to(
-    target: Sequence[PlainLayer], large: Sequence[PlainLayer], sizes: Sizes, *, untouched: int | None = None
+    target: Sequence[PlainLayer],
+    large: Sequence[PlainLayer],
+    sizes: Sizes,
+    *,
+    untouched: int | None = None,
 ) -> list[PlainLayer]:
     """Return the random layers with some weights set to zero, and no other change, so that they compute the target.
 
@@ -140,7 +151,9 @@ def prune_to(
             pairs.append(first)
     if len(pairs) < len(target):
         count = len(target)
-        raise InputError(f"{count} pairs of layers do not fit into {len(large)} layers; use {4 * count} layers")
+        raise InputError(
+            f"{count} pairs of layers do not fit into {len(large)} layers; use {4 * count} layers"
+        )
     pruned = [_identity(layer, sizes) for layer in large]
     for layer, first in zip(target, pairs, strict=False):
         pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)
@@ -150,11 +163,17 @@ def prune_to(
 def is_pruning(pruned: Sequence[PlainLayer], large: Sequence[PlainLayer]) -> bool:
     """Return whether every weight is the random one or zero (Definition 4)."""
     pairs = zip(pruned, large, strict=True)
-    matrices = [(matrix, drawn.matrices[name]) for layer, drawn in pairs for name, matrix in layer.matrices.items()]
+    matrices = [
+        (matrix, drawn.matrices[name])
+        for layer, drawn in pairs
+        for name, matrix in layer.matrices.items()
+    ]
     return all(bool(((matrix == 0) | (matrix == drawn)).all()) for matrix, drawn in matrices)
 
 
-def _pair(target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes) -> tuple[PlainLayer, PlainLayer]:
+def _pair(
+    target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes
+) -> tuple[PlainLayer, PlainLayer]:
     m = sizes.size
     value, rows, columns = _value_pruning(other.value, sizes)
     centred = target.value - target.value.mean(0)
@@ -168,13 +187,21 @@ def _pair(target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes) 
     # The norm's output is in the rows, X in the first coordinates: g reads their sum.
     reading = torch.zeros(len(inner), sizes.embedding, dtype=torch.float64)
     reading[:, :m], reading[:, rows] = inner, inner
-    second = replace(other, query=query, key=key, value=value, projection=_relu_pruning(other, reading, outer, sizes))
+    second = replace(
+        other,
+        query=query,
+        key=key,
+        value=value,
+        projection=_relu_pruning(other, reading, outer, sizes),
+    )
     return first, second
 
 
 def _identity(layer: PlainLayer, sizes: Sizes) -> PlainLayer:
     none = {name: torch.zeros_like(layer.matrices[name]) for name in ("query", "key", "value")}
-    return replace(layer, **none, projection=_linear_pruning(layer, torch.eye(sizes.size).double(), sizes))
+    return replace(
+        layer, **none, projection=_linear_pruning(layer, torch.eye(sizes.size).double(), sizes)
+    )
 
 
 def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,24 +219,36 @@ def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]
     return pruned, rows, columns
 
 
-def _key_pruning(layer: PlainLayer, target: Float[Tensor, "m m"], sizes: Sizes) -> tuple[Tensor, Tensor]:
+def _key_pruning(
+    layer: PlainLayer, target: Float[Tensor, "m m"], sizes: Sizes
+) -> tuple[Tensor, Tensor]:
     """Return W_Q and W_K pruned so that W_Kᵀ W_Q is close to a target matrix on the first coordinates (Lemma 7)."""
     m, block = sizes.size, 2 * sizes.candidates
     query, key = torch.zeros_like(layer.query), torch.zeros_like(layer.key)
     for place, (i, j) in enumerate(product(range(m), range(m))):
         rows = torch.arange(place * block, (place + 1) * block)
-        rows = rows[_chosen((layer.key[rows, i] * layer.query[rows, j])[None], target[i, j][None], sizes.candidates)[0]]
+        rows = rows[
+            _chosen(
+                (layer.key[rows, i] * layer.query[rows, j])[None],
+                target[i, j][None],
+                sizes.candidates,
+            )[0]
+        ]
         key[rows, i], query[rows, j] = layer.key[rows, i], layer.query[rows, j]
     return query, key
 
 
-def _linear_pruning(layer: PlainLayer, target: Float[Tensor, "out m"], sizes: Sizes) -> tuple[Tensor, ...]:
+def _linear_pruning(
+    layer: PlainLayer, target: Float[Tensor, "out m"], sizes: Sizes
+) -> tuple[Tensor, ...]:
     """Return g pruned to a linear map: as a 2-layer ReLU network, x = relu(x) − relu(−x)."""
     signs = torch.cat([torch.eye(sizes.size), -torch.eye(sizes.size)]).double()
     return _relu_pruning(layer, signs, torch.cat([target, -target], 1), sizes)
 
 
-def _relu_pruning(layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
+def _relu_pruning(
+    layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes
+) -> tuple[Tensor, ...]:
     """Return the 4-layer g pruned to the 2-layer network outer · relu(inner · x) (Lemma 6)."""
     one, two, three, four = layer.projection
     first = _sum_pruning(one, two, inner, sizes.candidates)
@@ -217,7 +256,11 @@ def _relu_pruning(layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes)
 
 
 def _sum_pruning(
-    first: Tensor, second: Tensor, target: Float[Tensor, "out used"], candidates: int, positive: bool = False
+    first: Tensor,
+    second: Tensor,
+    target: Float[Tensor, "out used"],
+    candidates: int,
+    positive: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return two random matrices pruned so that second · relu(first · x) is close to target · x (Lemma 2).
 
@@ -250,7 +293,9 @@ def _chosen(
     """
     count = min(candidates, products.shape[1])
     far = (products * targets.sign()[:, None]).argsort(1, descending=True)[:, : min(_FAR, count)]
-    others = torch.ones_like(products).scatter(1, far, 0.0).argsort(dim=1, descending=True, stable=True)
+    others = (
+        torch.ones_like(products).scatter(1, far, 0.0).argsort(dim=1, descending=True, stable=True)
+    )
     searched = torch.cat([far, others[:, : count - far.shape[1]]], 1)
     subsets = closest_subsets(products.gather(1, searched), targets)
     return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, subsets)

@@ -37,7 +37,9 @@ class DyckLaw(Settings):
         """Check that there are balanced words of the length."""
         super().check()
         if self.data == "complete" and self.length % 2:
-            raise InputError(f"expected an even length for complete words, got {self.length}; use {self.length + 1}")
+            raise InputError(
+                f"expected an even length for complete words, got {self.length}; use {self.length + 1}"
+            )
 
     def sample(self, language: Dyck, count: int, seed: int) -> Int[Tensor, "count n"]:
         """Return sequences of the training distribution after a start token.
@@ -81,7 +83,9 @@ class DyckTraining(DyckLaw):
         """Check that the training set has at least one sequence."""
         super().check()
         if self.tokens < self.length:
-            raise SettingError("tokens", f"of at least {self.length}, the length of a sequence", self.tokens)
+            raise SettingError(
+                "tokens", f"of at least {self.length}, the length of a sequence", self.tokens
+            )
 
     @property
     def training_sequences(self) -> int:
@@ -111,7 +115,9 @@ class Measuring(Settings):
         """Check that the shorter length is first."""
         super().check()
         if not 2 <= self.lengths[0] <= self.lengths[1]:
-            raise SettingError("lengths", "as two ends such as 400-500, the shorter first", self.lengths)
+            raise SettingError(
+                "lengths", "as two ends such as 400-500, the shorter first", self.lengths
+            )
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def stack_likeness(
     sequence, query = chosen.nonzero(as_tuple=True)
     rows = weights[sequence, query].double()
     top = parsed.top_place[chosen]
-    measures = rows.gather(1, top[:, None])[:, 0], (rows.argmax(1) == top).double(), 1 / (query + 1.0)
+    measures = (
+        rows.gather(1, top[:, None])[:, 0],
+        (rows.argmax(1) == top).double(),
+        1 / (query + 1.0),
+    )
     weight, first, even = (float(measure.mean()) for measure in measures)
     return StackLikeness(weight, first, even, len(rows))

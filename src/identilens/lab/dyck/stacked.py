@@ -33,11 +33,16 @@ Parameters = Mapping[str, Tensor]
 _Linear = tuple[Tensor, Tensor | None]
 
 
-def stack_parameters(models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu") -> dict[str, Tensor]:
+def stack_parameters(
+    models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu"
+) -> dict[str, Tensor]:
     """Return the models' stacked parameters, ready for training, and their tables of a minimal first layer."""
     parameters, buffers = stack_module_state(list(models))
     state = parameters | buffers
-    return {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in state.items()}
+    return {
+        name: value.detach().to(device).requires_grad_(value.requires_grad)
+        for name, value in state.items()
+    }
 
 
 @torch.no_grad()
@@ -60,7 +65,11 @@ def stacked_logits(
     """
     if config.num_attention_heads > 1 or config.block == "paper":
         return mapped_logits(config, parameters, tokens, rows)
-    rows = torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens) if rows is None else rows
+    rows = (
+        torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens)
+        if rows is None
+        else rows
+    )
     return _Pass(config, parameters, tokens, rows).logits().unflatten(1, rows.shape[1:])
 
 
@@ -75,8 +84,14 @@ def mapped_logits(
         model = DyckForCausalLM(deepcopy(config))
     # torch cannot map fused attention over members: it would run a loop.
     model.set_attn_implementation("eager")
-    logits = vmap(lambda state, ids: functional_call(model, state, (ids,)).logits)(dict(parameters), tokens)
-    return logits if rows is None else logits.gather(2, rows[..., None].expand(-1, -1, -1, logits.shape[-1]))
+    logits = vmap(lambda state, ids: functional_call(model, state, (ids,)).logits)(
+        dict(parameters), tokens
+    )
+    return (
+        logits
+        if rows is None
+        else logits.gather(2, rows[..., None].expand(-1, -1, -1, logits.shape[-1]))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +128,23 @@ class _Pass:
         x = self.normal("dyck.layers.0.norm_1", table)
         asking, values = (_linear(x, part) for part in self.joined(0))
         if self.config.positions == "none":
-            counts = (kinds[..., None] == torch.arange(table.shape[1], device=x.device)).to(x.dtype).cumsum(2)
+            counts = (
+                (kinds[..., None] == torch.arange(table.shape[1], device=x.device))
+                .to(x.dtype)
+                .cumsum(2)
+            )
             counts = self.narrowed(counts.flatten(1, 2)) if narrow else counts.flatten(1, 2)
             logits = _look_up(torch.bmm(asking, x.mT), here) + counts.log()
             mixed = torch.bmm(torch.softmax(logits, -1), values)
         else:
-            mixed = self.mixed(_look_up(asking, here), _look_up(x, kinds), _look_up(values, kinds), narrow)
-        return mixed if self.config.block == "minimal" else self.expanded(0, mixed + _look_up(table, here))
+            mixed = self.mixed(
+                _look_up(asking, here), _look_up(x, kinds), _look_up(values, kinds), narrow
+            )
+        return (
+            mixed
+            if self.config.block == "minimal"
+            else self.expanded(0, mixed + _look_up(table, here))
+        )
 
     def layer(self, number: int, hidden: Tensor, narrow: bool) -> Float[Tensor, "member row d"]:
         norm = f"dyck.layers.{number}.norm_1"
@@ -129,17 +154,25 @@ class _Pass:
             hidden = self.narrowed(hidden)
             queries = self.normal(norm, hidden)
         asking, value = self.joined(number)
-        return self.expanded(number, hidden + _linear(self.mixed(_linear(queries, asking), x, x, narrow), value))
+        return self.expanded(
+            number, hidden + _linear(self.mixed(_linear(queries, asking), x, x, narrow), value)
+        )
 
-    def mixed(self, asking: Tensor, keys: Tensor, values: Tensor, narrow: bool) -> Float[Tensor, "member row d_v"]:
+    def mixed(
+        self, asking: Tensor, keys: Tensor, values: Tensor, narrow: bool
+    ) -> Float[Tensor, "member row d_v"]:
         """Return each query's causal softmax over the positions up to it, applied to values."""
         sequences, n = self.tokens.shape[0] * self.tokens.shape[1], self.tokens.shape[2]
         # Keys come first: then their gradient, the larger one, has the right memory order and is not copied.
-        logits = torch.bmm(keys.view(sequences, n, -1), asking.view(sequences, -1, keys.shape[-1]).mT).mT
+        logits = torch.bmm(
+            keys.view(sequences, n, -1), asking.view(sequences, -1, keys.shape[-1]).mT
+        ).mT
         places = torch.arange(n, device=keys.device)
         queries = self.rows.reshape(sequences, -1, 1) if narrow else places[:, None]
         weights = torch.softmax(logits.masked_fill(places > queries, -torch.inf), -1)
-        return torch.bmm(weights, values.view(sequences, n, -1)).view(len(keys), -1, values.shape[-1])
+        return torch.bmm(weights, values.view(sequences, n, -1)).view(
+            len(keys), -1, values.shape[-1]
+        )
 
     def joined(self, number: int) -> tuple[_Linear, _Linear]:
         """Return W_KᵀW_Q and W_O W_V of a layer's one head, each with its bias.
@@ -147,7 +180,9 @@ class _Pass:
         The bias of keys adds a constant to all logits of a query, so it is left out.
         """
         name = f"dyck.layers.{number}."
-        query, (key, _), value = (self.folded(f"{name}norm_1", f"{name}attention.{part}_proj") for part in "qkv")
+        query, (key, _), value = (
+            self.folded(f"{name}norm_1", f"{name}attention.{part}_proj") for part in "qkv"
+        )
         if self.config.has_output_projection:
             value = _after(*self.folded("", f"{name}attention.o_proj"), value)
         return _after(key.mT * (self.config.key_size or 1) ** -0.5, None, query), value
@@ -155,7 +190,9 @@ class _Pass:
     def expanded(self, number: int, hidden: Tensor) -> Tensor:
         """Return a layer's output from the state after attention: residual connection and feed-forward block."""
         name = f"dyck.layers.{number}."
-        up = _linear(self.normal(f"{name}norm_2", hidden), self.folded(f"{name}norm_2", f"{name}up"))
+        up = _linear(
+            self.normal(f"{name}norm_2", hidden), self.folded(f"{name}norm_2", f"{name}up")
+        )
         return hidden + _linear(functional.gelu(up), self.folded("", f"{name}down"))
 
     def normal(self, norm: str, x: Tensor) -> Tensor:
@@ -175,7 +212,9 @@ class _Pass:
         return _look_up(x, self.rows + start)
 
 
-def _look_up(table: Float[Tensor, "member kind size"], index: Tensor) -> Float[Tensor, "member rows size"]:
+def _look_up(
+    table: Float[Tensor, "member kind size"], index: Tensor
+) -> Float[Tensor, "member rows size"]:
     start = torch.arange(len(table), device=table.device)[:, None] * table.shape[1]
     return functional.embedding(index.flatten(1) + start, table.flatten(0, 1))
 

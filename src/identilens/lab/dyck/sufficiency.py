@@ -47,7 +47,9 @@ class LayerWeights:
     def named(self, number: int) -> dict[str, Tensor]:
         """Return the weights by their names in a model."""
         layer = f"dyck.layers.{number}"
-        named = {f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")}
+        named = {
+            f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")
+        }
         for place, (weight, bias) in enumerate(self.projection):
             named[f"{layer}.projection.layers.{place}.weight"] = weight
             named[f"{layer}.projection.layers.{place}.bias"] = bias
@@ -55,14 +57,24 @@ class LayerWeights:
 
 
 @torch.no_grad()
-def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any) -> DyckForCausalLM:
+def paper_model(
+    language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any
+) -> DyckForCausalLM:
     """Return the model in float64 with layers of the paper's block, the given weights and C_LN."""
     widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
     config = DyckConfig(
-        bracket_types=language.types, max_depth=language.max_depth, open_probability=language.open_probability,
-        hidden_size=len(layers[0].v), key_size=len(layers[0].q), num_hidden_layers=len(layers), block="paper",
-        projection_widths=widths, projection_residual=False, norm_constant=constant, **options,
-    )  # fmt: skip
+        bracket_types=language.types,
+        max_depth=language.max_depth,
+        open_probability=language.open_probability,
+        hidden_size=len(layers[0].v),
+        key_size=len(layers[0].q),
+        num_hidden_layers=len(layers),
+        block="paper",
+        projection_widths=widths,
+        projection_residual=False,
+        norm_constant=constant,
+        **options,
+    )
     model = DyckForCausalLM(config).double().eval()
     for number, layer in enumerate(layers):
         for name, weight in layer.named(number).items():
@@ -70,7 +82,9 @@ def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float,
     return model
 
 
-def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -> Float[Tensor, "query key"]:
+def balanced_scores(
+    language: Dyck, spread: float, generator: torch.Generator
+) -> Float[Tensor, "query key"]:
     """Return random attention logits that satisfy the balance condition (Eq. 11), [query symbol, key symbol].
 
     Logits are uniform in ±spread, except those of closing keys for closing queries. These are the logits of their
@@ -91,7 +105,11 @@ def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -
 
 
 def sufficient_model(
-    language: Dyck, embeddings: Float[Tensor, "symbol d"], scores: Float[Tensor, "query key"], *, seed: int = 0
+    language: Dyck,
+    embeddings: Float[Tensor, "symbol d"],
+    scores: Float[Tensor, "query key"],
+    *,
+    seed: int = 0,
 ) -> DyckForCausalLM:
     """Return the transformer that Theorem 1 constructs after a minimal first layer with the given embeddings.
 
@@ -122,7 +140,9 @@ def sufficient_model(
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
     directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
-    model = paper_model(language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given")
+    model = paper_model(
+        language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given"
+    )
     model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
     return model
 
@@ -181,7 +201,9 @@ def _reading_projection(
     # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
     steps = code.expand(count - 1, -1) / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
-    first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()])
+    first_bias = torch.cat(
+        [0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()]
+    )
     symbol = torch.zeros(count, len(first), dtype=torch.float64)
     symbol[order, : 2 * (count - 1)] = between_steps(count)
     symbol_bias = torch.zeros(count, dtype=torch.float64)
@@ -193,7 +215,11 @@ def _reading_projection(
     share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
     second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
-    return [(first, first_bias), (second, second_bias), *_top_layers(language, len(second), embeddings.shape[1])]
+    return [
+        (first, first_bias),
+        (second, second_bias),
+        *_top_layers(language, len(second), embeddings.shape[1]),
+    ]
 
 
 def between_steps(count: int) -> Float[Tensor, "place units"]:
@@ -246,10 +272,14 @@ def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Te
     if int(torch.linalg.matrix_rank(off)) == count:
         code = torch.linalg.pinv(off) @ torch.arange(count).double()
         return code - directions.T @ (directions @ code)
-    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    drawn = torch.randn(
+        off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     drawn = drawn - directions.T @ (directions @ drawn)
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
     gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
     if float(gap) < 1e-6:
-        raise InputError("the embeddings cannot be distinguished outside the brackets' directions; add dimensions")
+        raise InputError(
+            "the embeddings cannot be distinguished outside the brackets' directions; add dimensions"
+        )
     return drawn[:, best]

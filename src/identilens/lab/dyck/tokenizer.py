@@ -19,7 +19,9 @@ def bracket_tokenizer(language: Dyck) -> PreTrainedTokenizerFast:
             f"expected at most {len(PAIRS)} types of brackets to write, got {language.types}; pass token ids instead"
         )
     names = token_names(language)
-    plain = Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<pad>"))
+    plain = Tokenizer(
+        models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<pad>")
+    )
     plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # type: ignore[assignment]
     plain.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
         single="<start> $A", special_tokens=[("<start>", names.index("<start>"))]

@@ -15,7 +15,12 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
-from identilens.lab.dyck.stacked import Parameters, stack_parameters, stacked_logits, unstack_parameters
+from identilens.lab.dyck.stacked import (
+    Parameters,
+    stack_parameters,
+    stacked_logits,
+    unstack_parameters,
+)
 
 _MEMORY_SHARE = 0.6
 """Share of the free memory that a stack may use."""
@@ -47,9 +52,13 @@ def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
 
 
 def train_models(
-    config: DyckConfig, seeds: Sequence[int], training: DyckTraining | None = None, *,
-    device: str | torch.device = "cpu", progress: Progress | None = None,
-) -> Trained:  # fmt: skip
+    config: DyckConfig,
+    seeds: Sequence[int],
+    training: DyckTraining | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Trained:
     """Return models trained from several seeds, all in one stack of parameters.
 
     AdamW without dropout. In epoch e of E, the learning rate is that of the settings times (1 + cos(π e/E))/2. Every
@@ -76,7 +85,9 @@ def train_models(
     training = training or DyckTraining()
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"expected one or more different seeds, got {list(seeds)}")
-    data = training.sample(config.language, training.training_sequences, training.data_seed).to(device)
+    data = training.sample(config.language, training.training_sequences, training.data_seed).to(
+        device
+    )
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
     parameters = stack_parameters(models, device)
@@ -86,8 +97,14 @@ def train_models(
     for epoch, entropies in enumerate(_epochs(config, parameters, data, training, seeds)):
         losses.append(entropies.cpu())
         if not bool(torch.isfinite(losses[-1]).all()):
-            bad = [seed for seed, loss in zip(seeds, losses[-1].tolist(), strict=True) if not loss < float("inf")]
-            raise NumericalError(f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate")
+            bad = [
+                seed
+                for seed, loss in zip(seeds, losses[-1].tolist(), strict=True)
+                if not loss < float("inf")
+            ]
+            raise NumericalError(
+                f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate"
+            )
         if progress:
             progress(epoch + 1, training.epochs, float(losses[-1].mean()))
     unstack_parameters(parameters, models)
@@ -102,11 +119,17 @@ def freeze_attention(parameters: Parameters) -> None:
 
 
 def _epochs(
-    config: DyckConfig, parameters: Parameters, data: Tensor, training: DyckTraining, seeds: Sequence[int]
+    config: DyckConfig,
+    parameters: Parameters,
+    data: Tensor,
+    training: DyckTraining,
+    seeds: Sequence[int],
 ) -> Iterator[Float[Tensor, " member"]]:
     """Train in place, and yield each member's mean cross-entropy after every epoch."""
     trained = [value for value in parameters.values() if value.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+    )
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
     nests = torch.Generator().manual_seed(training.data_seed)
@@ -114,12 +137,16 @@ def _epochs(
     for epoch in range(training.epochs):
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
-        order = torch.stack([torch.randperm(len(data), generator=generator) for generator in generators])
+        order = torch.stack(
+            [torch.randperm(len(data), generator=generator) for generator in generators]
+        )
         total = torch.zeros(len(seeds), device=data.device)
         for batch in order.to(data.device).split(training.batch_size, 1):
             optimiser.zero_grad()
             depth = int(torch.randint(1, deepest + 1, (), generator=nests))
-            entropy, contrast = _losses(config, parameters, data[batch], training, depth, generators)
+            entropy, contrast = _losses(
+                config, parameters, data[batch], training, depth, generators
+            )
             (entropy + contrast).sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
@@ -141,19 +168,29 @@ def first_places(
 ) -> tuple[Int[Tensor, "*batch row"], Bool[Tensor, "*batch row"]]:
     """Return the chosen positions of each sequence, padded to the largest number of them, and which are real."""
     sizes = chosen.sum(-1, keepdim=True)
-    rows = chosen.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., : max(1, int(sizes.max()))]
+    rows = (
+        chosen.to(torch.int8)
+        .sort(dim=-1, descending=True, stable=True)
+        .indices[..., : max(1, int(sizes.max()))]
+    )
     return rows, torch.arange(rows.shape[-1], device=rows.device) < sizes
 
 
 def _losses(
-    config: DyckConfig, parameters: Parameters, tokens: Tensor, training: DyckTraining, depth: int,
+    config: DyckConfig,
+    parameters: Parameters,
+    tokens: Tensor,
+    training: DyckTraining,
+    depth: int,
     generators: Sequence[torch.Generator],
-) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:  # fmt: skip
+) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
     """Return each member's cross-entropy and its weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
     rows, weight = counted_places(config.language, tokens, training)
     logits = stacked_logits(config, parameters, inputs, rows)
-    errors = functional.cross_entropy(logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none")
+    errors = functional.cross_entropy(
+        logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none"
+    )
     entropy = (errors.view_as(weight) * weight).sum((1, 2))
     if training.contrast == 0:
         return entropy, torch.zeros_like(entropy)
@@ -162,11 +199,16 @@ def _losses(
     gap = (moved - logits).square().mean(-1)
     # The start token is before the nest: only later positions have a counterpart.
     later = weight * (rows > 0)
-    return entropy, training.contrast * (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
+    return entropy, training.contrast * (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(
+        1e-12
+    )
 
 
 def behind_nests(
-    language: Dyck, inputs: Int[Tensor, "member batch n"], depth: int, generators: Sequence[torch.Generator]
+    language: Dyck,
+    inputs: Int[Tensor, "member batch n"],
+    depth: int,
+    generators: Sequence[torch.Generator],
 ) -> Int[Tensor, "member batch longer"]:
     """Return the sequences with a nest of bracket pairs between the start token and the first bracket.
 
@@ -179,7 +221,9 @@ def behind_nests(
     return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
 
 
-def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
+def check_memory(
+    config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device
+) -> None:
     """Raise InputError if this many members at once need more memory than is free."""
     positions = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
     widest = max(config.hidden_size, config.intermediate_size)

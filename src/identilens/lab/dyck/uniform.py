@@ -41,7 +41,10 @@ def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -
     directions = pad(signs, (size - signs.shape[1], 0))
     second = balanced_layer(language, embeddings, torch.zeros(count, count).double(), directions)
     value = torch.zeros(size, size, dtype=torch.float64)
-    value[vocabulary, SPECIAL : SPECIAL + language.types], value[vocabulary, language.closing] = 1.0, -1.0
+    value[vocabulary, SPECIAL : SPECIAL + language.types], value[vocabulary, language.closing] = (
+        1.0,
+        -1.0,
+    )
     value[vocabulary + 2, START] = 1.0
     value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
     even = torch.zeros(1, size, dtype=torch.float64)
@@ -61,7 +64,10 @@ def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
     """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
-    own, brackets = torch.eye(symbols(language), dtype=torch.float64), language.types * language.max_depth
+    own, brackets = (
+        torch.eye(symbols(language), dtype=torch.float64),
+        language.types * language.max_depth,
+    )
     return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
 
 
@@ -84,4 +90,8 @@ def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, 
     second[:, : 2 * D] = between_steps(D + 1)[depth]
     second[torch.arange(count), 2 * D + token - START] = 1.0
     second_bias = torch.where(depth == 0, 0.0, -1.0).double()
-    return [(first, first_bias), (second, second_bias), (embeddings.T, torch.zeros(size, dtype=torch.float64))]
+    return [
+        (first, first_bias),
+        (second, second_bias),
+        (embeddings.T, torch.zeros(size, dtype=torch.float64)),
+    ]

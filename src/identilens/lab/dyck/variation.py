@@ -27,7 +27,9 @@ class Variation:
     size: int
 
 
-def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool = False) -> Variation:
+def attention_variation(
+    patterns: Float[Tensor, "seed n n"], *, with_start: bool = False
+) -> Variation:
     """Return the attention variation, the mean of ‖A₁ − A₂‖²_F over pairs of seeds.
 
     Two conventions change the number by much, and the paper states neither. The patterns here are causal, as the models
@@ -45,13 +47,19 @@ def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool
         InputError: For fewer than two patterns.
     """
     if len(patterns) < 2:
-        raise InputError(f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds")
+        raise InputError(
+            f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds"
+        )
     compared = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
     seeds, size = len(compared), patterns.shape[-1] - (0 if with_start else 1)
     squares = torch.cdist(compared, compared).square()
     total = float(squares.sum())
     # With two patterns the jackknife is not defined: 0/0.
-    left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2)) if seeds > 2 else torch.tensor([torch.nan])
+    left_out = (
+        (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
+        if seeds > 2
+        else torch.tensor([torch.nan])
+    )
     error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
     return Variation(total / (seeds * (seeds - 1)), error, seeds, size)
 
@@ -75,7 +83,7 @@ class Baseline:
 
 def random_baselines(
     size: int, *, with_start: bool = False, draws: int = 4000, seed: int = 0
-) -> list[Baseline]:  # fmt: skip
+) -> list[Baseline]:
     """Return the variation of random patterns: rows uniform on the simplex, and softmax of standard normal logits.
 
     The patterns have ``size`` rows, the start token's included, and are treated as in `attention_variation`: by default
@@ -94,12 +102,16 @@ def random_baselines(
     generator = torch.Generator().manual_seed(seed)
     left_out = 0 if with_start else 1
     for causal in (False, True):
-        entries = (torch.arange(1, size + 1) if causal else torch.full((size,), size))[left_out:].double()
+        entries = (torch.arange(1, size + 1) if causal else torch.full((size,), size))[
+            left_out:
+        ].double()
         exact = float((2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)).sum())
         baselines.append(Baseline("even on the simplex", causal, exact, 0.0))
         logits = torch.randn(2, draws, size, size, generator=generator)
         if causal:
-            logits = logits.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+            logits = logits.masked_fill(
+                ~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf
+            )
         one, other = torch.softmax(logits, -1)[..., left_out:, left_out:]
         distances = (one - other).square().sum((1, 2)).double()
         error = float(distances.std() / draws**0.5)

@@ -1,7 +1,11 @@
 """Identifiable transformer encoders (Bhardwaj et al. 2021): models, data, training."""
 
-from identilens.lab.encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig
-from identilens.lab.encoder.drop_in import IdentifiableTransformerLayer as IdentifiableTransformerLayer
+from identilens.lab.encoder.configuration import (
+    IdentifiableEncoderConfig as IdentifiableEncoderConfig,
+)
+from identilens.lab.encoder.drop_in import (
+    IdentifiableTransformerLayer as IdentifiableTransformerLayer,
+)
 from identilens.lab.encoder.layer import IdentifiableEncoderLayer as IdentifiableEncoderLayer
 from identilens.lab.encoder.modeling import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,

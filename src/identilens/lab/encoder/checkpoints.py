@@ -53,7 +53,9 @@ def _checked(place: Path) -> dict[str, Any]:
 
 def _steps(folder: Path) -> set[int]:
     names = Manifest(folder).under(f"{CHECKPOINTS}/")
-    return {int(name.split("/")[1].rpartition("-")[2]) for name in names if name.endswith(f"/{_MARK}")}
+    return {
+        int(name.split("/")[1].rpartition("-")[2]) for name in names if name.endswith(f"/{_MARK}")
+    }
 
 
 def _place(folder: Path, step: int) -> Path:

@@ -59,8 +59,17 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
         """Set d_v, and raise InputError for sizes that do not fit together or an unknown choice."""
         for name, choices in (("heads", Heads), ("block", Block), ("logit_scale", LogitScale)):
             if getattr(self, name) not in get_args(choices):
-                raise InputError(f"{name} must be {' or '.join(get_args(choices))}; got {getattr(self, name)!r}.")
-        sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
+                raise InputError(
+                    f"{name} must be {' or '.join(get_args(choices))}; got {getattr(self, name)!r}."
+                )
+        sizes = (
+            "d_k",
+            "hidden_size",
+            "num_attention_heads",
+            "num_hidden_layers",
+            "intermediate_size",
+            "vocab_size",
+        )
         for name in (*sizes, *(["d_v"] if self.d_v is not None else [])):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
@@ -70,5 +79,9 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
                     f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so d_v is "
                     "not defined. Pass d_v, or another number of heads."
                 )
-            self.d_v = self.hidden_size // self.num_attention_heads if self.heads == "concat" else self.hidden_size
+            self.d_v = (
+                self.hidden_size // self.num_attention_heads
+                if self.heads == "concat"
+                else self.hidden_size
+            )
         super().__post_init__(**kwargs)

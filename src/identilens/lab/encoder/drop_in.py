@@ -22,18 +22,33 @@ class IdentifiableTransformerLayer(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        layer_norm_eps: float = 1e-5, batch_first: bool = True, *,
-        heads: Heads = "add", d_k: int | None = None, d_v: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        *,
+        heads: Heads = "add",
+        d_k: int | None = None,
+        d_v: int | None = None,
+    ) -> None:
         super().__init__()
         if not batch_first:
-            raise InputError("the layer takes [batch, position, d_model]. Pass batch_first=True and such inputs.")
+            raise InputError(
+                "the layer takes [batch, position, d_model]. Pass batch_first=True and such inputs."
+            )
         config = IdentifiableEncoderConfig(
-            heads=heads, d_k=max(1, d_model // nhead) if d_k is None else d_k, d_v=d_v,
-            hidden_size=d_model, num_attention_heads=nhead, intermediate_size=dim_feedforward,
-            dropout=dropout, layer_norm_eps=layer_norm_eps,
-        )  # fmt: skip
+            heads=heads,
+            d_k=max(1, d_model // nhead) if d_k is None else d_k,
+            d_v=d_v,
+            hidden_size=d_model,
+            num_attention_heads=nhead,
+            intermediate_size=dim_feedforward,
+            dropout=dropout,
+            layer_norm_eps=layer_norm_eps,
+        )
         config._attn_implementation = "sdpa"
         self.layer = IdentifiableEncoderLayer(config)
         self.layer.apply(partial(initialise, embedding_std=config.initializer_std))
@@ -74,4 +89,6 @@ class IdentifiableTransformerLayer(nn.Module):
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, torch.finfo(dtype).min)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+        mask, torch.finfo(dtype).min
+    )

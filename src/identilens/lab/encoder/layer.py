@@ -43,21 +43,35 @@ class IdentifiableAttention(nn.Module):
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
-        chosen: dict = {"dropout": self.config.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
+        chosen: dict = {
+            "dropout": self.config.dropout if self.training else 0.0,
+            "scaling": self.scaling,
+            **kwargs,
+        }
         if queries == 1 and self.config._attn_implementation in (None, "eager", "sdpa"):
-            return self.out_proj(self._join(self._first(hidden_states, attention_mask, attend, chosen))), None
+            return self.out_proj(
+                self._join(self._first(hidden_states, attention_mask, attend, chosen))
+            ), None
 
         def split(mapped: Tensor) -> Tensor:
             return mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
 
         output, weights = attend(
-            self, split(self.q_proj(hidden_states[:, :queries])), split(self.k_proj(hidden_states)),
-            split(self.v_proj(hidden_states)), attention_mask, **chosen,
-        )  # fmt: skip
+            self,
+            split(self.q_proj(hidden_states[:, :queries])),
+            split(self.k_proj(hidden_states)),
+            split(self.v_proj(hidden_states)),
+            attention_mask,
+            **chosen,
+        )
         return self.out_proj(self._join(output)), weights
 
     def _first(
-        self, states: Float[Tensor, "batch m d_model"], mask: Tensor | None, attend: Callable, chosen: dict
+        self,
+        states: Float[Tensor, "batch m d_model"],
+        mask: Tensor | None,
+        attend: Callable,
+        chosen: dict,
     ) -> Float[Tensor, "batch 1 head d_v"]:
         """Return the head outputs at the first position, without the keys and values of the other positions.
 
@@ -72,7 +86,9 @@ class IdentifiableAttention(nn.Module):
         padded = nn.functional.pad(states, (0, 1), value=1.0)[:, None]
         query = self.q_proj(states[:, 0]).unflatten(-1, (heads, -1))
         folded = torch.einsum("bhk,hkd->bhd", query, key_map)[:, None]
-        mixed, _ = attend(self, folded, padded.to(folded.dtype), padded.to(folded.dtype), mask, **chosen)
+        mixed, _ = attend(
+            self, folded, padded.to(folded.dtype), padded.to(folded.dtype), mask, **chosen
+        )
         return torch.einsum("bhd,hvd->bhv", mixed[:, :, 0], value_map)[:, None]
 
     def _join(self, output: Float[Tensor, "batch n head d_v"]) -> Tensor:

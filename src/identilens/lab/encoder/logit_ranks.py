@@ -25,10 +25,17 @@ def rank_by_length(table: pl.DataFrame) -> AnyChart:
     """Return logit ranks of each head's alternatives, mean and range, against its number of keys, with their limits."""
     drawn = table.select("n_key", "mean_rank", "lowest_rank", "highest_rank", "layer")
     chart = scatter(
-        drawn, "n_key", "mean_rank", "layer", span=("lowest_rank", "highest_rank"),
-        also=("lowest_rank", "highest_rank"), x_title="Keys (tokens)", y_title="Least logit rank of alternatives",
-        color_title="Layer", title="Least logit rank of alternatives by length",
-    )  # fmt: skip
+        drawn,
+        "n_key",
+        "mean_rank",
+        "layer",
+        span=("lowest_rank", "highest_rank"),
+        also=("lowest_rank", "highest_rank"),
+        x_title="Keys (tokens)",
+        y_title="Least logit rank of alternatives",
+        color_title="Layer",
+        title="Least logit rank of alternatives by length",
+    )
     keys = table["n_key"].unique().sort()
     ends = [{"n_key": keys[0], "label": ""}, {"n_key": keys[-1], "label": "n − 1, the largest"}]
     for end in ends:
@@ -68,12 +75,21 @@ class LogitRanks(Result):
     title: ClassVar = "Logit ranks of alternatives"
     schema: ClassVar = {
         "table": {
-            **HEAD, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "simplex_nullity": pl.Int64,
-            "original_rank": pl.Int64, "lowest_rank": pl.Int64, "mean_rank": pl.Float64, "highest_rank": pl.Int64,
-            "realisable_share": pl.Float64, "alternatives": pl.Int64, "mean_total_variation": pl.Float64,
+            **HEAD,
+            "n_key": pl.Int64,
+            "d_k": pl.Int64,
+            "d_v": pl.Int64,
+            "simplex_nullity": pl.Int64,
+            "original_rank": pl.Int64,
+            "lowest_rank": pl.Int64,
+            "mean_rank": pl.Float64,
+            "highest_rank": pl.Int64,
+            "realisable_share": pl.Float64,
+            "alternatives": pl.Int64,
+            "mean_total_variation": pl.Float64,
             "output_error": pl.Float64,
         }
-    }  # fmt: skip
+    }
 
     def summary(self) -> Finding:
         """Return the finding: how many alternatives queries and keys could give, and how high ranks are."""
@@ -88,13 +104,20 @@ class LogitRanks(Result):
             f"most d_k, so that queries and keys could give them. Their mean rank is {share} of the largest there is, "
             "the number of keys less one."
         )
-        headline = ((within, "of the alternatives have logits of rank at most d_k"), (share, "mean share of full rank"))
+        headline = (
+            (within, "of the alternatives have logits of rank at most d_k"),
+            (share, "mean share of full rank"),
+        )
         return Finding(text, {"alternatives": drawn, **numbers}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the means by layer."""
         measures = [name for name in self.schema["table"] if name not in HEAD]
-        return {"Means by layer": self.table.group_by("kind", "layer").agg(pl.col(measures).mean()).sort("layer")}
+        return {
+            "Means by layer": self.table.group_by("kind", "layer")
+            .agg(pl.col(measures).mean())
+            .sort("layer")
+        }
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``logit_rank_by_length``: least logit ranks against the number of keys."""
@@ -160,7 +183,9 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         # Very many texts: those that do not fit are left out when they are reached.
         fitting = heads
         if not heads.by_text:
-            fitting = replace(heads, parts=[part for part in heads.parts if self._fits(heads, part[0])])
+            fitting = replace(
+                heads, parts=[part for part in heads.parts if self._fits(heads, part[0])]
+            )
         self.take(fitting)
         if not any(self._fits(heads, place) for part in self.heads.parts for place in part):
             (low, high), d_v = settings.lengths, _d_v(heads.parts[0][0])
@@ -173,7 +198,9 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         """Return the rows of one head, or of all heads, on one text."""
         places = self.heads.parts[part]
         numbers = range(part * len(places), (part + 1) * len(places))
-        fitting = [pair for pair in zip(places, numbers, strict=True) if self._fits(self.heads, pair[0])]
+        fitting = [
+            pair for pair in zip(places, numbers, strict=True) if self._fits(self.heads, pair[0])
+        ]
         return joined(LogitRanks.schema, [self._output(place, number) for place, number in fitting])
 
     def _fits(self, heads: TextHeads, place: Place) -> bool:
@@ -183,19 +210,29 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
     def _output(self, place: Place, number: int) -> Output:
         head = self.heads.read(place)
         if head.visible is not None:
-            raise InputError(f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open.")
+            raise InputError(
+                f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
+            )
         generator = torch.Generator().manual_seed(self.settings.seed + number)
         measured = logit_rank_study(
             head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
         )
         ranks = measured.ranks.double()
         row = {
-            **place.row, "n_key": measured.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
-            "simplex_nullity": measured.simplex_nullity, "original_rank": measured.original_rank,
-            "lowest_rank": int(ranks.min()), "mean_rank": float(ranks.mean()), "highest_rank": int(ranks.max()),
-            "realisable_share": measured.realisable_share, "alternatives": self.settings.count,
-            "mean_total_variation": measured.mean_total_variation, "output_error": measured.output_error,
-        }  # fmt: skip
+            **place.row,
+            "n_key": measured.seq_len,
+            "d_k": head.d_k,
+            "d_v": _d_v(place),
+            "simplex_nullity": measured.simplex_nullity,
+            "original_rank": measured.original_rank,
+            "lowest_rank": int(ranks.min()),
+            "mean_rank": float(ranks.mean()),
+            "highest_rank": int(ranks.max()),
+            "realisable_share": measured.realisable_share,
+            "alternatives": self.settings.count,
+            "mean_total_variation": measured.mean_total_variation,
+            "output_error": measured.output_error,
+        }
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
 
 

@@ -27,7 +27,10 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _no_split_modules = ["IdentifiableEncoderLayer"]  # noqa: RUF012
-    _can_record_outputs = {"hidden_states": IdentifiableEncoderLayer, "attentions": IdentifiableAttention}  # noqa: RUF012
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": IdentifiableEncoderLayer,
+        "attentions": IdentifiableAttention,
+    }
 
     def _init_weights(self, module: nn.Module) -> None:
         initialise(module, self.config.initializer_std)
@@ -49,7 +52,9 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         self.token_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(IdentifiableEncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            IdentifiableEncoderLayer(config) for _ in range(config.num_hidden_layers)
+        )
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -82,10 +87,17 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either input_ids or inputs_embeds.")
-        if kwargs.get("output_attentions") and self.config._attn_implementation not in ("eager", EFFECTIVE):
-            raise InputError('fused attention returns no weights. Load with attn_implementation="eager".')
+        if kwargs.get("output_attentions") and self.config._attn_implementation not in (
+            "eager",
+            EFFECTIVE,
+        ):
+            raise InputError(
+                'fused attention returns no weights. Load with attn_implementation="eager".'
+            )
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        positions = self._positions(embedded, attention_mask) if position_ids is None else position_ids
+        positions = (
+            self._positions(embedded, attention_mask) if position_ids is None else position_ids
+        )
         state = self.dropout(embedded + self.position_embeddings(positions))
         mask = create_bidirectional_mask(self.config, state, attention_mask)
         for index, layer in enumerate(self.layers):
@@ -121,7 +133,9 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__(config)
         self.encoder = IdentifiableEncoderModel(config)
-        self.classifier = nn.Linear(config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels or 1)
+        self.classifier = nn.Linear(
+            config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels or 1
+        )
         self.post_init()
 
     @can_return_tuple
@@ -148,12 +162,19 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
                 else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
             )
         everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
-        short, pair_short = not everything and _starts_left(attention_mask), _starts_left(pair_attention_mask)
+        short, pair_short = (
+            not everything and _starts_left(attention_mask),
+            _starts_left(pair_attention_mask),
+        )
         states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
         first = _first_token(states.last_hidden_state, attention_mask)
         if pair_input_ids is not None:
-            other = self.encoder(pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs)
-            first = torch.cat([first, _first_token(other.last_hidden_state, pair_attention_mask)], -1)
+            other = self.encoder(
+                pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs
+            )
+            first = torch.cat(
+                [first, _first_token(other.last_hidden_state, pair_attention_mask)], -1
+            )
         logits = self.classifier(first)
         loss = None
         if labels is not None:

@@ -11,9 +11,16 @@ from identilens.models.lens import Lens
 
 
 def rank_by_length(
-    lens: Lens, texts: Sequence[str], *, lengths: Sequence[int], per_length: int = 100, layer: int = 0,
-    heads: Sequence[int] = (0,), seed: int = 0, progress: Callable[[int, int], None] | None = None,
-) -> pl.DataFrame:  # fmt: skip
+    lens: Lens,
+    texts: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    per_length: int = 100,
+    layer: int = 0,
+    heads: Sequence[int] = (0,),
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> pl.DataFrame:
     """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row per text and head.
 
     For each length d_s (special tokens included), ``per_length`` texts with at least d_s tokens are chosen at random
@@ -27,7 +34,9 @@ def rank_by_length(
         InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
     """
     if lens.tokenizer is None:
-        raise InputError("clipping texts needs a tokenizer. Load the model from a folder that has one.")
+        raise InputError(
+            "clipping texts needs a tokenizer. Load the model from a folder that has one."
+        )
     ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
     generator = torch.Generator().manual_seed(seed)
     rows: list[dict[str, int]] = []
@@ -46,11 +55,17 @@ def rank_by_length(
                 if head.head not in heads:
                     continue
                 measured = numerical_rank(head.projected)
-                rows.append({
-                    "seq_len": length, "text": index, "head": head.head, "d_v": head.values.shape[1],
-                    "rank": int(measured.rank), "nullity": int(measured.nullity),
-                    "simplex_nullity": int(measured.simplex_nullity),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "seq_len": length,
+                        "text": index,
+                        "head": head.head,
+                        "d_v": head.values.shape[1],
+                        "rank": int(measured.rank),
+                        "nullity": int(measured.nullity),
+                        "simplex_nullity": int(measured.simplex_nullity),
+                    }
+                )
         if progress:
             progress(done, len(lengths))
     return pl.DataFrame(rows)

@@ -45,7 +45,9 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
         with open_text(file, newline="") as stream:
             rows = list((_tsv if kind == ".tsv" else _csv)(task, file, stream))
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+        raise InputError(
+            f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8."
+        ) from error
     except (*READ_ERRORS, csv.Error) as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
     if not rows:
@@ -64,7 +66,9 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise InputError("reading from the hub needs: pip install 'identilens[datasets]'. Or pass --data.") from error
+        raise InputError(
+            "reading from the hub needs: pip install 'identilens[datasets]'. Or pass --data."
+        ) from error
     source = name or task.hub
     try:
         loaded = load_dataset(source, split=part, revision=task.revision if name is None else None)
@@ -76,7 +80,9 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
     columns = task.hub_text or task.text
     missing = sorted({*columns, task.hub_label} - set(loaded.column_names))
     if missing:
-        raise InputError(f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}.")
+        raise InputError(
+            f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}."
+        )
     texts, labels = [], []
     for number in range(len(loaded)):
         row: dict[str, Any] = loaded[number]
@@ -96,7 +102,11 @@ def _find(task: Task, folder: Path, part: Part) -> Path:
     endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
     place = folder / task.name if (folder / task.name).is_dir() else folder
     files = sorted(
-        path for start in _FILES[part] for end in endings for path in place.glob(f"{start}*{end}") if path.is_file()
+        path
+        for start in _FILES[part]
+        for end in endings
+        for path in place.glob(f"{start}*{end}")
+        if path.is_file()
     )
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
@@ -113,12 +123,19 @@ def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, 
     missing = sorted(set(columns) - set(reader.fieldnames or ()))
     # The title is optional: some releases have it inside the text.
     if [name for name in missing if name != "title"]:
-        raise InputError(f"{file}: no column {', '.join(missing)} in its header {reader.fieldnames}.")
+        raise InputError(
+            f"{file}: no column {', '.join(missing)} in its header {reader.fieldnames}."
+        )
     for row in reader:
         where = f"{file}, line {reader.line_num}"
         if None in row or None in row.values():
-            raise InputError(f"{where}: expected {len(reader.fieldnames or ())} columns. Correct or remove the line.")
-        yield _text(task, [row.get(name, "") for name in task.text], where), _label(task, row[task.label], where)
+            raise InputError(
+                f"{where}: expected {len(reader.fieldnames or ())} columns. Correct or remove the line."
+            )
+        yield (
+            _text(task, [row.get(name, "") for name in task.text], where),
+            _label(task, row[task.label], where),
+        )
 
 
 def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
@@ -129,7 +146,9 @@ def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, 
             raise InputError(
                 f"{where}: expected a label and {'two texts' if task.pair else 'a text'}; got {row!r:.80}."
             )
-        texts = [cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in row[1:]]
+        texts = [
+            cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in row[1:]
+        ]
         yield _text(task, texts, where), _label(task, row[0].strip(), where)
 
 
@@ -163,7 +182,12 @@ class Splits:
 
 
 def read_splits(
-    task: Task, data: Path | None = None, *, hub: str | None = None, seed: int = 0, limit: int | None = None
+    task: Task,
+    data: Path | None = None,
+    *,
+    hub: str | None = None,
+    seed: int = 0,
+    limit: int | None = None,
 ) -> Splits:
     """Return a task's parts (Bhardwaj et al. 2021, section 5), from local files or, without ``data``, from the hub.
 
@@ -179,9 +203,13 @@ def read_splits(
         return read_hub(task, part, hub) if data is None else read_local(task, data, part)
 
     train, test = read("train"), read("test")
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()[:limit]
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()[
+        :limit
+    ]
     if len(order) < 2:
-        raise InputError(f"{task.name} needs at least two training rows; got {len(order)}. Raise --limit.")
+        raise InputError(
+            f"{task.name} needs at least two training rows; got {len(order)}. Raise --limit."
+        )
     if task.validation:
         return Splits(_pick(train, order), read("validation"), test)
     held_out = max(1, round(VALIDATION_SHARE * len(order)))
@@ -189,4 +217,6 @@ def read_splits(
 
 
 def _pick(examples: Examples, rows: list[int]) -> Examples:
-    return Examples(tuple(examples.texts[row] for row in rows), tuple(examples.labels[row] for row in rows))
+    return Examples(
+        tuple(examples.texts[row] for row in rows), tuple(examples.labels[row] for row in rows)
+    )

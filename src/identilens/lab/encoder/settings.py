@@ -8,7 +8,9 @@ from annotated_types import Ge, Gt, Lt
 
 from identilens.runs.settings import NOT_RECORDED, Settings
 
-TaskName = Literal["imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"]
+TaskName = Literal[
+    "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
+]
 HeadsName = Literal["concat", "con", "add"]
 Block = Literal["vaswani", "paper"]
 LogitScale = Literal["d_k", "d_v", "none"]

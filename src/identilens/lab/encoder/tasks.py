@@ -47,31 +47,66 @@ TASKS = {
     for task in (
         Task("imdb", ("0", "1"), ("text",), hub="stanfordnlp/imdb"),
         Task(
-            "trec", ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM"), ("question",), "coarse",
-            hub="CogComp/trec", hub_text=("text",), hub_label="coarse_label", revision=_CONVERTED,
+            "trec",
+            ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM"),
+            ("question",),
+            "coarse",
+            hub="CogComp/trec",
+            hub_text=("text",),
+            hub_label="coarse_label",
+            revision=_CONVERTED,
         ),
         Task(
-            "sst", ("0", "1", "2"), ("sentence",), "label3", validation=True,
-            hub="SetFit/sst5", hub_text=("text",), hub_classes=(0, 0, 1, 2, 2),
+            "sst",
+            ("0", "1", "2"),
+            ("sentence",),
+            "label3",
+            validation=True,
+            hub="SetFit/sst5",
+            hub_text=("text",),
+            hub_classes=(0, 0, 1, 2, 2),
         ),
         Task(
-            "snli", ("entailment", "neutral", "contradiction"), ("premise", "hypothesis"), pair=True, validation=True,
+            "snli",
+            ("entailment", "neutral", "contradiction"),
+            ("premise", "hypothesis"),
+            pair=True,
+            validation=True,
             hub="stanfordnlp/snli",
         ),
         Task("yelp", _counted(2), ("text",), hub="fancyzhx/yelp_polarity"),
-        Task("dbpedia", _counted(14), ("title", "text"), hub="fancyzhx/dbpedia_14", hub_text=("title", "content")),
         Task(
-            "sogou", _counted(5), ("title", "text"), hub="community-datasets/sogou_news",
-            hub_text=("title", "content"), revision=_CONVERTED,
+            "dbpedia",
+            _counted(14),
+            ("title", "text"),
+            hub="fancyzhx/dbpedia_14",
+            hub_text=("title", "content"),
+        ),
+        Task(
+            "sogou",
+            _counted(5),
+            ("title", "text"),
+            hub="community-datasets/sogou_news",
+            hub_text=("title", "content"),
+            revision=_CONVERTED,
         ),
         Task("ag_news", _counted(4), ("text",), hub="fancyzhx/ag_news"),
         Task(
-            "yahoo", _counted(10), ("question_title", "question_content", "best_answer"),
-            hub="community-datasets/yahoo_answers_topics", hub_label="topic",
+            "yahoo",
+            _counted(10),
+            ("question_title", "question_content", "best_answer"),
+            hub="community-datasets/yahoo_answers_topics",
+            hub_label="topic",
         ),
-        Task("amazon", _counted(2), ("title", "text"), hub="fancyzhx/amazon_polarity", hub_text=("title", "content")),
+        Task(
+            "amazon",
+            _counted(2),
+            ("title", "text"),
+            hub="fancyzhx/amazon_polarity",
+            hub_text=("title", "content"),
+        ),
     )
-}  # fmt: skip
+}
 
 
 def task_named(name: str) -> Task:

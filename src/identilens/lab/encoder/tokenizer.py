@@ -43,12 +43,19 @@ def build_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     special = [PADDING, UNKNOWN, FIRST]
     tokenizer.train_from_iterator(
-        texts, trainers.WordLevelTrainer(vocab_size=max_words, special_tokens=special, show_progress=False)
+        texts,
+        trainers.WordLevelTrainer(
+            vocab_size=max_words, special_tokens=special, show_progress=False
+        ),
     )
     tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
         single=f"{FIRST} $A", special_tokens=[(FIRST, special.index(FIRST))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PADDING, unk_token=UNKNOWN, cls_token=FIRST,
-        model_max_length=max_length, model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        pad_token=PADDING,
+        unk_token=UNKNOWN,
+        cls_token=FIRST,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+    )

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import EvalPrediction, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    EvalPrediction,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
@@ -33,7 +39,10 @@ class EncodedExamples(Dataset):
         sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
         encoded = [tokenizer(list(side), truncation=True).input_ids for side in sides]
         names = (*("input_ids", "pair_input_ids")[: len(sides)], "labels")
-        self._rows = [dict(zip(names, row, strict=True)) for row in zip(*encoded, examples.labels, strict=True)]
+        self._rows = [
+            dict(zip(names, row, strict=True))
+            for row in zip(*encoded, examples.labels, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,20 +73,35 @@ def build_model(
     """Return an untrained classifier for a task, with initial weights drawn from ``settings.seed``."""
     set_seed(settings.seed)
     config = IdentifiableEncoderConfig(
-        vocab_size=len(tokenizer), heads=cast(Heads, settings.heads), d_k=settings.d_k, d_v=settings.d_v,
-        hidden_size=settings.d_model, num_hidden_layers=settings.layers, num_attention_heads=settings.attention_heads,
-        intermediate_size=settings.feed_forward, max_position_embeddings=settings.max_length,
-        block=settings.block, initializer_std=settings.initial_std, logit_scale=settings.logit_scale,
-        dropout=settings.dropout, sentence_pairs=task.pair, id2label=dict(enumerate(task.labels)),
+        vocab_size=len(tokenizer),
+        heads=cast(Heads, settings.heads),
+        d_k=settings.d_k,
+        d_v=settings.d_v,
+        hidden_size=settings.d_model,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.attention_heads,
+        intermediate_size=settings.feed_forward,
+        max_position_embeddings=settings.max_length,
+        block=settings.block,
+        initializer_std=settings.initial_std,
+        logit_scale=settings.logit_scale,
+        dropout=settings.dropout,
+        sentence_pairs=task.pair,
+        id2label=dict(enumerate(task.labels)),
         label2id={label: index for index, label in enumerate(task.labels)},
-    )  # fmt: skip
+    )
     return IdentifiableEncoderForSequenceClassification(config)
 
 
 def train_encoder(
-    folder: Path, task: Task, parts: Splits, settings: EncoderSettings, processes: int, watch: Watch,
+    folder: Path,
+    task: Task,
+    parts: Splits,
+    settings: EncoderSettings,
+    processes: int,
+    watch: Watch,
     checkpoint: Path | None = None,
-) -> tuple[pl.DataFrame, dict[str, Any]]:  # fmt: skip
+) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return one row per epoch, and the metrics of the epoch with the best validation accuracy.
 
     The model is saved to ``model`` in the folder, checkpoints to ``checkpoints``. Training continues from
@@ -86,21 +110,42 @@ def train_encoder(
     # Importing the Trainer needs a second or more, and only training uses it.
     from transformers import PrinterCallback, Trainer
 
-    sentences = [sentence for text in parts.train.texts for sentence in (text if isinstance(text, tuple) else (text,))]
-    tokenizer = build_tokenizer(sentences, max_words=settings.max_words, max_length=settings.max_length)
+    sentences = [
+        sentence
+        for text in parts.train.texts
+        for sentence in (text if isinstance(text, tuple) else (text,))
+    ]
+    tokenizer = build_tokenizer(
+        sentences, max_words=settings.max_words, max_length=settings.max_length
+    )
     model = build_model(task, tokenizer, settings)
     batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
     arguments = TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS), num_train_epochs=settings.epochs, seed=settings.seed,
-        per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
-        learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
-        train_sampling_strategy="group_by_length", remove_unused_columns=False,
-        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
-        load_best_model_at_end=True, metric_for_best_model="accuracy",
-        bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
-        use_cpu=not accelerated, dataloader_pin_memory=accelerated,
-        report_to="none", disable_tqdm=True, log_level="error",
-    )  # fmt: skip
+        output_dir=str(folder / CHECKPOINTS),
+        num_train_epochs=settings.epochs,
+        seed=settings.seed,
+        per_device_train_batch_size=batch,
+        per_device_eval_batch_size=batch,
+        ddp_find_unused_parameters=False,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        train_sampling_strategy="group_by_length",
+        remove_unused_columns=False,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        bf16=settings.precision == "bf16",
+        fp16=settings.precision == "fp16",
+        use_cpu=not accelerated,
+        dataloader_pin_memory=accelerated,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+    )
     trainer = Trainer(
         model=model,
         args=arguments,
@@ -122,12 +167,20 @@ def train_encoder(
     if trainer.is_world_process_zero():
         write_folder(folder / "model", partial(save_model, model, tokenizer))
     return table, {
-        **settings.recorded(), "d_v": model.config.d_v,
-        "best_epoch": best["epoch"], "validation_accuracy": best["validation_accuracy"],
-        "test_accuracy": tested["test_accuracy"], "test_loss": tested["test_loss"],
-        "train_rows": len(parts.train), "validation_rows": len(parts.validation), "test_rows": len(parts.test),
-        "vocabulary": len(tokenizer), "parameters": model.num_parameters(), "processes": processes, "seconds": seconds,
-    }  # fmt: skip
+        **settings.recorded(),
+        "d_v": model.config.d_v,
+        "best_epoch": best["epoch"],
+        "validation_accuracy": best["validation_accuracy"],
+        "test_accuracy": tested["test_accuracy"],
+        "test_loss": tested["test_loss"],
+        "train_rows": len(parts.train),
+        "validation_rows": len(parts.validation),
+        "test_rows": len(parts.test),
+        "vocabulary": len(tokenizer),
+        "parameters": model.num_parameters(),
+        "processes": processes,
+        "seconds": seconds,
+    }
 
 
 class _Reporter(TrainerCallback):
@@ -152,7 +205,11 @@ class _Reporter(TrainerCallback):
 
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
-    logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    logits = (
+        prediction.predictions[0]
+        if isinstance(prediction.predictions, tuple)
+        else prediction.predictions
+    )
     return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
 
 
@@ -160,11 +217,14 @@ def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
     losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
     rows = [
         {
-            "epoch": (epoch := round(entry["epoch"])), "train_loss": losses.get(epoch),
-            "validation_loss": entry["eval_loss"], "validation_accuracy": entry["eval_accuracy"],
+            "epoch": (epoch := round(entry["epoch"])),
+            "train_loss": losses.get(epoch),
+            "validation_loss": entry["eval_loss"],
+            "validation_accuracy": entry["eval_accuracy"],
         }
-        for entry in history if "eval_accuracy" in entry
-    ]  # fmt: skip
+        for entry in history
+        if "eval_accuracy" in entry
+    ]
     return pl.DataFrame(rows).sort("epoch")
 
 

@@ -9,7 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration
 
-from identilens.lab.reversal.task import TRANSFORMER_HEADS, ReversalSettings, TaskSettings, reversal_pairs
+from identilens.lab.reversal.task import (
+    TRANSFORMER_HEADS,
+    ReversalSettings,
+    TaskSettings,
+    reversal_pairs,
+)
 from identilens.models.lens import Lens
 
 
@@ -39,10 +44,12 @@ class ReversalData:
 def reversal_data(settings: TaskSettings) -> ReversalData:
     """Return the sequences to train on, to validate and to test with, drawn independently."""
     sizes = (settings.train, settings.held_out, settings.held_out)
-    return ReversalData(*(
-        reversal_pairs(size, settings.length, settings.vocabulary, 3 * settings.seed + place)
-        for place, size in enumerate(sizes)
-    ))  # fmt: skip
+    return ReversalData(
+        *(
+            reversal_pairs(size, settings.length, settings.vocabulary, 3 * settings.seed + place)
+            for place, size in enumerate(sizes)
+        )
+    )
 
 
 def train_reverser(
@@ -63,14 +70,18 @@ def train_reverser(
         for chosen in rows:
             source = data.train[chosen]
             target = source.flip(-1)
-            loss = nn.functional.cross_entropy(model(source, target).flatten(0, 1), target.flatten())
+            loss = nn.functional.cross_entropy(
+                model(source, target).flatten(0, 1), target.flatten()
+            )
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             total += float(loss.detach()) * len(chosen)
         accuracy = token_accuracy(model, data.validation)[0]
-        course.append({"epoch": epoch, "loss": total / len(data.train), "validation_accuracy": accuracy})
+        course.append(
+            {"epoch": epoch, "loss": total / len(data.train), "validation_accuracy": accuracy}
+        )
         tell(f"epoch {epoch} of at most {settings.epochs}, validation accuracy {accuracy:.3f}")
         if accuracy >= settings.accuracy:
             break
@@ -101,7 +112,9 @@ class AttentionReverser(nn.Module):
         self.decoder = nn.LSTM(vocabulary + 1, hidden, batch_first=True)
         self.dense = nn.Linear(2 * hidden, vocabulary)
 
-    def forward(self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]) -> Float[Tensor, "batch m v"]:
+    def forward(
+        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+    ) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
         return self._read(source, target)[0]
 
@@ -135,7 +148,9 @@ class AttentionReverser(nn.Module):
     def _encode(self, source: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         return self.encoder(nn.functional.one_hot(source, self.vocabulary).float())
 
-    def _decode(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _decode(
+        self, tokens: Tensor, state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         return self.decoder(nn.functional.one_hot(tokens, self.vocabulary + 1).float(), state)
 
     def _attend(self, decoded: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,15 +168,27 @@ class TransformerReverser(nn.Module):
         super().__init__()
         self.start_token = vocabulary
         config = BartConfig(
-            vocab_size=vocabulary + 3, d_model=hidden, encoder_layers=1, decoder_layers=1,
-            encoder_attention_heads=TRANSFORMER_HEADS, decoder_attention_heads=TRANSFORMER_HEADS,
-            encoder_ffn_dim=2 * hidden, decoder_ffn_dim=2 * hidden, dropout=0.0, max_position_embeddings=length,
-            decoder_start_token_id=vocabulary, bos_token_id=vocabulary, eos_token_id=vocabulary + 1,
-            pad_token_id=vocabulary + 2, forced_eos_token_id=None,
-        )  # fmt: skip
+            vocab_size=vocabulary + 3,
+            d_model=hidden,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=TRANSFORMER_HEADS,
+            decoder_attention_heads=TRANSFORMER_HEADS,
+            encoder_ffn_dim=2 * hidden,
+            decoder_ffn_dim=2 * hidden,
+            dropout=0.0,
+            max_position_embeddings=length,
+            decoder_start_token_id=vocabulary,
+            bos_token_id=vocabulary,
+            eos_token_id=vocabulary + 1,
+            pad_token_id=vocabulary + 2,
+            forced_eos_token_id=None,
+        )
         self.model = BartForConditionalGeneration(config)
 
-    def forward(self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]) -> Float[Tensor, "batch m v"]:
+    def forward(
+        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+    ) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
         return self.model(**self._batch(source, target), use_cache=False).logits
 
@@ -170,10 +197,18 @@ class TransformerReverser(nn.Module):
         texts = self.lens.capture(self.batch(source), weights=True)
         heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
         names = ("weights", "values", "output_projection")
-        return CrossAttention(*(
-            torch.stack([torch.stack([getattr(head, name).double() for head in text]) for text in heads], 1)
-            for name in names
-        ))  # fmt: skip
+        return CrossAttention(
+            *(
+                torch.stack(
+                    [
+                        torch.stack([getattr(head, name).double() for head in text])
+                        for text in heads
+                    ],
+                    1,
+                )
+                for name in names
+            )
+        )
 
     def written(self, source: Int[Tensor, "batch n"]) -> None:
         """Return None: this model is not asked to go on from its own tokens."""

@@ -46,14 +46,19 @@ class Reversal(Result):
     title: ClassVar = "Reversing sequences"
     schema: ClassVar = {
         "table": {
-            "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "accuracy": pl.Float64,
-            "whole": pl.Float64, "written": pl.Float64, "seconds": pl.Float64,
+            "model": pl.String,
+            "epochs": pl.Int64,
+            "validation_accuracy": pl.Float64,
+            "accuracy": pl.Float64,
+            "whole": pl.Float64,
+            "written": pl.Float64,
+            "seconds": pl.Float64,
         },
         "heads": {"head": pl.Int64, "nullity": pl.Float64},
         "course": {"epoch": pl.Int64, "loss": pl.Float64, "validation_accuracy": pl.Float64},
         "sweep": {"head": pl.Int64, "weights": pl.String, **SWEEP},
         "perturbations": PERTURBATIONS,
-    }  # fmt: skip
+    }
 
     heads: pl.DataFrame
     course: pl.DataFrame
@@ -105,7 +110,9 @@ class Reversal(Result):
     def best_sweep(self) -> pl.DataFrame:
         """Return the sweep of the best head's raw weights, in both units, with the head's name."""
         head = self.best_head()
-        return self.sweep.filter(head=head, weights="raw").with_columns(name=pl.lit(self.head_name(head)))
+        return self.sweep.filter(head=head, weights="raw").with_columns(
+            name=pl.lit(self.head_name(head))
+        )
 
     def subject(self) -> str:
         """Return the model and its inputs."""
@@ -117,9 +124,12 @@ class Reversal(Result):
         score, first, last = best_range(self.head_sweep(head))
         near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
         numbers = {name: row[name] for name in ("accuracy", "whole", "written", "epochs")} | {
-            "best_head": head, "best_score": score, "first_threshold": first, "last_threshold": last,
+            "best_head": head,
+            "best_score": score,
+            "first_threshold": first,
+            "last_threshold": last,
             "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
-        }  # fmt: skip
+        }
         text = (
             f"After {row['epochs']} {'epoch' if row['epochs'] == 1 else 'epochs'} the model has "
             f"{percent(row['accuracy'])} of the test tokens right, given the right ones before, and "
@@ -129,14 +139,21 @@ class Reversal(Result):
         )
         headline = [
             (percent(row["accuracy"]), "of the test tokens right"),
-            (f"{score:.3f}", f"best match of W and the antidiagonal, at l from {first:g} to {last:g}"),
+            (
+                f"{score:.3f}",
+                f"best match of W and the antidiagonal, at l from {first:g} to {last:g}",
+            ),
         ]
         return Finding(text, numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return accuracies and heads, with what norms say of perturbations where there are any."""
         frames = {"Model": self.table, "Heads": self.heads}
-        return frames | {"Norms": norm_correlations(self.perturbations)} if len(self.perturbations) else frames
+        return (
+            frames | {"Norms": norm_correlations(self.perturbations)}
+            if len(self.perturbations)
+            else frames
+        )
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: training, attention on the first input, W at some thresholds and its match."""
@@ -151,15 +168,27 @@ class Reversal(Result):
     def sections(self) -> list[Section]:
         """Return the charts, the attention on some inputs, and the tables."""
         charts, *tables = super().sections()
-        names = [[str(token) for token in tokens] for tokens in self.source[:_SHOWN_INPUTS].tolist()]
+        names = [
+            [str(token) for token in tokens] for tokens in self.source[:_SHOWN_INPUTS].tolist()
+        ]
         maps = [
-            TokenMap({"head": head, "input": text}, {"raw": raw[text], "effective": effective[text]}, keys[::-1], keys)
+            TokenMap(
+                {"head": head, "input": text},
+                {"raw": raw[text], "effective": effective[text]},
+                keys[::-1],
+                keys,
+            )
             for head, (raw, effective) in enumerate(zip(self.weights, self.effective, strict=True))
             for text, keys in enumerate(names)
         ]
-        return [charts, Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=maps), *tables]
+        return [
+            charts,
+            Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=maps),
+            *tables,
+        ]
 
 
 _INPUTS = (
-    "Rows are output tokens, columns input tokens: a model that looks where it should looks along the antidiagonal."
+    "Rows are output tokens, columns input tokens: a model that looks where it should looks along "
+    "the antidiagonal."
 )

@@ -13,7 +13,12 @@ from identilens.lab.reversal.models import (
     train_reverser,
 )
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.task import DRAFT_THRESHOLD, THRESHOLDS, ReversalSettings, threshold_sweep
+from identilens.lab.reversal.task import (
+    DRAFT_THRESHOLD,
+    THRESHOLDS,
+    ReversalSettings,
+    threshold_sweep,
+)
 from identilens.measures.attention import effective_attention, numerical_rank
 from identilens.measures.structure.weights import structure_weights
 from identilens.runs.provenance import Identity
@@ -50,7 +55,9 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
 
     def identity(self) -> Identity:
         """Return the model, with the learning rate that is used."""
-        return Identity({"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate})
+        return Identity(
+            {"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate}
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return one part: the model."""
@@ -74,12 +81,19 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         source = data.test[: settings.inputs]
         cross = model.cross_attention(source)
         weights, values, projection = cross.weights, cross.values, cross.output_projection
-        effective = effective_attention(values, weights=weights, output_projection=projection).effective
+        effective = effective_attention(
+            values, weights=weights, output_projection=projection
+        ).effective
         accuracy, whole = token_accuracy(model, data.test)
         row = {
-            "model": settings.model, "epochs": len(course), "validation_accuracy": course[-1]["validation_accuracy"],
-            "accuracy": accuracy, "whole": whole, "written": model.written(data.test), "seconds": seconds,
-        }  # fmt: skip
+            "model": settings.model,
+            "epochs": len(course),
+            "validation_accuracy": course[-1]["validation_accuracy"],
+            "accuracy": accuracy,
+            "whole": whole,
+            "written": model.written(data.test),
+            "seconds": seconds,
+        }
         nullity = numerical_rank(values, projection).nullity.double().mean(-1)
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
         sweep = [
@@ -92,20 +106,28 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         perturbations = []
         if isinstance(model, TransformerReverser):
             self.tell("perturbed weights in the model")
-            raw, sizes = (structure_weights(maps.mean(1), DRAFT_THRESHOLD) for maps in (weights, effective.abs()))
+            raw, sizes = (
+                structure_weights(maps.mean(1), DRAFT_THRESHOLD)
+                for maps in (weights, effective.abs())
+            )
             lens, structures = model.lens, {"cross.layer0": (raw, sizes)}
             for text, item in enumerate(lens.read(model.batch(source))[:PERTURBED_INPUTS]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity.tolist())],
+            "heads": [
+                {"head": head, "nullity": value} for head, value in enumerate(nullity.tolist())
+            ],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,
         }
         tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
         # Where T has no null space, effective weights are the weights themselves: safetensors refuses shared tensors.
-        return Output(tables, {"cross.weights": weights, "cross.effective": effective.clone(), "source": source})
+        return Output(
+            tables,
+            {"cross.weights": weights, "cross.effective": effective.clone(), "source": source},
+        )
 
 
 train_reversal = study_function(ReversalStudy, "train_reversal")

@@ -54,7 +54,9 @@ class TaskSettings(Settings):
     def check(self) -> None:
         """Check that the test has enough inputs for W."""
         if self.inputs > self.held_out:
-            raise SettingError("inputs", f"of at most held_out = {self.held_out} test sequences", self.inputs)
+            raise SettingError(
+                "inputs", f"of at most held_out = {self.held_out} test sequences", self.inputs
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,11 @@ class ReversalSettings(TaskSettings):
         """Check that the transformer's heads have one size."""
         super().check()
         if self.model == "transformer" and self.hidden % TRANSFORMER_HEADS:
-            raise SettingError("hidden", f"as a multiple of the transformer's {TRANSFORMER_HEADS} heads", self.hidden)
+            raise SettingError(
+                "hidden",
+                f"as a multiple of the transformer's {TRANSFORMER_HEADS} heads",
+                self.hidden,
+            )
 
 
 THRESHOLDS = tuple(round(0.02 * step, 2) for step in range(51))
@@ -86,9 +92,15 @@ DRAFT_THRESHOLD = 0.4
 """l that the draft calls a good approximation of the best one (structure2025, V)."""
 
 SWEEP: Columns = {
-    "scale": pl.String, "threshold": pl.Float64, "score": pl.Float64, "support": pl.Float64, "mass": pl.Float64,
-    "empty_rows": pl.Int64, "shift": pl.Int64, "kept": pl.Int64,
-}  # fmt: skip
+    "scale": pl.String,
+    "threshold": pl.Float64,
+    "score": pl.Float64,
+    "support": pl.Float64,
+    "mass": pl.Float64,
+    "empty_rows": pl.Int64,
+    "shift": pl.Int64,
+    "kept": pl.Int64,
+}
 """Columns of a threshold sweep."""
 
 
@@ -111,7 +123,9 @@ class AntidiagonalMatch:
     shift: int
 
 
-def reversal_pairs(count: int, length: int, vocabulary: int, seed: int = 0) -> Int[Tensor, "sequence place"]:
+def reversal_pairs(
+    count: int, length: int, vocabulary: int, seed: int = 0
+) -> Int[Tensor, "sequence place"]:
     """Return random sequences of tokens from 0 to ``vocabulary`` − 1; the target of each is its reverse.
 
     Raises:
@@ -138,7 +152,9 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
     # A diagonal of the mirrored matrix s to the right contains keys s before the antidiagonal's.
-    shifts = {-shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)}
+    shifts = {
+        -shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)
+    }
     return AntidiagonalMatch(
         mass / (size * n**0.5) if size else 0.0,
         2 * hits / (float(kept.sum()) + n),
@@ -149,7 +165,10 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
 
 
 def threshold_sweep(
-    weights: Float[Tensor, "text n n"], thresholds: Sequence[float] = THRESHOLDS, *, scale: Scale = "mean"
+    weights: Float[Tensor, "text n n"],
+    thresholds: Sequence[float] = THRESHOLDS,
+    *,
+    scale: Scale = "mean",
 ) -> pl.DataFrame:
     """Return the match of W = Norm(Cut_l(Ã)) and the antidiagonal at each threshold (structure2025, Fig. 2).
 

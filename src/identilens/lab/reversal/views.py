@@ -41,14 +41,22 @@ def course(epochs: pl.DataFrame) -> AnyChart:
 def attention(maps: Mapping[str, Float[Tensor, "n n"]], tokens: Sequence[int]) -> AnyChart:
     """Return the cross attention of some heads, by their names, on one input (structure2025, Fig. 1)."""
     names = [str(token) for token in tokens]
-    return token_map(maps, names[::-1], names, "Cross attention on one input", side=180, domain=(0, 1))
+    return token_map(
+        maps, names[::-1], names, "Cross attention on one input", side=180, domain=(0, 1)
+    )
 
 
 def structures(means: Mapping[str, Float[Tensor, "n n"]]) -> AnyChart:
     """Return W at some thresholds from mean weights over inputs, by the head's name (structure2025, Fig. 2)."""
-    maps = {f"{name}, l = {level:g}": structure_weights(mean, level) for name, mean in means.items() for level in SHOWN}
+    maps = {
+        f"{name}, l = {level:g}": structure_weights(mean, level)
+        for name, mean in means.items()
+        for level in SHOWN
+    }
     places = [str(place) for place in range(len(next(iter(means.values()))))]
-    return token_map(maps, places, places, "W by threshold l", columns=len(SHOWN) // 2, side=100, domain=(0, 1))
+    return token_map(
+        maps, places, places, "W by threshold l", columns=len(SHOWN) // 2, side=100, domain=(0, 1)
+    )
 
 
 def thresholds(sweeps: pl.DataFrame) -> AnyChart:
@@ -58,8 +66,17 @@ def thresholds(sweeps: pl.DataFrame) -> AnyChart:
         for scale, measure, words in _MATCHES
     )
     chart = lines(
-        drawn, "threshold", "value", "name", dash="measure", points=False, x_domain=(0, 1), y_domain=(0, 1.03),
-        x_title="Threshold l", y_title="Match with the antidiagonal", color_title="",
+        drawn,
+        "threshold",
+        "value",
+        "name",
+        dash="measure",
+        points=False,
+        x_domain=(0, 1),
+        y_domain=(0, 1.03),
+        x_title="Threshold l",
+        y_title="Match with the antidiagonal",
+        color_title="",
         title="Match of W and the antidiagonal",
-    )  # fmt: skip
+    )
     return rule(chart, x=DRAFT_THRESHOLD, label="the draft's l")

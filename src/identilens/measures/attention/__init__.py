@@ -8,7 +8,9 @@ from identilens.measures.attention.determined import certain_mass as certain_mas
 from identilens.measures.attention.determined import certain_mass_bounds as certain_mass_bounds
 from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import effective_attention as effective_attention
-from identilens.measures.attention.entropy import maximum_entropy_alternative as maximum_entropy_alternative
+from identilens.measures.attention.entropy import (
+    maximum_entropy_alternative as maximum_entropy_alternative,
+)
 from identilens.measures.attention.influence import contribution_weights as contribution_weights
 from identilens.measures.attention.influence import norm_share as norm_share
 from identilens.measures.attention.influence import removal_effect as removal_effect
@@ -16,7 +18,9 @@ from identilens.measures.attention.influence import residual_share as residual_s
 from identilens.measures.attention.influence import value_norm_ratio as value_norm_ratio
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
 from identilens.measures.attention.intervals import certify_row as certify_row
-from identilens.measures.attention.intervals import minimum_norm_alternative as minimum_norm_alternative
+from identilens.measures.attention.intervals import (
+    minimum_norm_alternative as minimum_norm_alternative,
+)
 from identilens.measures.attention.logits import check_logit_alternative as check_logit_alternative
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative

@@ -129,10 +129,15 @@ class Walks:
     """
 
     def __init__(
-        self, rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], generator: Generator = None
+        self,
+        rows: Float[Tensor, "query key"],
+        spaces: Sequence[SimplexSpace],
+        generator: Generator = None,
     ) -> None:
         self.rows, self.spaces, self.generator = rows, spaces, generator
-        self.centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+        self.centres = [
+            analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)
+        ]
         self.mixing = _mixing(self.centres, spaces, generator)
 
     def draw(self, count: int) -> Iterator[Float[Tensor, "query key"]]:
@@ -154,14 +159,18 @@ def _side_by_side(centres: Sequence[Centre]) -> int:
     return max(1, BYTES // max(sizes, default=1))
 
 
-def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator) -> Mixing:
+def _mixing(
+    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator
+) -> Mixing:
     size = max((centre.free.shape[1] for centre in centres), default=0)
     if not size:
         return Mixing(0, 0.0, 0.0, 0.0, 0.0)
     rows = min(len(centres), PAIRS, _side_by_side(centres))
     chosen = [(index + 1) * len(centres) // rows - 1 for index in range(rows)]
     copies = 2 * -(-max(PAIRS, PLACES // size) // rows)
-    pilots = _Chains([centres[row] for row in chosen], [spaces[row] for row in chosen], copies, generator)
+    pilots = _Chains(
+        [centres[row] for row in chosen], [spaces[row] for row in chosen], copies, generator
+    )
     legs = FIRST
     pilots.walk(legs)
     while True:
@@ -193,14 +202,20 @@ class _Chains:
     """The same number of chains from each of some centres."""
 
     def __init__(
-        self, centres: Sequence[Centre], spaces: Sequence[SimplexSpace], copies: int, generator: Generator
+        self,
+        centres: Sequence[Centre],
+        spaces: Sequence[SimplexSpace],
+        copies: int,
+        generator: Generator,
     ) -> None:
         self.spaces, self.generator = spaces, generator
         self.starts = torch.stack([centre.point for centre in centres])[:, None]
         self.points = self.starts.repeat(1, copies, 1)
         # x moves by free L⁻ᵀ g: the rows of free L⁻ᵀ are a chain's directions, its columns the normals of the walls.
         solve = torch.linalg.solve_triangular
-        directions = [solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres]
+        directions = [
+            solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres
+        ]
         # Rows with fewer free directions get zeros for the others.
         most = max(one.shape[1] for one in directions)
         self.directions = torch.stack([pad(one, (0, most - one.shape[1])) for one in directions]).mT
@@ -211,7 +226,9 @@ class _Chains:
         size = self.directions.shape[1]
         for _ in range(legs if size else 0):
             shape = (*self.points.shape[:2], size)
-            draw = torch.randn(shape, dtype=self.points.dtype, generator=self.generator).to(self.points.device)
+            draw = torch.randn(shape, dtype=self.points.dtype, generator=self.generator).to(
+                self.points.device
+            )
             self._leg(draw @ self.directions, _REFLECTIONS * size)
         for points, start, space in zip(self.points, self.starts, self.spaces, strict=True):
             drift = (points - start) @ space.kept
@@ -225,12 +242,16 @@ class _Chains:
     def _leg(self, velocity: Tensor, most: int) -> None:
         """Run every chain for the time of a leg; a wall with normal w turns v into v − 2 (v·w) w / |w|²."""
         left = torch.full_like(velocity[..., 0], LEG)
-        place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(velocity.shape[:2])
+        place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(
+            velocity.shape[:2]
+        )
         sizes = self.normals.diagonal(dim1=1, dim2=2)
         for _ in range(most):
             reach, wall = torch.where(velocity < 0, -self.points / velocity, torch.inf).min(-1)
             hit = reach < left
-            self.points = (self.points + torch.where(hit, reach, left)[..., None] * velocity).clamp_min(0.0)
+            self.points = (
+                self.points + torch.where(hit, reach, left)[..., None] * velocity
+            ).clamp_min(0.0)
             if not hit.any():
                 return
             left = torch.where(hit, left - reach, 0.0)

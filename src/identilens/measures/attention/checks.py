@@ -38,7 +38,9 @@ def check_number(name: str, given: int | None, least: int) -> None:
 
 
 def checked_weights(
-    weights: Float[Tensor, "query key"], projected: ProjectedValues, visible: Bool[Tensor, "query key"] | None = None
+    weights: Float[Tensor, "query key"],
+    projected: ProjectedValues,
+    visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "query key"]:
     """Return the weights in float64, each row divided by its sum, if they are distributions over T's rows.
 
@@ -64,7 +66,11 @@ def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
         InputError: If it is not a matrix.
     """
     if not isinstance(weights, Tensor) or weights.ndim != 2:
-        got = f"a tensor of shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        got = (
+            f"a tensor of shape {tuple(weights.shape)}"
+            if isinstance(weights, Tensor)
+            else type(weights).__name__
+        )
         raise InputError(
             f"expected attention weights as a tensor of shape (query, key); got {got}; pass one head of one text "
             "(weights[None] for a single row; weights[i] if the function takes a row)."
@@ -87,7 +93,9 @@ def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Floa
     return _distributions(weights_row[None], space.visible[None])[0]
 
 
-def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible) -> Float[Tensor, "*batch query key"]:
+def without_hidden(
+    weights: Float[Tensor, "*batch query key"], visible: Visible
+) -> Float[Tensor, "*batch query key"]:
     """Return the weights with exact zeros on hidden keys; weights up to `SUM_ERROR` there are rounding.
 
     Raises:

@@ -81,7 +81,9 @@ def certain_weights(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    return _lower_ends(weights, projected_values, visible, lambda solver, rows: (lo := solver.lower(rows), lo))[0]
+    return _lower_ends(
+        weights, projected_values, visible, lambda solver, rows: (lo := solver.lower(rows), lo)
+    )[0]
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,9 @@ def certain_mass_bounds(
     """
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
-    lo, hi = _lower_ends(weights, projected_values, visible, lambda solver, rows: solver.bracket(rows, rounds))
+    lo, hi = _lower_ends(
+        weights, projected_values, visible, lambda solver, rows: solver.bracket(rows, rounds)
+    )
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
 
@@ -180,9 +184,11 @@ def functional_interval(
 
 
 def _lower_ends(
-    weights: Float[Tensor, "query key"], projected_values: HeadValues, visible: Bool[Tensor, "query key"] | None,
+    weights: Float[Tensor, "query key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, "query key"] | None,
     together: Callable[[MapSolver, Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:  # fmt: skip
+) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:
     """Return bounds on the least value of each weight, by ``together`` where many rows share their keys, else exact."""
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
@@ -192,7 +198,9 @@ def _lower_ends(
             ends = (torch.stack([RowSolver(rows[place], space).lower() for place in places]),) * 2
         else:
             ends = together(MapSolver(space), rows[places])
-        lo[places], hi[places] = (filled(torch.zeros_like(rows[places]), space, end) for end in ends)
+        lo[places], hi[places] = (
+            filled(torch.zeros_like(rows[places]), space, end) for end in ends
+        )
     return lo, hi
 
 

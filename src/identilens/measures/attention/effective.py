@@ -9,7 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, Visible, compact_values, projected, relative_tolerance
+from identilens.linalg import (
+    ProjectedValues,
+    Visible,
+    compact_values,
+    projected,
+    relative_tolerance,
+)
 from identilens.linalg.checks import check_finite, check_mask, check_values, check_width
 from identilens.linalg.factor import values_span
 from identilens.measures.attention.checks import without_hidden
@@ -114,13 +120,19 @@ def _from_values(
         return None
     keys, tolerance = values.shape[-2], relative_tolerance(values.shape[-2], projection.shape[-1])
     span = values_span(values, projection, tolerance)
-    return span and EffectiveAttention(span.project(weights), weights, span.rank, keys - span.rank, tolerance)
+    return span and EffectiveAttention(
+        span.project(weights), weights, span.rank, keys - span.rank, tolerance
+    )
 
 
-def _checked(mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible) -> Tensor:
+def _checked(
+    mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible
+) -> Tensor:
     given = weights if weights is not None else head_output
     if given is None:
-        raise InputError("effective_attention needs weights or head_output; got neither. Pass one of them.")
+        raise InputError(
+            "effective_attention needs weights or head_output; got neither. Pass one of them."
+        )
     check_width("weights", weights, mixed, mixed.shape[-2])
     check_width("head_output", head_output, mixed, mixed.shape[-1])
     check_mask(visible, given.shape[-2], mixed.shape[-2])

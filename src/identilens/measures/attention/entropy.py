@@ -84,18 +84,26 @@ def maximum_entropy_alternative(
         )
     keys = T.simplex_space().kept[:, 1:]
     base = torch.zeros_like(rows) if bias is None else bias.detach().double()
-    alternative, queries, worst = torch.zeros_like(rows), rows.new_zeros((len(rows), keys.shape[1])), 0.0
+    alternative, queries, worst = (
+        torch.zeros_like(rows),
+        rows.new_zeros((len(rows), keys.shape[1])),
+        0.0,
+    )
     for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
         alternative[index], logits, error = _row(rows[index], base[index], space, max_steps, index)
         worst = max(worst, error)
         seen = keys[space.visible]
         design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        queries[index] = torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0]
+        queries[index] = torch.linalg.lstsq(
+            design, logits[space.visible, None], driver="gelsd"
+        ).solution[:-1, 0]
     entropy, original = (torch.special.entr(one).sum(-1) for one in (alternative, rows))
     return EntropyAlternative(alternative, queries, keys, entropy, original, worst)
 
 
-def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int) -> tuple[Tensor, Tensor, float]:
+def _row(
+    row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int
+) -> tuple[Tensor, Tensor, float]:
     """Minimise log Σ exp(base + C y) − yᵀ Cᵀ a; return the weights, C y and the output's error."""
     basis, target = space.kept[:, 1:], space.kept[:, 1:].mT @ (row / row.sum())
     y = torch.zeros_like(target)
@@ -113,11 +121,18 @@ def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: 
         spread = basis - weights @ basis
         hessian = (spread * weights[:, None]).mT @ spread
         ridge = 1e-14 * hessian.diagonal().sum() / len(y) + 1e-300
-        factor, failed = torch.linalg.cholesky_ex(hessian + ridge * torch.eye(len(y), dtype=y.dtype, device=y.device))
+        factor, failed = torch.linalg.cholesky_ex(
+            hessian + ridge * torch.eye(len(y), dtype=y.dtype, device=y.device)
+        )
         move = gradient if failed else torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        length = _length(lambda at, y=y, move=move: float(state(y - at * move)[1] @ move), float(gradient @ move))
+        length = _length(
+            lambda at, y=y, move=move: float(state(y - at * move)[1] @ move), float(gradient @ move)
+        )
         new_weights, new_gradient = state(y - length * move)
-        if gradient.abs().max() < ACCEPTED_ERROR and new_gradient.abs().max() >= gradient.abs().max():
+        if (
+            gradient.abs().max() < ACCEPTED_ERROR
+            and new_gradient.abs().max() >= gradient.abs().max()
+        ):
             break
         y, weights, gradient = y - length * move, new_weights, new_gradient
     error = float((basis.mT @ weights - target).abs().max()) if len(y) else 0.0

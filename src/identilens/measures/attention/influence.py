@@ -18,7 +18,9 @@ Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
 """T of one or several heads, as a tensor or as factors; the heads of a group share an axis of length 1."""
 
 
-def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Values) -> Float[Tensor, "*head query key"]:
+def norm_share(
+    weights: Float[Tensor, "*head query key"], projected_values: Values
+) -> Float[Tensor, "*head query key"]:
     """Return the share of each key in the summed lengths of what all keys add: ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖.
 
     The norm of the weighted value vector of Kobayashi et al. 2020 ("Attention is Not Only a Weight"). In [0, 1], no
@@ -137,7 +139,9 @@ def residual_share(
             f"{residual.shape[-2]}; pass the stream of the same text, at its queries."
         )
     outputs = compact_values(head_output, output_projection)
-    return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(residual.double(), dim=-1)
+    return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(
+        residual.double(), dim=-1
+    )
 
 
 def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]:

@@ -114,11 +114,16 @@ def certify_row(
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
         above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
-    return RowCertificate(_intervals(row, space, solver, ends, pin_tolerance), above, solver.top(ends))
+    return RowCertificate(
+        _intervals(row, space, solver, ends, pin_tolerance), above, solver.top(ends)
+    )
 
 
 def minimum_norm_alternative(
-    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    *,
+    visible: Bool[Tensor, " key"] | None = None,
 ) -> LeastNorm:
     """Return the distribution of least norm with the same output, with its duality gap.
 
@@ -138,8 +143,14 @@ def minimum_norm_alternative(
 
 
 def _intervals(
-    row: Float[Tensor, " key"], space: SimplexSpace, solver: RowSolver, ends: Ends, pin_tolerance: float
+    row: Float[Tensor, " key"],
+    space: SimplexSpace,
+    solver: RowSolver,
+    ends: Ends,
+    pin_tolerance: float,
 ) -> AttentionIntervals:
     lo, hi = (filled(row, space, end) for end in ends)
     pinned = hi - lo <= pin_tolerance
-    return AttentionIntervals(row, lo, hi, pinned, space.nullity, solver.gap, space.tolerance, pin_tolerance)
+    return AttentionIntervals(
+        row, lo, hi, pinned, space.nullity, solver.gap, space.tolerance, pin_tolerance
+    )

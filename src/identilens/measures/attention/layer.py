@@ -154,11 +154,19 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     for block in layer.blocks():
         here, rows, weights = block.heads, block.rows, block.weights
         ones = torch.ones_like(block.norms)
-        by_key[here, :, : weights.shape[-1]] += torch.stack([ones, share_of(ones, block.norms)], 1) @ weights
+        by_key[here, :, : weights.shape[-1]] += (
+            torch.stack([ones, share_of(ones, block.norms)], 1) @ weights
+        )
         if layer.keeps_maps:
             maps.append((weights.clone(), projector.effective(rows, weights).to(weights.dtype)))
         found = projector.sums(
-            rows, weights, block.by_type, layer.key_types, heads=here, overwrite=block.reusable, back=block.back
+            rows,
+            weights,
+            block.by_type,
+            layer.key_types,
+            heads=here,
+            overwrite=block.reusable,
+            back=block.back,
         )
         counts = adds_rank[here, None] if full else found.sums.outside > least[rows]
         sums = replace(found.sums, outside=torch.where(counts, found.sums.outside, 0.0))
@@ -178,7 +186,11 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         norms = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (-1, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
         output[:, here] += torch.stack([norms, shares]).sum(-1).flatten(1)
-    seen = T.restricted(projector.seen(slice(-1, None))[0]) if isinstance(projector, IrregularRows) else T
+    seen = (
+        T.restricted(projector.seen(slice(-1, None))[0])
+        if isinstance(projector, IrregularRows)
+        else T
+    )
     seen = seen.with_sink() if layer.has_sink else seen
     tiny = torch.finfo(torch.float64).tiny
     null_shares = (null / weight.clamp_min(tiny)).clamp(0, 1)
@@ -218,7 +230,10 @@ def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:
 def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> Float[Tensor, " head"]:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
     raw, effective, raw_square, effective_square, cross = moments
-    raw_variance, effective_variance = raw_square - raw.square(), effective_square - effective.square()
+    raw_variance, effective_variance = (
+        raw_square - raw.square(),
+        effective_square - effective.square(),
+    )
     constant = (raw_variance <= CONSTANT * (raw_square + mean**2)) | (
         effective_variance <= CONSTANT * (effective_square + mean**2)
     )

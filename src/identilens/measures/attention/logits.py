@@ -120,14 +120,22 @@ def logit_alternative(
         )
     chosen = _independent_rows(A, original)
     coefficients = torch.linalg.lstsq(A[chosen].mT, A.mT, driver="gelsd").solution.mT
-    drawn = torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device) @ null.mT
+    drawn = (
+        torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device)
+        @ null.mT
+    )
     change = coefficients @ drawn
-    change = change * (scale * torch.linalg.matrix_norm(A) / torch.linalg.matrix_norm(change).clamp_min(1e-300))
+    change = change * (
+        scale * torch.linalg.matrix_norm(A) / torch.linalg.matrix_norm(change).clamp_min(1e-300)
+    )
     return check_logit_alternative(A, A + change, projection, d_k)
 
 
 def check_logit_alternative(
-    logits: Float[Tensor, "query key"], alternative: Float[Tensor, "query key"], projected_values: HeadValues, d_k: int
+    logits: Float[Tensor, "query key"],
+    alternative: Float[Tensor, "query key"],
+    projected_values: HeadValues,
+    d_k: int,
 ) -> LogitAlternative:
     """Return rank, distance and output error of any alternative A + Ã of raw logits A.
 
@@ -182,7 +190,9 @@ def least_logit_rank(
             half precision, whose rounding has full rank.
     """
     if choice not in ("centred", "first"):
-        raise InputError(f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1.")
+        raise InputError(
+            f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1."
+        )
     check_precision(weights)
     rows = weights.detach().double()
     if not rows.numel():
@@ -231,7 +241,9 @@ def uncapped_logits(
     rows = weights.detach().double()
     seen = torch.ones_like(rows, dtype=torch.bool) if visible is None else visible
     if rows.numel() and rows[seen].min() <= 0:
-        raise InputError("expected positive weights on visible keys, as a softmax gives them; some are zero.")
+        raise InputError(
+            "expected positive weights on visible keys, as a softmax gives them; some are zero."
+        )
     logits = torch.log(rows.masked_fill(~seen, 1.0)) - (0.0 if bias is None else bias.double())
     high = logits.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     low = logits.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
@@ -275,9 +287,13 @@ def logit_rank_study(
             "the paper's protocol is count=1000 with the head's own d_k."
         )
     if not len(weights):
-        raise InputError("expected the weights of at least one query; got none; leave empty texts out.")
+        raise InputError(
+            "expected the weights of at least one query; got none; leave empty texts out."
+        )
     projection = head_values(projected_values)
-    drawn = iterate_alternatives(weights, projection, count, method="bhardwaj", share=share, generator=generator)
+    drawn = iterate_alternatives(
+        weights, projection, count, method="bhardwaj", share=share, generator=generator
+    )
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)
     ranks, worst, distance = [], 0.0, 0.0

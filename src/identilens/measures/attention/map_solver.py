@@ -46,8 +46,13 @@ class MapSolver:
         while (alive := torch.nonzero(open_.any(1)).flatten()).numel():
             key = torch.where(open_, inside, -1.0)[alive].argmax(1)
             single = ~together[alive] | (open_[alive].sum(1) == 1)
-            drawn = torch.rand(len(alive), inside.shape[1], generator=generator, dtype=inside.dtype) * open_[alive]
-            costs = torch.where(single[:, None], one_hot(key, inside.shape[1]).to(inside.dtype), drawn)
+            drawn = (
+                torch.rand(len(alive), inside.shape[1], generator=generator, dtype=inside.dtype)
+                * open_[alive]
+            )
+            costs = torch.where(
+                single[:, None], one_hot(key, inside.shape[1]).to(inside.dtype), drawn
+            )
             optima = self._programs.minimise(costs, inside[alive])
             found = alive[single], key[single]
             lo[found] = torch.minimum(optima.bounds[single].clamp_min(0.0), inside[found])
@@ -77,7 +82,10 @@ class MapSolver:
         return torch.minimum(lo, hi), hi
 
     def _proven(
-        self, inside: Lower, costs: Float[Tensor, "proof seen"], multipliers: Float[Tensor, "proof rho"]
+        self,
+        inside: Lower,
+        costs: Float[Tensor, "proof seen"],
+        multipliers: Float[Tensor, "proof rho"],
     ) -> Float[Tensor, "row proof"]:
         """Return the bound that each proof gives its cost in every row: y·Bᵀa + (Σ a) min(cost − B y)."""
         least = (costs - multipliers @ self._kept.mT).amin(1)
@@ -90,7 +98,9 @@ def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tens
     Several of a key are spread over its widest rows, of which neighbours would prove much the same.
     """
     share = width.sum(0)
-    programs = torch.ceil(count * share / share.sum().clamp_min(_OPEN) - 0.5).long().clamp_max(_OF_A_KEY)
+    programs = (
+        torch.ceil(count * share / share.sum().clamp_min(_OPEN) - 0.5).long().clamp_max(_OF_A_KEY)
+    )
     order = width.argsort(0, descending=True)
     place = torch.arange(_OF_A_KEY)[:, None] * torch.where(programs > 1, _SPREAD, 1)
     taken = (torch.arange(_OF_A_KEY)[:, None] < programs) & (place < len(width))

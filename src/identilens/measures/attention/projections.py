@@ -65,12 +65,16 @@ def changed_projection(
     weight_change = solution[: E.shape[1]].mT
     new_weight, new_bias = W + weight_change, None if b is None else b + solution[-1]
     given = E @ new_weight.mT + (0.0 if new_bias is None else new_bias)
-    error = float(torch.linalg.matrix_norm(given - goal) / torch.linalg.matrix_norm(goal).clamp_min(1e-300))
+    error = float(
+        torch.linalg.matrix_norm(given - goal) / torch.linalg.matrix_norm(goal).clamp_min(1e-300)
+    )
     if not error <= ACCEPTED_ERROR:
         rank = int(torch.linalg.matrix_rank(design))
         raise InputError(
             f"expected embeddings of full row rank, {len(E)}; got rank {rank} (d_model = {E.shape[1]}), and the best "
             f"projection has an error of {error:.1e}; use a text of at most d_model tokens without repeated embeddings."
         )
-    change = float(torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300))
+    change = float(
+        torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300)
+    )
     return ChangedProjection(new_weight, new_bias, error, change)

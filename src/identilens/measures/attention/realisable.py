@@ -176,7 +176,9 @@ def realisable_dimension(
     span_q, gap_q = _column_basis(given.queries, 0.0, rank_tolerance)
     span_k, gap_k = _column_basis(given.keys, given.keys.mean(0), rank_tolerance)
     jacobian_rank, gap = _rank((span_q, span_k), conditions, rank_tolerance, memory_limit, formula)
-    weights_rank, gap_a = _weights_rank(given, (span_q, span_k), min(gap_q, gap_k), rank_tolerance, memory_limit)
+    weights_rank, gap_a = _weights_rank(
+        given, (span_q, span_k), min(gap_q, gap_k), rank_tolerance, memory_limit
+    )
     if jacobian_rank > weights_rank:
         raise NumericalError(
             f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
@@ -198,7 +200,11 @@ def realisable_dimension(
 def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
     """Raise for a dense factorisation of more bytes than the limit; the message has the formula's dimension."""
     if needed > memory_limit:
-        known = "no formula covers this mask" if formula is None else f"for generic tensors the dimension is {formula}"
+        known = (
+            "no formula covers this mask"
+            if formula is None
+            else f"for generic tensors the dimension is {formula}"
+        )
         raise InputError(
             f"expected a problem within {memory_limit / 2**30:.2f} GiB; this one needs {needed / 2**30:.2f} GiB; "
             f"{known}; use a shorter text or raise memory_limit."
@@ -230,7 +236,11 @@ def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tu
 
 
 def _rank(
-    spans: tuple[Tensor, Tensor], conditions: Constraints, tolerance: float, memory_limit: int, formula: int | None
+    spans: tuple[Tensor, Tensor],
+    conditions: Constraints,
+    tolerance: float,
+    memory_limit: int,
+    formula: int | None,
 ) -> tuple[int, float]:
     """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ, and the gap at the cut.
 
@@ -253,7 +263,9 @@ def _rank(
         return total, gap
     stacked, owner = torch.cat(rest), torch.cat(owners)
     refuse_size(COPIES * 8 * stacked.shape[0] * len(keys) * queries.shape[1], memory_limit, formula)
-    sigma = torch.linalg.svdvals((stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1))
+    sigma = torch.linalg.svdvals(
+        (stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1)
+    )
     rank, this = cut_rank(sigma, tolerance * float(sigma.max()))
     return total + rank, min(gap, this)
 

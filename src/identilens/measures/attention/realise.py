@@ -137,7 +137,9 @@ def realisable_alternative(
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
     """
     if not 0 < distance < 1:
-        raise InputError(f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance.")
+        raise InputError(
+            f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance."
+        )
     T = head_values(projected_values)
     given = checked_head(queries, keys, T, scaling, visible, bias)
     size = sum(basis.shape[1] for basis in given.kept)

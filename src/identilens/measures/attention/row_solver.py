@@ -17,7 +17,9 @@ Ends = tuple[Float[Tensor, " seen"], Float[Tensor, " seen"]]
 
 
 def row_and_space(
-    weights_row: Float[Tensor, " key"], projected_values: HeadValues, visible: Bool[Tensor, " key"] | None
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, " key"] | None,
 ) -> tuple[Float[Tensor, " key"], SimplexSpace]:
     """Return a row in float64, checked, and what it may change.
 
@@ -25,7 +27,9 @@ def row_and_space(
         InputError: Weights that are no distribution over T's rows.
     """
     if weights_row.ndim != 1:
-        raise InputError(f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i].")
+        raise InputError(
+            f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i]."
+        )
     T = head_values(projected_values)
     row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
     return row[0], T.simplex_space(visible)
@@ -88,7 +92,9 @@ class RowSolver:
         lo = torch.minimum(self._together(programs, open_, 1.0).clamp_min(0.0), self.inside)
         return torch.where(self._movable & ~open_, 0.0, lo), hi
 
-    def _together(self, programs: SharedPrograms, keys: Bool[Tensor, " seen"], sign: float) -> Float[Tensor, " seen"]:
+    def _together(
+        self, programs: SharedPrograms, keys: Bool[Tensor, " seen"], sign: float
+    ) -> Float[Tensor, " seen"]:
         """Return a bound of each weight: the least, or with the sign -1 the greatest; the weight on other keys."""
         costs = sign * torch.diag(self.inside.new_ones(len(self.inside)))[keys]
         optima = programs.minimise(costs, self.inside.expand(len(costs), -1))

@@ -56,11 +56,17 @@ def iterate_alternatives(
     rows = checked_weights(weights, T, visible)
     check_number("count", count, 0)
     if method not in ("brunner", "bhardwaj", "uniform"):
-        raise InputError(f"expected method 'brunner', 'bhardwaj' or 'uniform'; got {method!r}; choose one of them.")
+        raise InputError(
+            f"expected method 'brunner', 'bhardwaj' or 'uniform'; got {method!r}; choose one of them."
+        )
     if share is not None and not 0 <= share <= 1:
-        raise InputError(f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex.")
+        raise InputError(
+            f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex."
+        )
     if share is not None and method == "uniform":
-        raise InputError("expected no share with method 'uniform', which has no λ_max; leave `share` out.")
+        raise InputError(
+            "expected no share with method 'uniform', which has no λ_max; leave `share` out."
+        )
     if not len(rows) or not count:
         return repeat(rows, count)
     spaces = T.simplex_spaces(len(rows), visible)
@@ -90,13 +96,27 @@ def sample_alternatives(
         torch.Size([5, 2, 3])
     """
     drawn = iterate_alternatives(
-        weights, projected_values, count, method=method, share=share, visible=visible, generator=generator
+        weights,
+        projected_values,
+        count,
+        method=method,
+        share=share,
+        visible=visible,
+        generator=generator,
     )
-    return torch.stack(list(drawn)) if count else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
+    return (
+        torch.stack(list(drawn))
+        if count
+        else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
+    )
 
 
 def far_alternative(
-    weights_row: Float[Tensor, " key"], space: SimplexSpace, *, starts: int = 8, generator: Generator = None
+    weights_row: Float[Tensor, " key"],
+    space: SimplexSpace,
+    *,
+    starts: int = 8,
+    generator: Generator = None,
 ) -> Float[Tensor, " key"]:
     """Return the alternative with the largest total variation distance found.
 
@@ -122,13 +142,23 @@ def far_alternative(
     if not space.nullity:
         return whole.clone()
     seen, row = space.visible, whole[space.visible]
-    programs, largest_first = RowPrograms(row, space.kept[seen]), row.argsort(descending=True, stable=True)
+    programs, largest_first = (
+        RowPrograms(row, space.kept[seen]),
+        row.argsort(descending=True, stable=True),
+    )
     best = row
     for power in range((len(row) - 1).bit_length()):
-        best = _farther(programs, row, best, -torch.zeros_like(row).index_fill(0, largest_first[: 2**power], 1.0))
+        best = _farther(
+            programs,
+            row,
+            best,
+            -torch.zeros_like(row).index_fill(0, largest_first[: 2**power], 1.0),
+        )
     for _ in range(starts):
         turned = torch.rand(row.shape, dtype=row.dtype, generator=generator).to(row.device) < TURNED
-        best = _farther(programs, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0))
+        best = _farther(
+            programs, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0)
+        )
     return torch.zeros_like(whole).masked_scatter(seen, best)
 
 
@@ -173,7 +203,12 @@ def far_alternatives(
 
 
 def _scaled_directions(
-    rows: Tensor, spaces: list[SimplexSpace], count: int, method: Method, share: float | None, generator: Generator
+    rows: Tensor,
+    spaces: list[SimplexSpace],
+    count: int,
+    method: Method,
+    share: float | None,
+    generator: Generator,
 ) -> Iterator[Tensor]:
     def directions(size: int, space: SimplexSpace) -> Tensor:
         draw = torch.rand if method == "bhardwaj" else torch.randn

@@ -9,7 +9,9 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.measures.attention.checks import check_precision
 
 
-def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
+def simplex_space(
+    projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None
+) -> SimplexSpace:
     """Return LN([T, 1]) of one row and its complement, which must not change; see `ProjectedValues.simplex_space`.
 
     Examples:
@@ -26,7 +28,9 @@ def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | 
     return head_values(projected_values).simplex_space(visible)
 
 
-def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
+def largest_step(
+    weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "*rows key"]
+) -> Float[Tensor, "*rows"]:
     """Return λ_max, the largest step of each row along its direction before a weight becomes negative.
 
     λ_max = min over ã_i < 0 of −a_i / ã_i (Brunner et al. 2020, 3.3). Zero for a zero direction, infinite

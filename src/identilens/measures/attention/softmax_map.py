@@ -60,7 +60,9 @@ class SoftmaxMap:
 
     def weights(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return softmax(s Q Kᵀ + bias) over the visible keys."""
-        return visible_softmax(attention_logits(queries, keys, self.scaling, self.bias), self.visible)
+        return visible_softmax(
+            attention_logits(queries, keys, self.scaling, self.bias), self.visible
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ def checked_head(
         keys=keys.detach().double(),
         scaling=d_k**-0.5 if scaling is None else float(scaling),
         bias=None if bias is None else bias.detach().double(),
-        visible=torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device) if visible is None else visible,
+        visible=torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
+        if visible is None
+        else visible,
         kept=kept,
         shared=all(basis is kept[0] for basis in kept),
     )
@@ -153,13 +157,17 @@ def output_constraints(
     small to have an effect. With a tolerance of 0 only exact zeros are left out.
     """
     rows, owners, maps = [], [], []
-    groups = [list(range(len(weights)))] if given.shared else [[index] for index in range(len(weights))]
+    groups = (
+        [list(range(len(weights)))] if given.shared else [[index] for index in range(len(weights))]
+    )
     for group in groups:
         bases, triangles = row_bases(given.kept[group[0]], weights[group])
         left, sigma, right = torch.linalg.svd(triangles)
         for place, index in enumerate(group):
             top = sigma[place].max() if sigma.shape[1] else 0.0
-            felt = (sigma[place] > row_tolerance * top) & (sigma[place] > (1e-14 if row_tolerance else 0.0))
+            felt = (sigma[place] > row_tolerance * top) & (
+                sigma[place] > (1e-14 if row_tolerance else 0.0)
+            )
             if felt.all():
                 rows.append(bases[place].mT)
                 maps.append(left[place] @ (right[place] / sigma[place][:, None]))

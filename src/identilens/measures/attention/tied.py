@@ -18,7 +18,11 @@ from identilens.measures.attention.realisable import (
     refuse_size,
 )
 from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import Constraints, output_constraints, weight_constraints
+from identilens.measures.attention.softmax_map import (
+    Constraints,
+    output_constraints,
+    weight_constraints,
+)
 from identilens.measures.attention.walk import OUTPUT_LIMIT, RIDGE, Walk
 
 _CHUNK = 2**23
@@ -84,16 +88,22 @@ class TiedHeads:
         """Return what a change of the parameters does to conditions on the change of the logits."""
         size = max(1, _CHUNK // max(1, self.visible.numel()))
         found = [parameters.new_zeros(0, len(parameters))]
-        for rows, owner in zip(conditions.rows.split(size), conditions.owner.split(size), strict=True):
+        for rows, owner in zip(
+            conditions.rows.split(size), conditions.owner.split(size), strict=True
+        ):
             cotangents = rows.new_zeros(len(rows), *self.visible.shape)
             cotangents[torch.arange(len(rows)), owner] = rows
             found += [self._gradients(parameters, cotangents)] if len(rows) else []
         return torch.cat(found)
 
-    def _gradients(self, parameters: Tensor, cotangents: Float[Tensor, "p row key"]) -> Float[Tensor, "p parameter"]:
+    def _gradients(
+        self, parameters: Tensor, cotangents: Float[Tensor, "p row key"]
+    ) -> Float[Tensor, "p parameter"]:
         with torch.enable_grad():
             point = parameters.detach().requires_grad_()
-            return torch.autograd.grad(self.logits(point), point, cotangents, is_grads_batched=True)[0]
+            return torch.autograd.grad(
+                self.logits(point), point, cotangents, is_grads_batched=True
+            )[0]
 
 
 class _Dense:
@@ -179,10 +189,16 @@ def tied_dimension(
     generic_rank, _ = _rank(tied.jacobian(free, _random_like(point)), rank_tolerance)
     jacobian_rank, gap = _rank(tied.jacobian(conditions, point), rank_tolerance)
     return RealisableDimension(
-        dimension=weights_rank - jacobian_rank, formula=formula, parameters=len(point), jacobian_rank=jacobian_rank,
-        weights_rank=weights_rank, output_rank=sum(basis.shape[1] for basis in tied.kept), gap=min(gap, gap_a),
-        regular=weights_rank >= generic_rank, tolerance=rank_tolerance,
-    )  # fmt: skip
+        dimension=weights_rank - jacobian_rank,
+        formula=formula,
+        parameters=len(point),
+        jacobian_rank=jacobian_rank,
+        weights_rank=weights_rank,
+        output_rank=sum(basis.shape[1] for basis in tied.kept),
+        gap=min(gap, gap_a),
+        regular=weights_rank >= generic_rank,
+        tolerance=rank_tolerance,
+    )
 
 
 def tied_alternative(
@@ -218,23 +234,33 @@ def tied_alternative(
         InputError: For a distance outside (0, 1), or Jacobians beyond ``memory_limit`` bytes.
     """
     if not 0 < distance < 1:
-        raise InputError(f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance.")
+        raise InputError(
+            f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance."
+        )
     size = sum(basis.shape[1] for basis in tied.kept)
     refuse_size(COPIES * 8 * size * max(size, len(tied.parameters)), memory_limit, None)
     walk = Walk(tied, generator, tied.rows, OUTPUT_LIMIT)
     walk.go(distance, max_steps)
     walk.polish()
     return TiedAlternative(
-        walk.point[0], walk.weights, walk.original, walk.distance, total_variation(walk.original, walk.weights),
-        walk.output_error, walk.distance >= distance * (1 - 1e-6), walk.steps,
-    )  # fmt: skip
+        walk.point[0],
+        walk.weights,
+        walk.original,
+        walk.distance,
+        total_variation(walk.original, walk.weights),
+        walk.output_error,
+        walk.distance >= distance * (1 - 1e-6),
+        walk.steps,
+    )
 
 
 def _random_like(parameters: Tensor) -> Tensor:
     """Return normal parameters of the same mean square; of 1 in place of 0."""
     generator = torch.Generator().manual_seed(0)
     size = float(parameters.square().mean().sqrt()) or 1.0
-    return size * torch.randn(parameters.shape, generator=generator, dtype=torch.float64).to(parameters.device)
+    return size * torch.randn(parameters.shape, generator=generator, dtype=torch.float64).to(
+        parameters.device
+    )
 
 
 def _rank(jacobian: Tensor, tolerance: float) -> tuple[int, float]:

@@ -27,7 +27,9 @@ def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "t
     """Return the type of each token as a one-hot row, float64."""
     index = {name: position for position, name in enumerate(names)}
     found = [
-        index[token] if token in index else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
+        index[token]
+        if token in index
+        else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
         for token in tokens
     ]
     if FIRST in index:

@@ -80,7 +80,11 @@ class Walk:
     """
 
     def __init__(
-        self, family: Family, generator: torch.Generator | None, rows: slice = slice(None), goal: float = OUTPUT_GOAL
+        self,
+        family: Family,
+        generator: torch.Generator | None,
+        rows: slice = slice(None),
+        goal: float = OUTPUT_GOAL,
     ) -> None:
         self.family, self.rows, self.goal = family, rows, goal
         self.point = family.start
@@ -121,7 +125,9 @@ class Walk:
             return 0.0
         slope = [part * (reach / length) for part in slope]
         while step >= 1e-7:
-            moved = self._corrected(here, [one + step * part for one, part in zip(self.point, slope, strict=True)])
+            moved = self._corrected(
+                here, [one + step * part for one, part in zip(self.point, slope, strict=True)]
+            )
             if moved is not None:
                 distance = self._distance(moved[1])
                 if distance > 1.02 * goal and step > 1e-5:
@@ -143,10 +149,14 @@ class Walk:
         pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
         logits = self.weights * (pull - (self.weights * pull).sum(-1, keepdim=True))
         if self.rows != slice(None):
-            logits = torch.zeros_like(logits).index_put_((torch.arange(len(logits))[self.rows],), logits[self.rows])
+            logits = torch.zeros_like(logits).index_put_(
+                (torch.arange(len(logits))[self.rows],), logits[self.rows]
+            )
         return self.family.slope(logits, self.point)
 
-    def _corrected(self, here: Linearised, point: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def _corrected(
+        self, here: Linearised, point: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """Return to the same output with the Jacobian of the step's start; None if that does not converge."""
         last = float("inf")
         for _ in range(20):
@@ -164,7 +174,9 @@ class Walk:
     def _undoing(self, here: Linearised, difference: Tensor) -> Tensor:
         """Return what J must give to undo the effect of a change of the weights on the output."""
         kept = self.family.outputs.kept
-        return torch.cat([-(here.maps[index] @ (kept[index].mT @ row)) for index, row in enumerate(difference)])
+        return torch.cat(
+            [-(here.maps[index] @ (kept[index].mT @ row)) for index, row in enumerate(difference)]
+        )
 
     def _output_norm(self, weights: Tensor) -> float:
         outputs = self.family.outputs
@@ -177,7 +189,9 @@ class Walk:
 def _tangent(here: Linearised, move: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the part of a move in the kernel of J; projected twice, to remove rounding."""
     for _ in range(2):
-        move = [part - off for part, off in zip(move, here.least_move(here.forward(move)), strict=True)]
+        move = [
+            part - off for part, off in zip(move, here.least_move(here.forward(move)), strict=True)
+        ]
     return move
 
 

@@ -12,9 +12,13 @@ TIE = 1e-6
 
 
 def rank_agreement(
-    first: Float[Tensor, "*row part"], second: Float[Tensor, "*row part"],
-    visible: Bool[Tensor, "*#row part"] | None = None, *, tie: float = TIE, floor: float = 0.0,
-) -> Float[Tensor, "*row"]:  # fmt: skip
+    first: Float[Tensor, "*row part"],
+    second: Float[Tensor, "*row part"],
+    visible: Bool[Tensor, "*#row part"] | None = None,
+    *,
+    tie: float = TIE,
+    floor: float = 0.0,
+) -> Float[Tensor, "*row"]:
     """Return the rank correlation of two rows of scores over their visible parts, near scores being ties; in [−1, 1].
 
     The rank of a part is the number of parts below it less the number above it; two parts are tied if their scores
@@ -33,9 +37,13 @@ def rank_agreement(
         NumericalError: NaN or infinity.
     """
     if first.shape != second.shape:
-        raise InputError(f"expected scores of the same parts; got shapes {tuple(first.shape)}, {tuple(second.shape)}.")
+        raise InputError(
+            f"expected scores of the same parts; got shapes {tuple(first.shape)}, {tuple(second.shape)}."
+        )
     check_finite(first=first, second=second)
-    seen = torch.ones_like(first, dtype=torch.bool) if visible is None else visible.expand(first.shape)
+    seen = (
+        torch.ones_like(first, dtype=torch.bool) if visible is None else visible.expand(first.shape)
+    )
     a, b = _centred_ranks(first, seen, tie, 0.0), _centred_ranks(second, seen, tie, floor)
     size = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
     return torch.where(size > 0, (a * b).sum(-1) / size, torch.nan)

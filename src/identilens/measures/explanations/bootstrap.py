@@ -49,7 +49,9 @@ def bootstrap_interval(
         NumericalError: NaN or infinity.
     """
     if not len(values) or not 0 < level < 1:
-        raise InputError(f"expected at least one text and a level in (0, 1); got {len(values)} texts, level {level}.")
+        raise InputError(
+            f"expected at least one text and a level in (0, 1); got {len(values)} texts, level {level}."
+        )
     check_finite(values=values)
     held = values.detach().double().cpu()
     mean, texts = float(held.mean()), len(held)
@@ -60,7 +62,9 @@ def bootstrap_interval(
     return Interval(mean, mean - upper * error, mean - lower * error)
 
 
-def _quantiles(held: Float[Tensor, " text"], level: float, draws: int, seed: int) -> tuple[float, float]:
+def _quantiles(
+    held: Float[Tensor, " text"], level: float, draws: int, seed: int
+) -> tuple[float, float]:
     """Return the quantiles of the studentised mean: by resampling where that can be done, else Student's."""
     texts, spread = len(held), held.std()
     if texts >= LEAST_TEXTS and spread > 0:
@@ -69,7 +73,9 @@ def _quantiles(held: Float[Tensor, " text"], level: float, draws: int, seed: int
         spreads = drawn.std(1)
         if bool((spreads > _SPREAD * spread).all()):
             ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-            low, high = ((drawn.mean(1) - held.mean()) / (spreads / texts**0.5)).quantile(ends).tolist()
+            low, high = (
+                ((drawn.mean(1) - held.mean()) / (spreads / texts**0.5)).quantile(ends).tolist()
+            )
             return low, high
     high = float(student.ppf((1 + level) / 2, texts - 1))
     return -high, high

@@ -35,10 +35,14 @@ def removal_order(
     """
     largest = scores.double().abs().amax(-1, keepdim=True)
     lowered = torch.rand(scores.shape, generator=generator).to(scores.device) * TIE
-    return (scores.double() / torch.where(largest > 0, largest, 1.0) - lowered).argsort(-1, descending=True)
+    return (scores.double() / torch.where(largest > 0, largest, 1.0) - lowered).argsort(
+        -1, descending=True
+    )
 
 
-def removal_sets(order: Int[Tensor, "*row part"], sizes: Sequence[int]) -> Bool[Tensor, "*row size part"]:
+def removal_sets(
+    order: Int[Tensor, "*row part"], sizes: Sequence[int]
+) -> Bool[Tensor, "*row size part"]:
     """Return, for each size k, which parts are the first k of an order.
 
     Examples:
@@ -66,7 +70,9 @@ def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
     return effects.mean(-1)
 
 
-def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0) -> Float[Tensor, "*row"]:
+def normalised_area(
+    areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0
+) -> Float[Tensor, "*row"]:
     """Return (AOPC − lowest) / (highest − lowest), in [0, 1]: NAOPC of Edin et al. 2025 (arXiv 2408.08137).
 
     Areas of different inputs and models are not comparable; their places between the worst and the best order of the
@@ -87,7 +93,12 @@ def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor:
 
 
 def order_bounds(
-    effect: Effect, singles: Float[Tensor, " part"], sizes: Sequence[int], *, width: int = 1, pool: int | None = None
+    effect: Effect,
+    singles: Float[Tensor, " part"],
+    sizes: Sequence[int],
+    *,
+    width: int = 1,
+    pool: int | None = None,
 ) -> OrderBounds:
     """Return the least and the largest area of all orders that a beam search finds (Edin et al. 2025, section 4).
 
@@ -116,18 +127,27 @@ def order_bounds(
     ends = []
     for sign in (-1.0, 1.0):
         chosen = (sign * singles).topk(most).indices
-        ends.append(sign * _searched(lambda sets, sign=sign: sign * effect(sets), len(singles), chosen, given, width))
+        ends.append(
+            sign
+            * _searched(
+                lambda sets, sign=sign: sign * effect(sets), len(singles), chosen, given, width
+            )
+        )
     return OrderBounds(*ends)
 
 
 def _searched(effect: Effect, parts: int, pool: Tensor, sizes: Sequence[int], width: int) -> float:
     """Return the largest mean effect over the sizes that a beam search finds."""
-    beam: list[tuple[float, Tensor]] = [(0.0, torch.zeros(parts, dtype=torch.bool, device=pool.device))]
+    beam: list[tuple[float, Tensor]] = [
+        (0.0, torch.zeros(parts, dtype=torch.bool, device=pool.device))
+    ]
     before = 0
     for size in sizes:
         children: dict[bytes, tuple[float, Tensor]] = {}
         grown = [
-            (total, child) for total, held in beam for child in _children(effect, held, pool, size - before, width)
+            (total, child)
+            for total, held in beam
+            for child in _children(effect, held, pool, size - before, width)
         ]
         effects = effect(torch.stack([child for _, child in grown])).tolist()
         for (total, child), gained in zip(grown, effects, strict=True):

@@ -9,7 +9,9 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Shares of the tokens in ERASER's area over the perturbation curve."""
 
 
-def comprehensiveness(whole: Float[Tensor, "*#text"], without: Float[Tensor, "*text share"]) -> Float[Tensor, "*text"]:
+def comprehensiveness(
+    whole: Float[Tensor, "*#text"], without: Float[Tensor, "*text share"]
+) -> Float[Tensor, "*text"]:
     """Return the mean of p(x) − p(x without its first k % tokens) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
 
     p is the probability of the class that the model predicts for the whole text. In [−1, 1]; large if the tokens are
@@ -27,7 +29,9 @@ def comprehensiveness(whole: Float[Tensor, "*#text"], without: Float[Tensor, "*t
     return _mean_drop(whole, without)
 
 
-def sufficiency(whole: Float[Tensor, "*#text"], only: Float[Tensor, "*text share"]) -> Float[Tensor, "*text"]:
+def sufficiency(
+    whole: Float[Tensor, "*#text"], only: Float[Tensor, "*text share"]
+) -> Float[Tensor, "*text"]:
     """Return the mean of p(x) − p(only the first k % tokens of x) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
 
     In [−1, 1]; small, or negative, if the tokens are enough.

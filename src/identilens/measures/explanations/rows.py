@@ -34,7 +34,9 @@ ROW_EXPLANATIONS: dict[str, Callable[[Rows, ProjectedValues, Mask], Rows]] = {
 least value in any alternative (certain)."""
 
 
-def explain_rows(weights: Rows, projected_values: ProjectedValues, visible: Mask = None) -> dict[str, Rows]:
+def explain_rows(
+    weights: Rows, projected_values: ProjectedValues, visible: Mask = None
+) -> dict[str, Rows]:
     """Return every explanation of some rows of one head's map, by name; scores are at least 0, larger means more.
 
     Examples:
@@ -51,7 +53,10 @@ def explain_rows(weights: Rows, projected_values: ProjectedValues, visible: Mask
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    return {name: explain(weights, projected_values, visible) for name, explain in ROW_EXPLANATIONS.items()}
+    return {
+        name: explain(weights, projected_values, visible)
+        for name, explain in ROW_EXPLANATIONS.items()
+    }
 
 
 def value_zeroing(
@@ -69,6 +74,8 @@ def value_zeroing(
         tensor([[0., 1.]], dtype=torch.float64)
     """
     whole, parts = output.double(), without.double()
-    whole, parts = (one / torch.linalg.vector_norm(one, dim=-1, keepdim=True) for one in (whole, parts))
+    whole, parts = (
+        one / torch.linalg.vector_norm(one, dim=-1, keepdim=True) for one in (whole, parts)
+    )
     # Half the squared distance of unit vectors: 1 − cos without loss of digits near 0.
     return ((parts - whole).square().sum(-1) / 2).mT

@@ -28,7 +28,9 @@ def alti_contributions(
     return torch.where(total > 0, near / torch.where(total > 0, total, 1), even)
 
 
-def alti_rollout(contributions: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:
+def alti_rollout(
+    contributions: Float[Tensor, "layer query key"],
+) -> Float[Tensor, "layer query key"]:
     """Return, for each layer, how much of each input token reaches each hidden token: C_l ⋯ C_1.
 
     The contributions contain the residual connection, so that none is added (unlike `attention_rollout`).

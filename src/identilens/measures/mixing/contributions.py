@@ -27,7 +27,9 @@ class Contributions:
 
 
 def contributions(
-    squares: Float[Tensor, "*layer hidden input"], variances: Float[Tensor, "*layer hidden input"], freedom: int = 0
+    squares: Float[Tensor, "*layer hidden input"],
+    variances: Float[Tensor, "*layer hidden input"],
+    freedom: int = 0,
 ) -> Contributions:
     """Return the relative contribution of every input token to every hidden token, with standard errors.
 

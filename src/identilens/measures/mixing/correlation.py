@@ -17,10 +17,15 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
     causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
     seen = table.lazy().filter(~causal).drop_nulls("raw_rollout")
     found = []
-    for pairs, rows in (("all", seen), ("context", seen.filter(pl.col("hidden") != pl.col("input")))):
+    for pairs, rows in (
+        ("all", seen),
+        ("context", seen.filter(pl.col("hidden") != pl.col("input"))),
+    ):
         for rollout in ("raw", "effective"):
             correlations = [
-                pl.corr("contribution", f"{rollout}_rollout", method=method).fill_nan(None).alias(method)
+                pl.corr("contribution", f"{rollout}_rollout", method=method)
+                .fill_nan(None)
+                .alias(method)
                 for method in ("pearson", "spearman")
             ]
             by_text = rows.group_by("kind", "layer", "text").agg(correlations)

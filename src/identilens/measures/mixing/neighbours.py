@@ -5,8 +5,13 @@ from collections.abc import Sequence
 import polars as pl
 
 NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
-    "1st": (1, 1), "2nd": (2, 2), "3rd": (3, 3), "4th-5th": (4, 5), "6th-10th": (6, 10), "11th onwards": (11, None),
-}  # fmt: skip
+    "1st": (1, 1),
+    "2nd": (2, 2),
+    "3rd": (3, 3),
+    "4th-5th": (4, 5),
+    "6th-10th": (6, 10),
+    "11th onwards": (11, None),
+}
 """Groups of neighbours by distance, both ends included (Brunner 5.3)."""
 
 
@@ -33,9 +38,15 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
         .group_by("text", "kind", "layer", "hidden", "group")
         .agg(pl.col("contribution").mean())
     )
-    means = tokens.group_by("kind", "group", "layer").agg(mean=pl.col("contribution").mean(), tokens=pl.len())
+    means = tokens.group_by("kind", "group", "layer").agg(
+        mean=pl.col("contribution").mean(), tokens=pl.len()
+    )
     shared = means.with_columns(share=pl.col("mean") / pl.col("mean").sum().over("kind", "group"))
-    return shared.select("kind", "group", "layer", "mean", "share", "tokens").sort("kind", "group", "layer").collect()
+    return (
+        shared.select("kind", "group", "layer", "mean", "share", "tokens")
+        .sort("kind", "group", "layer")
+        .collect()
+    )
 
 
 def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
@@ -54,8 +65,14 @@ def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = Non
         .group_by("kind", "layer", offset=pl.col("input") - pl.col("hidden"))
         .agg(total=pl.col("contribution").sum(), pairs=pl.len())
     )
-    shared = totals.with_columns(share=pl.col("total") / pl.col("total").sum().over("kind", "layer"))
-    return shared.select("kind", "layer", "offset", "total", "share", "pairs").sort("kind", "layer", "offset").collect()
+    shared = totals.with_columns(
+        share=pl.col("total") / pl.col("total").sum().over("kind", "layer")
+    )
+    return (
+        shared.select("kind", "layer", "offset", "total", "share", "pairs")
+        .sort("kind", "layer", "offset")
+        .collect()
+    )
 
 
 def first_middle_last(table: pl.DataFrame) -> list[int]:

@@ -24,7 +24,16 @@ def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame
     )
     hidden = tokens.lazy().filter(side="hidden")
     joined = rows.join(hidden, on=["text", "kind", "position"], how="left", maintain_order="left")
-    columns = ("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
+    columns = (
+        "text",
+        "kind",
+        "layer",
+        "position",
+        "token",
+        "contribution",
+        "standard_error",
+        "largest",
+    )
     return joined.select(*columns).collect()
 
 
@@ -40,7 +49,9 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
         The group columns, low, q1, median, q3, high, mean, not_largest (if ``rows`` have ``largest``), and tokens.
     """
     value = pl.col("contribution")
-    ends = {name: value.quantile(at, "linear").over(by) for name, at in (("q1", 0.25), ("q3", 0.75))}
+    ends = {
+        name: value.quantile(at, "linear").over(by) for name, at in (("q1", 0.25), ("q3", 0.75))
+    }
     reach = 1.5 * (pl.col("q3") - pl.col("q1"))
     within = value.is_between(pl.col("q1") - reach, pl.col("q3") + reach)
     share = [(~pl.col("largest")).mean().alias("not_largest")] if "largest" in rows.columns else []
@@ -48,9 +59,14 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
         rows.with_columns(**ends)
         .group_by(by)
         .agg(
-            value.filter(within).min().alias("low"), pl.col("q1").first(), value.median().alias("median"),
-            pl.col("q3").first(), value.filter(within).max().alias("high"), value.mean().alias("mean"),
-            *share, pl.len().alias("tokens"),
+            value.filter(within).min().alias("low"),
+            pl.col("q1").first(),
+            value.median().alias("median"),
+            pl.col("q3").first(),
+            value.filter(within).max().alias("high"),
+            value.mean().alias("mean"),
+            *share,
+            pl.len().alias("tokens"),
         )
         .sort(by)
-    )  # fmt: skip
+    )

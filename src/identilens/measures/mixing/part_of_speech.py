@@ -26,7 +26,11 @@ def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
                 f"text {text} has {size} tokens in the result and {lengths.get(text, 0)} here. Pass the same texts in "
                 "the same order, not cut by max_length."
             )
-    boxes = box_statistics(own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag"))
-    last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select("kind", "tag", last="median")
+    boxes = box_statistics(
+        own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag")
+    )
+    last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select(
+        "kind", "tag", last="median"
+    )
     joined = boxes.join(last, on=["kind", "tag"])
     return joined.sort("kind", "layer", "last", descending=[False, False, True]).drop("last")

@@ -5,7 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:
+def attention_rollout(
+    weights: Float[Tensor, "layer query key"],
+) -> Float[Tensor, "layer query key"]:
     """Return, for each layer, how much of each input token reaches each hidden token along attention paths.
 
     The attention of a layer (see `mean_over_heads`) and the residual connection count half each. Rows are scaled to sum
@@ -68,5 +70,8 @@ def norm_weights(
         >>> norm_weights(torch.full((2, 1, 2), 0.5), values)
         tensor([[0.0000, 0.5000]])
     """
-    rows = [torch.linalg.vector_norm((row[..., None] * projected_values).sum(0), dim=-1) for row in weights.unbind(1)]
+    rows = [
+        torch.linalg.vector_norm((row[..., None] * projected_values).sum(0), dim=-1)
+        for row in weights.unbind(1)
+    ]
     return torch.stack(rows)

@@ -10,9 +10,12 @@ from identilens.measures.mixing.neighbours import first_middle_last
 
 
 def context_of_token(
-    table: pl.DataFrame, tokens: pl.DataFrame, token: str = "[CLS]", centre: str = "[CLS]",
+    table: pl.DataFrame,
+    tokens: pl.DataFrame,
+    token: str = "[CLS]",
+    centre: str = "[CLS]",
     layers: Sequence[int] | None = None,
-) -> pl.DataFrame:  # fmt: skip
+) -> pl.DataFrame:
     """Return each position's contribution to the first ``token`` of a text, relative to ``centre`` (Brunner Fig. 18).
 
     Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". By default for the first, the middle and
@@ -50,9 +53,13 @@ def context_of_token(
 
 
 def track_token(
-    table: pl.DataFrame, tokens: pl.DataFrame, token: str | int, text: int = 0,
-    kind: Literal["encoder", "decoder", "cross"] | None = None, occurrence: int = 0,
-) -> pl.DataFrame:  # fmt: skip
+    table: pl.DataFrame,
+    tokens: pl.DataFrame,
+    token: str | int,
+    text: int = 0,
+    kind: Literal["encoder", "decoder", "cross"] | None = None,
+    occurrence: int = 0,
+) -> pl.DataFrame:
     """Return the contribution of every input token to one token's hidden state, in all layers (Brunner Fig. 19–25).
 
     The token is written as by the tokenizer, or given by its position. ``occurrence`` selects one of several equal
@@ -68,7 +75,9 @@ def track_token(
     here = tokens.filter(text=text, kind=kind)
     hidden, inputs = (here.filter(side=side).sort("position") for side in ("hidden", "input"))
     if not len(here):
-        raise InputError(f"expected a text from 0 to {table['text'].max()} with {kind} states; got text {text}.")
+        raise InputError(
+            f"expected a text from 0 to {table['text'].max()} with {kind} states; got text {text}."
+        )
     position = token if isinstance(token, int) else _position(hidden, token, occurrence)
     if not 0 <= position < len(hidden):
         raise InputError(f"text {text} has the positions 0 to {len(hidden) - 1}; got {position}.")
@@ -122,4 +131,8 @@ def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
 
 
 def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:
-    return tokens.filter(token=name, side="hidden").group_by("text", "kind").agg(pl.col("position").min())
+    return (
+        tokens.filter(token=name, side="hidden")
+        .group_by("text", "kind")
+        .agg(pl.col("position").min())
+    )

@@ -9,7 +9,9 @@ from identilens.measures.structure.norm import positive_structure as positive_st
 from identilens.measures.structure.norm import structure_distance as structure_distance
 from identilens.measures.structure.norm import structure_norm as structure_norm
 from identilens.measures.structure.patterns import pattern_scores as pattern_scores
-from identilens.measures.structure.perturbation import perturbation_directions as perturbation_directions
+from identilens.measures.structure.perturbation import (
+    perturbation_directions as perturbation_directions,
+)
 from identilens.measures.structure.perturbation import perturbed as perturbed
 from identilens.measures.structure.representatives import Representatives as Representatives
 from identilens.measures.structure.representatives import best_clusters as best_clusters

@@ -46,10 +46,13 @@ class Circularity:
 
 
 def circularity(
-    weights: Float[Tensor, "head query key"], first: Float[Tensor, "head key d_v"] | ProjectedValues,
+    weights: Float[Tensor, "head query key"],
+    first: Float[Tensor, "head key d_v"] | ProjectedValues,
     second: Float[Tensor, "head key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "head d_v d_model"] | None = None, *, seed: int = 0,
-) -> Circularity:  # fmt: skip
+    output_projection: Float[Tensor, "head d_v d_model"] | None = None,
+    *,
+    seed: int = 0,
+) -> Circularity:
     """Return whether weights that are equivalent under a first text are equivalent under a second, as measures.
 
     For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), by half of the
@@ -73,7 +76,9 @@ def circularity(
     shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
     overlap = (n - kept.rank - other.rank + shared) / freedom
     given = weights.double()
-    noise = torch.randn(given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    noise = torch.randn(
+        given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     noise = noise.to(given.device)
     for _ in range(2):  # The second projection removes the rounding of the first.
         noise = noise - kept.project(noise)

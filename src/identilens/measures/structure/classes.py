@@ -16,10 +16,14 @@ TOLERANCE = 1e-6
 
 
 def equivalent(
-    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"],
-    values: Float[Tensor, "key d_v"] | ProjectedValues, output_projection: Float[Tensor, "d_v d_model"] | None = None,
-    *, relation: Relation = "output", tolerance: float = TOLERANCE,
-) -> bool:  # fmt: skip
+    first: Float[Tensor, "query key"],
+    second: Float[Tensor, "query key"],
+    values: Float[Tensor, "key d_v"] | ProjectedValues,
+    output_projection: Float[Tensor, "d_v d_model"] | None = None,
+    *,
+    relation: Relation = "output",
+    tolerance: float = TOLERANCE,
+) -> bool:
     """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
 
     ``output``: A₁ T = A₂ T. ``row_sums``: also A₁ 1 = A₂ 1 = 1. ``simplex``: also A₁ >= 0, A₂ >= 0. Each relation is
@@ -51,9 +55,13 @@ def equivalent(
     for name, weights in (("first", first), ("second", second)):
         check_width(name, weights, compact, compact.shape[-2])
     if first.shape != second.shape:
-        raise InputError(f"expected weights of one shape; got {tuple(first.shape)} and {tuple(second.shape)}.")
+        raise InputError(
+            f"expected weights of one shape; got {tuple(first.shape)} and {tuple(second.shape)}."
+        )
     check_finite(first=first, second=second)
-    unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
+    unit = (
+        torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
+    )
     # A difference has the same length in the compact basis as in the coordinates of T.
     apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()
     pair = torch.stack([first, second]).double()

@@ -33,9 +33,10 @@ class EfficientAttention:
 
 
 def efficient_attention(
-    weights: Float[Tensor, "*batch query key"], values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
+    weights: Float[Tensor, "*batch query key"],
+    values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
-) -> EfficientAttention:  # fmt: skip
+) -> EfficientAttention:
     """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
 
     A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the output

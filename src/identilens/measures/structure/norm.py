@@ -45,9 +45,10 @@ def structure_norm(
 
 
 def structure_distance(
-    first: Float[Tensor, "*batch query key"], second: Float[Tensor, "*batch query key"],
+    first: Float[Tensor, "*batch query key"],
+    second: Float[Tensor, "*batch query key"],
     structure: Float[Tensor, "*#batch query key"],
-) -> Float[Tensor, "*batch"]:  # fmt: skip
+) -> Float[Tensor, "*batch"]:
     """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`.
 
     Examples:
@@ -59,7 +60,9 @@ def structure_distance(
     return structure_norm(first - second, structure)
 
 
-def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]) -> MatrixNorms:
+def matrix_norms(
+    matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]
+) -> MatrixNorms:
     """Return the structure-aware norm beside the 1-, ∞- and Frobenius norms (structure2025, III).
 
     Examples:
@@ -71,7 +74,9 @@ def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "q
     """
     sizes = matrix.double().abs()
     norm = structure_norm(sizes, structure.double())
-    return MatrixNorms(*map(float, (norm, sizes.sum(0).max(), sizes.sum(1).max(), sizes.square().sum().sqrt())))
+    return MatrixNorms(
+        *map(float, (norm, sizes.sum(0).max(), sizes.sum(1).max(), sizes.square().sum().sqrt()))
+    )
 
 
 def positive_structure(
@@ -103,7 +108,9 @@ def check_structure(structure: Tensor, *, positive: bool = False) -> None:
     if structure.ndim < 2 or 0 in structure.shape[-2:]:
         raise InputError(f"W must be (..., query, key); got {tuple(structure.shape)}.")
     if not bool(torch.isfinite(structure).all()) or bool((structure < 0).any()):
-        raise InputError("W must have finite entries of 0 or more; got NaN, infinite or negative ones.")
+        raise InputError(
+            "W must have finite entries of 0 or more; got NaN, infinite or negative ones."
+        )
     if positive and bool((structure == 0).any()):
         zeros = int((structure == 0).sum())
         raise InputError(

@@ -34,7 +34,9 @@ class PatternScore:
     place: int | None = None
 
 
-def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None = None) -> tuple[PatternScore, ...]:
+def pattern_scores(
+    weights: Float[Tensor, "q k"], special: Sequence[int] | None = None
+) -> tuple[PatternScore, ...]:
     """Return the score of each pattern, in the order of `PATTERNS`.
 
     Rows are normalised first. Scores are (m − u) / (1 − u), at least 0, where u is the value of m for uniform rows. For
@@ -64,12 +66,16 @@ def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None 
     inside = [place for place in OFFSETS if abs(place) < min(n_query, n_key)]
     offsets = {place: _above(float(rows.diagonal(place).mean()), share) for place in inside}
     best = max(offsets, key=lambda place: offsets[place], default=None)
-    near = [rows.diagonal(place) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1)]
+    near = [
+        rows.diagonal(place) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1)
+    ]
     column = max(special or range(n_key), key=lambda place: float(rows[:, place].mean()))
     far = 0.5 * (rows - share).abs().sum(-1) / max(1e-12, 1 - share)
     # A row of zeros does not count as uniform.
     even = float(((1 - far) * (rows.sum(-1) > 0)).mean()) if n_key > 1 else 1.0
-    local = _above(float(sum(line.sum() for line in near)) / n_query, sum(map(len, near)) / rows.numel())
+    local = _above(
+        float(sum(line.sum() for line in near)) / n_query, sum(map(len, near)) / rows.numel()
+    )
     return (
         PatternScore("diagonal", _above(float(rows.diagonal().mean()), share)),
         PatternScore("offset", offsets[best] if best is not None else 0.0, best),

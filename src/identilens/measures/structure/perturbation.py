@@ -44,7 +44,11 @@ def perturbation_directions(
 
     def shares(allowed: Tensor) -> Tensor:
         # Exponential random numbers divided by their sum are uniform on the simplex.
-        drawn = torch.empty(given.shape, dtype=torch.float64).exponential_(generator=generator).to(given.device)
+        drawn = (
+            torch.empty(given.shape, dtype=torch.float64)
+            .exponential_(generator=generator)
+            .to(given.device)
+        )
         return normalise_rows(drawn * allowed)
 
     inside, outside = given * support, given * ~support
@@ -74,14 +78,18 @@ def perturbed(
     """
     reach = float(torch.linalg.matrix_norm(direction))
     if not 0 <= size <= reach * (1 + 1e-9):
-        raise InputError(f"the size must lie in [0, {reach:.3g}], the norm of the direction; got {size:.3g}.")
+        raise InputError(
+            f"the size must lie in [0, {reach:.3g}], the norm of the direction; got {size:.3g}."
+        )
     return (weights.double() + direction * (size / reach if reach else 0.0)).clamp_min(0.0)
 
 
 def _support(structure: Tensor) -> Tensor:
     support = structure > 0
     half = structure > structure.median(-1, keepdim=True).values
-    first = torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2
+    first = (
+        torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2
+    )
     half = torch.where((half.any(-1) & ~half.all(-1))[..., None], half, first)
     whole = support.all(-1) | ~support.any(-1)
     return torch.where(whole[..., None], half, support)

@@ -27,7 +27,9 @@ class Representatives:
     silhouette: float
 
 
-def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 0) -> Representatives:
+def cluster(
+    embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 0
+) -> Representatives:
     """Return the texts nearest to the centroids of k-means.
 
     A centroid is a mean, not a text, so it has no attention; the nearest text has.
@@ -48,8 +50,14 @@ def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 
     distances = np.linalg.norm(embeddings - fitted.cluster_centers_[labels], axis=1)
     sizes = np.bincount(labels, minlength=clusters)
     order = np.argsort(-sizes, kind="stable")
-    members = [np.flatnonzero(labels == label)[distances[labels == label].argmin()] for label in order]
-    score = float(silhouette_score(embeddings, labels)) if 1 < clusters < len(embeddings) else float("nan")
+    members = [
+        np.flatnonzero(labels == label)[distances[labels == label].argmin()] for label in order
+    ]
+    score = (
+        float(silhouette_score(embeddings, labels))
+        if 1 < clusters < len(embeddings)
+        else float("nan")
+    )
     return Representatives(np.array(members), sizes[order], score)
 
 
@@ -63,13 +71,21 @@ def choose_clusters(
     """
     distinct = len(np.unique(embeddings, axis=0))
     if distinct < 2:
-        raise InputError(f"representatives need at least 2 distinct texts; got {distinct}. Give more texts.")
+        raise InputError(
+            f"representatives need at least 2 distinct texts; got {distinct}. Give more texts."
+        )
     most = min(distinct, max(2, len(embeddings) // 2))
-    numbers = {number for number in CANDIDATES if number <= most} | ({clusters} if clusters is not None else set())
+    numbers = {number for number in CANDIDATES if number <= most} | (
+        {clusters} if clusters is not None else set()
+    )
     return {number: cluster(embeddings, number, seed) for number in sorted(numbers)}
 
 
 def best_clusters(clusterings: dict[int, Representatives]) -> int:
     """Return the number of clusters with the largest silhouette; on ties, the smallest number."""
-    scores = {number: chosen.silhouette for number, chosen in clusterings.items() if np.isfinite(chosen.silhouette)}
+    scores = {
+        number: chosen.silhouette
+        for number, chosen in clusterings.items()
+        if np.isfinite(chosen.silhouette)
+    }
     return max(scores, key=lambda number: (scores[number], -number)) if scores else min(clusterings)

@@ -42,9 +42,13 @@ class Subspace:
     def effective_dimension(self, part: float = 0.95) -> Int[Tensor, " head"]:
         """Return how many leading directions have this part of the trace; the trace is the mean rank of T."""
         total = self.eigenvalues.sum(-1, keepdim=True)
-        return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
+        return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(
+            self.eigenvalues.shape[-1]
+        )
 
-    def project(self, weights: Float[Tensor, "head query key"], share: float = 0.0) -> Float[Tensor, "head query key"]:
+    def project(
+        self, weights: Float[Tensor, "head query key"], share: float = 0.0
+    ) -> Float[Tensor, "head query key"]:
         """Return the projection of each row of weights on R (structure2025, III.B), or on the weighted R."""
         return weights @ self.projector(share).to(weights.dtype)
 
@@ -60,7 +64,9 @@ class Subspace:
         return (number < self.dimension[:, None]) & (self.eigenvalues >= share)
 
 
-def column_projector(projected: ProjectedValues) -> tuple[Float[Tensor, "head key key"], Int[Tensor, " head"]]:
+def column_projector(
+    projected: ProjectedValues,
+) -> tuple[Float[Tensor, "head key key"], Int[Tensor, " head"]]:
     """Return the orthogonal projector on col(T) = ker(T')^⊥ of each head, and its rank."""
     factor = projected.flat.factor
     return factor.basis @ factor.basis.mT, factor.rank
@@ -97,7 +103,9 @@ class AgainstR:
 
 
 def against_subspace(
-    weights: Float[Tensor, "head query key"], column: Float[Tensor, "head key key"], kept: Float[Tensor, "head key key"]
+    weights: Float[Tensor, "head query key"],
+    column: Float[Tensor, "head key key"],
+    kept: Float[Tensor, "head key key"],
 ) -> AgainstR:
     r"""Compare one text's ker(T')^⊥ with R (structure2025, III.B).
 

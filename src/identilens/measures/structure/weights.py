@@ -40,10 +40,14 @@ def cut(
         low = penalty(summed)
         fits = (low >= 0) & ((low < summed) | ((summed == 0) & (low == 0)))
         if not bool((fits | (summed >= threshold)).all()):
-            raise InputError("the penalty h must give 0 <= h(x) < x for every x below the threshold (Eq. 8).")
+            raise InputError(
+                "the penalty h must give 0 <= h(x) < x for every x below the threshold (Eq. 8)."
+            )
     else:
         if not 0 <= penalty < 1:
-            raise InputError(f"the penalty must be a share in [0, 1), or a function; got {penalty}.")
+            raise InputError(
+                f"the penalty must be a share in [0, 1), or a function; got {penalty}."
+            )
         low = penalty * summed
     return torch.where(summed >= threshold, summed, low)
 
@@ -63,9 +67,13 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
 
 
 def structure_weights(
-    mean: Float[Tensor, "*batch query key"], threshold: float, *, texts: int = 1, scale: Scale = "mean",
+    mean: Float[Tensor, "*batch query key"],
+    threshold: float,
+    *,
+    texts: int = 1,
+    scale: Scale = "mean",
     penalty: Penalty = 0.0,
-) -> Float[Tensor, "*batch query key"]:  # fmt: skip
+) -> Float[Tensor, "*batch query key"]:
     """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
 
     The draft cuts the sum Ã over n texts. Its entries grow with n, so an l is valid for one n only. Cutting the mean

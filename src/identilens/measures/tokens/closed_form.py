@@ -28,10 +28,12 @@ class RidgeFit:
 
 
 def fit_ridge(
-    hidden: Float[Tensor, "train d_in"], inputs: Float[Tensor, "train d_out"],
-    validation_hidden: Float[Tensor, "validation d_in"], validation_inputs: Float[Tensor, "validation d_out"],
+    hidden: Float[Tensor, "train d_in"],
+    inputs: Float[Tensor, "train d_out"],
+    validation_hidden: Float[Tensor, "validation d_in"],
+    validation_inputs: Float[Tensor, "validation d_out"],
     penalties: Sequence[float],
-) -> RidgeFit:  # fmt: skip
+) -> RidgeFit:
     """Return the map W that minimises Σ‖W e − x‖² + λ‖W‖²_F, with λ chosen on the validation tokens.
 
     W = Xᵀ E (Eᵀ E + λ I)⁻¹ for the rows e of E and x of X. With λ = 0, the L2 training of Brunner et al. 2020, B.1
@@ -54,7 +56,9 @@ def fit_ridge(
         InputError: No penalty, or a negative one.
     """
     if not penalties or min(penalties) < 0:
-        raise InputError(f"expected penalties of at least 0, got {tuple(penalties)}; 0 is plain least squares")
+        raise InputError(
+            f"expected penalties of at least 0, got {tuple(penalties)}; 0 is plain least squares"
+        )
     gram, cross = _products(hidden, inputs)
     values, V = torch.linalg.eigh(gram)
     # s = σ². More tokens increase signal and rounding equally, so the tolerance is that of a d_in x d_in matrix.
@@ -64,14 +68,26 @@ def fit_ridge(
     quadratic = (V.T @ validation_gram @ V) * (c @ c.T)
     linear = ((V.T @ validation_cross) * c).sum(1)
     scale = gram.trace() / len(gram)
-    inverses = [torch.where(varying, 1 / (values + penalty * scale).where(varying, 1.0), 0.0) for penalty in penalties]
+    inverses = [
+        torch.where(varying, 1 / (values + penalty * scale).where(varying, 1.0), 0.0)
+        for penalty in penalties
+    ]
     # The term ‖X_val‖² is the same for all penalties.
-    errors = torch.stack([inverse @ quadratic @ inverse - 2 * inverse @ linear for inverse in inverses])
+    errors = torch.stack(
+        [inverse @ quadratic @ inverse - 2 * inverse @ linear for inverse in inverses]
+    )
     best = int(errors.argmin())
     squares = float(validation_inputs.double().square().sum())
-    losses = tuple(max(0.0, (squares + error) / validation_inputs.numel()) for error in errors.tolist())
+    losses = tuple(
+        max(0.0, (squares + error) / validation_inputs.numel()) for error in errors.tolist()
+    )
     weight = ((V * inverses[best]) @ c).T.to(inputs.dtype).contiguous()
-    return RidgeFit(weight, float(penalties[best]), _mean_squared(weight, validation_hidden, validation_inputs), losses)
+    return RidgeFit(
+        weight,
+        float(penalties[best]),
+        _mean_squared(weight, validation_hidden, validation_inputs),
+        losses,
+    )
 
 
 def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

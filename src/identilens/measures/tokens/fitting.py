@@ -25,10 +25,18 @@ class FittedProbe:
 
 
 def fit_probes(
-    probe: Probe, hidden: Layers, targets: Targets, lengths: Lengths, splits: Sequence[Split], *,
-    pairs: Sequence[tuple[int, int]] | None = None, offset: int = 0, search: Search = "every fold",
-    rates: dict[tuple[int, int], float] | None = None, progress: Report | None = None,
-) -> list[FittedProbe]:  # fmt: skip
+    probe: Probe,
+    hidden: Layers,
+    targets: Targets,
+    lengths: Lengths,
+    splits: Sequence[Split],
+    *,
+    pairs: Sequence[tuple[int, int]] | None = None,
+    offset: int = 0,
+    search: Search = "every fold",
+    rates: dict[tuple[int, int], float] | None = None,
+    progress: Report | None = None,
+) -> list[FittedProbe]:
     """Return the probe fitted on every fold of every (layer, target) pair, fold by fold.
 
     Each result equals ``probe.fit`` on the same tokens.
@@ -46,22 +54,36 @@ def fit_probes(
         raise InputError("expected at least one fold, got none; make them with split_sentences")
     pairs = [(layer, 0) for layer in range(len(hidden))] if pairs is None else list(pairs)
     known = dict(rates or {})
-    rows = [[token_rows(lengths, part, offset=offset) for part in (s.train, s.validation)] for s in splits]
+    rows = [
+        [token_rows(lengths, part, offset=offset) for part in (s.train, s.validation)]
+        for s in splits
+    ]
     fitted: list[FittedProbe] = []
     trained = isinstance(probe, TrainedProbe)
     searched = trained and search == "first fold" and any(pair not in known for pair in pairs)
     for folds in [slice(0, 1), slice(1, None)] if searched else [slice(None)]:
         cells = [(pair, place) for place in range(len(splits))[folds] for pair in pairs]
         jobs = [_job(probe, pair, rows[place], offset, known.get(pair)) for pair, place in cells]
-        for (pair, place), copy in zip(cells, probe.fit_all(jobs, hidden, targets, progress), strict=True):
+        for (pair, place), copy in zip(
+            cells, probe.fit_all(jobs, hidden, targets, progress), strict=True
+        ):
             fitted.append(FittedProbe(*pair, splits[place], copy))
             if searched and isinstance(copy, TrainedProbe) and copy.outcome_:
                 known[pair] = copy.outcome_.learning_rate
     return fitted
 
 
-def _job(probe: Probe, pair: tuple[int, int], rows: list[Tensor], offset: int, rate: float | None) -> Job:
+def _job(
+    probe: Probe, pair: tuple[int, int], rows: list[Tensor], offset: int, rate: float | None
+) -> Job:
     train, validation = rows
     if not isinstance(probe, TrainedProbe):
         return Job(*pair, train, validation, offset=offset)
-    return Job(*pair, train, validation, rates=probe.rates if rate is None else (rate,), offset=offset, seed=probe.seed)
+    return Job(
+        *pair,
+        train,
+        validation,
+        rates=probe.rates if rate is None else (rate,),
+        offset=offset,
+        seed=probe.seed,
+    )

@@ -18,7 +18,9 @@ Distance = Literal["cosine", "l2"]
 # Look-up runs in float64. A difference of two computed distances below this share of their size is rounding:
 # the vectors may be the same.
 TIE = 1e-12
-BLOCK_ENTRIES = 4_000_000  # Largest number of float64 entries of one block of vectors or distances: 32 MB.
+BLOCK_ENTRIES = (
+    4_000_000  # Largest number of float64 entries of one block of vectors or distances: 32 MB.
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,14 @@ class LookUp:
 
 
 def look_up(
-    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"], lengths: Lengths, *,
-    distance: Distance, offset: int = 0, token_ids: Int[Tensor, " token"] | None = None,
-) -> LookUp:  # fmt: skip
+    predicted: Float[Tensor, "token d"],
+    inputs: Float[Tensor, "token d"],
+    lengths: Lengths,
+    *,
+    distance: Distance,
+    offset: int = 0,
+    token_ids: Int[Tensor, " token"] | None = None,
+) -> LookUp:
     """Return how often the nearest input of the same sentence is the right one.
 
     c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i includes its position, so each position is
@@ -86,7 +93,12 @@ def look_up(
 
 
 def _looked_up(
-    predicted: Tensor, inputs: Tensor, sizes: list[int], distance: Distance, offset: int, ids: Tensor | None
+    predicted: Tensor,
+    inputs: Tensor,
+    sizes: list[int],
+    distance: Distance,
+    offset: int,
+    ids: Tensor | None,
 ) -> Float[Tensor, "score looked_up"]:
     """Return credit, token credit, chance and token chance of every token that has such a neighbour."""
     scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
@@ -95,15 +107,21 @@ def _looked_up(
         rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
         padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
         for queries, targets in _query_blocks(padded, offset):
-            nearest = _nearest(predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance)
-            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[:, queries >= 0]
+            nearest = _nearest(
+                predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance
+            )
+            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[
+                :, queries >= 0
+            ]
     return scores[:, ~scores[0].isnan()]
 
 
 def check_finite(values: Float[Tensor, "..."], name: str) -> None:
     """Raise InputError if a tensor is empty or has NaN or infinite entries; ``name`` is used in the message."""
     if values.numel() == 0:
-        raise InputError(f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts")
+        raise InputError(
+            f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts"
+        )
     # The sum is NaN or infinite if any entry is, and needs no mask of the tensor's size.
     if not values.sum().isfinite() and (bad := int((~values.isfinite()).sum())):
         raise InputError(
@@ -114,7 +132,9 @@ def check_finite(values: Float[Tensor, "..."], name: str) -> None:
 
 def _blocks(sizes: list[int], d: int) -> Iterator[list[int]]:
     by_size = sorted(range(len(sizes)), key=lambda s: sizes[s])
-    return packed(by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES)
+    return packed(
+        by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES
+    )
 
 
 def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -136,9 +156,18 @@ def _scores(nearest: Tensor, targets: Tensor, rows: Tensor, ids: Tensor | None) 
     size = real.sum(-1).double()
     credit = (share * (rows[:, None, :] == targets[..., None])).sum(-1)
     if ids is None:
-        return torch.stack([credit, torch.zeros_like(credit), (1 / size).expand_as(credit), torch.zeros_like(credit)])
+        return torch.stack(
+            [
+                credit,
+                torch.zeros_like(credit),
+                (1 / size).expand_as(credit),
+                torch.zeros_like(credit),
+            ]
+        )
     alike = (ids[rows.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]) & real
-    return torch.stack([credit, (share * alike).sum(-1), (1 / size).expand_as(credit), alike.sum(-1) / size])
+    return torch.stack(
+        [credit, (share * alike).sum(-1), (1 / size).expand_as(credit), alike.sum(-1) / size]
+    )
 
 
 def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -> Tensor:
@@ -146,7 +175,10 @@ def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -
     queries, table = queries.double(), table.double()
     if distance == "cosine":
         # Multiplying by the reciprocal is several times as fast as dividing by a broadcast column.
-        queries, table = (v * v.norm(dim=-1, keepdim=True).clamp_min(1e-300).reciprocal() for v in (queries, table))
+        queries, table = (
+            v * v.norm(dim=-1, keepdim=True).clamp_min(1e-300).reciprocal()
+            for v in (queries, table)
+        )
         far = -(queries @ table.mT)
         size = torch.ones_like(far[..., :1])
     else:

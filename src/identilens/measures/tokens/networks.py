@@ -65,4 +65,6 @@ def mean_loss(predicted: Vectors, targets: Vectors, distance: Distance) -> Float
 
 def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
     """Return a transposed Glorot uniform matrix (Glorot & Bengio 2010)."""
-    return xavier_uniform_(torch.empty(d_out, d_in, dtype=torch.float32), generator=generator).T.contiguous()
+    return xavier_uniform_(
+        torch.empty(d_out, d_in, dtype=torch.float32), generator=generator
+    ).T.contiguous()

@@ -32,7 +32,10 @@ HeldInputs = Float[Tensor, "validation d_out"]
 Report = Callable[[Progress], None]
 Jobs = Sequence[Job]
 
-PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))  # No penalty, then two per factor of ten.
+PENALTIES = (
+    0.0,
+    *(10 ** (power / 2) for power in range(-16, 3)),
+)  # No penalty, then two per factor of ten.
 
 
 class Probe(ABC):
@@ -42,7 +45,11 @@ class Probe(ABC):
 
     @abstractmethod
     def fit(
-        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
+        self,
+        hidden: Hidden,
+        inputs: Inputs,
+        validation_hidden: HeldHidden,
+        validation_inputs: HeldInputs,
     ) -> "Probe":
         """Return self, fitted on pairs of a hidden state e_i and an input x_i."""
 
@@ -68,9 +75,12 @@ class NaiveProbe(Probe):
     distance: Distance = "cosine"
 
     def fit(
-        self, hidden: Hidden, inputs: Inputs,
-        validation_hidden: HeldHidden | None = None, validation_inputs: HeldInputs | None = None,
-    ) -> "NaiveProbe":  # fmt: skip
+        self,
+        hidden: Hidden,
+        inputs: Inputs,
+        validation_hidden: HeldHidden | None = None,
+        validation_inputs: HeldInputs | None = None,
+    ) -> "NaiveProbe":
         """Return self; only the widths are checked, since nothing is learned."""
         _check_widths(hidden, inputs)
         return self
@@ -118,16 +128,27 @@ class TrainedProbe(Probe):
         """The learning rates to try."""
         if self.learning_rate is None:
             return PAPER_RATES
-        return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        return (
+            self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        )
 
     def fit(
-        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
+        self,
+        hidden: Hidden,
+        inputs: Inputs,
+        validation_hidden: HeldHidden,
+        validation_inputs: HeldInputs,
     ) -> "TrainedProbe":
         """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
         _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
-        train, validation = torch.arange(len(hidden) + len(validation_hidden)).tensor_split([len(hidden)])
+        train, validation = torch.arange(len(hidden) + len(validation_hidden)).tensor_split(
+            [len(hidden)]
+        )
         job = Job(0, 0, train, validation, rates=self.rates, seed=self.seed)
-        layers, targets = torch.cat([hidden, validation_hidden])[None], torch.cat([inputs, validation_inputs])[None]
+        layers, targets = (
+            torch.cat([hidden, validation_hidden])[None],
+            torch.cat([inputs, validation_inputs])[None],
+        )
         self.outcome_ = self.fit_all([job], layers, targets)[0].outcome_
         return self
 
@@ -167,7 +188,9 @@ class MlpProbe(TrainedProbe):
     def network(self) -> MlpNetwork:
         """The hidden layer and the output."""
         if self.hidden_units < 1:
-            raise InputError(f"expected hidden_units of at least 1, got {self.hidden_units}; the paper has 1000")
+            raise InputError(
+                f"expected hidden_units of at least 1, got {self.hidden_units}; the paper has 1000"
+            )
         return MlpNetwork(self.hidden_units)
 
 
@@ -180,11 +203,17 @@ class RidgeProbe(Probe):
     solution_: RidgeFit | None = field(default=None, init=False, repr=False)
 
     def fit(
-        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
+        self,
+        hidden: Hidden,
+        inputs: Inputs,
+        validation_hidden: HeldHidden,
+        validation_inputs: HeldInputs,
     ) -> "RidgeProbe":
         """Return self, solved for the training pairs with the penalty that is best on the validation pairs."""
         _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
-        self.solution_ = fit_ridge(hidden, inputs, validation_hidden, validation_inputs, self.penalties)
+        self.solution_ = fit_ridge(
+            hidden, inputs, validation_hidden, validation_inputs, self.penalties
+        )
         return self
 
     def fit_all(
@@ -221,7 +250,9 @@ def _apply(network: Network, parameters: Parameters | None, hidden: Tensor) -> T
 def _check_pairs(**pairs: tuple[Tensor, Tensor]) -> None:
     for name, (hidden, inputs) in pairs.items():
         if len(hidden) != len(inputs):
-            raise InputError(f"expected one input for each hidden state of {name}, got {len(hidden)} and {len(inputs)}")
+            raise InputError(
+                f"expected one input for each hidden state of {name}, got {len(hidden)} and {len(inputs)}"
+            )
         check_finite(hidden, f"hidden states for {name}")
         check_finite(inputs, f"inputs for {name}")
 

@@ -28,7 +28,11 @@ class Split:
 
 
 def split_sentences(
-    sentences: int, *, folds: int = PAPER_FOLDS, seed: int = 0, shares: tuple[float, float, float] = PAPER_SHARES
+    sentences: int,
+    *,
+    folds: int = PAPER_FOLDS,
+    seed: int = 0,
+    shares: tuple[float, float, float] = PAPER_SHARES,
 ) -> list[Split]:
     """Return one split per fold, each with 70/15/15 % of the sentences for training, validation and test.
 
@@ -53,7 +57,9 @@ def split_sentences(
             f"the paper's are {PAPER_SHARES}"
         )
     if sentences <= 0:
-        raise InputError("expected a corpus with at least 3 sentences, got an empty one; check the input file")
+        raise InputError(
+            "expected a corpus with at least 3 sentences, got an empty one; check the input file"
+        )
     if folds < 1:
         raise InputError(f"expected at least 1 fold, got {folds}")
     if folds > sentences:
@@ -72,7 +78,11 @@ def split_sentences(
     for fold in range(folds):
         start = fold * sentences // folds
         circle = tuple(order[start:] + order[:start])
-        splits.append(Split(fold, circle[test + validation :], circle[test : test + validation], circle[:test]))
+        splits.append(
+            Split(
+                fold, circle[test + validation :], circle[test : test + validation], circle[:test]
+            )
+        )
     return splits
 
 
@@ -96,7 +106,9 @@ def keep_training_share(split: Split, share: float) -> Split:
     return replace(split, train=split.train[: max(1, round(share * len(split.train)))])
 
 
-def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -> Int[Tensor, " row"]:
+def token_rows(
+    lengths: Lengths, sentences: Sequence[int], *, offset: int = 0
+) -> Int[Tensor, " row"]:
     """Return the rows of the tokens of the chosen sentences, in this order, in a corpus stored sentence by sentence.
 
     With an offset k, only tokens i whose neighbour i + k is in the same sentence are included (Brunner et al. 2020,
@@ -115,7 +127,9 @@ def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -
     rows = []
     for sentence in sentences:
         if not 0 <= sentence < len(sizes):
-            raise InputError(f"expected sentence numbers from 0 to {len(sizes) - 1}, got {sentence}")
+            raise InputError(
+                f"expected sentence numbers from 0 to {len(sizes) - 1}, got {sentence}"
+            )
         first = starts[sentence] + max(0, -offset)
         rows.append(torch.arange(first, max(first, starts[sentence + 1] - max(0, offset))))
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
@@ -125,7 +139,9 @@ def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
     """Return the sentence lengths as a list; raise InputError unless they sum to the number of tokens."""
     sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     if not sizes:
-        raise InputError("expected a corpus with at least one sentence, got an empty one; check the input file")
+        raise InputError(
+            "expected a corpus with at least one sentence, got an empty one; check the input file"
+        )
     if min(sizes) < 1:
         raise InputError(
             f"expected at least one token in every sentence, got {min(sizes)} in sentence "

@@ -13,7 +13,15 @@ from identilens.errors import InputError, NumericalError
 from identilens.measures.tokens.lookup import Distance, check_finite
 from identilens.measures.tokens.networks import Network, Parameters, mean_loss
 
-PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)  # Brunner et al. 2020, B.1.
+PAPER_RATES = (
+    0.003,
+    0.001,
+    0.0003,
+    0.0001,
+    0.00003,
+    0.00001,
+    0.000003,
+)  # Brunner et al. 2020, B.1.
 Layers = Float[Tensor, "layer token d_in"]
 Targets = Float[Tensor, "target token d_out"]
 
@@ -30,7 +38,9 @@ class Job:
     offset: int = 0
     seed: int = 0
 
-    def pairs(self, hidden: Layers, targets: Targets, rows: Int[Tensor, " row"]) -> tuple[Tensor, Tensor]:
+    def pairs(
+        self, hidden: Layers, targets: Targets, rows: Int[Tensor, " row"]
+    ) -> tuple[Tensor, Tensor]:
         """Return the hidden states of some rows, and the vectors that they are paired with."""
         rows = rows.to(hidden.device)
         return hidden[self.layer, rows], targets[self.target, rows + self.offset]
@@ -90,9 +100,13 @@ class _Course:
 
 
 def train_probes(
-    jobs: Sequence[Job], hidden: Layers, targets: Targets, network: Network, schedule: Schedule,
+    jobs: Sequence[Job],
+    hidden: Layers,
+    targets: Targets,
+    network: Network,
+    schedule: Schedule,
     progress: Callable[[Progress], None] | None = None,
-) -> list[Outcome]:  # fmt: skip
+) -> list[Outcome]:
     """Return the best probe of each job.
 
     Brunner et al. 2020, B.1: Adam (0.9, 0.999), Glorot uniform weights, early stopping on the validation loss, the best
@@ -114,7 +128,9 @@ def train_probes(
             if progress is not None:
                 progress(Progress(done, len(jobs), epoch))
 
-        courses = [_train(job, rate, hidden, targets, network, schedule, after_epoch) for rate in job.rates]
+        courses = [
+            _train(job, rate, hidden, targets, network, schedule, after_epoch) for rate in job.rates
+        ]
         best = min(courses, key=lambda course: course.loss)
         if not best.best:
             raise NumericalError(
@@ -139,9 +155,14 @@ def train_probes(
 
 @torch.enable_grad()
 def _train(
-    job: Job, rate: float, hidden: Layers, targets: Targets, network: Network, schedule: Schedule,
+    job: Job,
+    rate: float,
+    hidden: Layers,
+    targets: Targets,
+    network: Network,
+    schedule: Schedule,
     after_epoch: Callable[[int], None],
-) -> _Course:  # fmt: skip
+) -> _Course:
     """Train one probe with one rate until the validation loss no longer falls."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     generator = torch.Generator().manual_seed(job.seed)
@@ -149,7 +170,8 @@ def _train(
     parameters = tuple(tensor.to(hidden.device, dtype).requires_grad_() for tensor in initial)
     optimiser = Adam(parameters, lr=rate, fused=True)
     train, validation = (
-        [tensor.to(dtype) for tensor in job.pairs(hidden, targets, rows)] for rows in (job.train, job.validation)
+        [tensor.to(dtype) for tensor in job.pairs(hidden, targets, rows)]
+        for rows in (job.train, job.validation)
     )
     best, lowest, best_epoch, epoch, loss = (), inf, 0, 0, 0.0
     while epoch < schedule.max_epochs and epoch - best_epoch < schedule.patience and isfinite(loss):
@@ -168,7 +190,9 @@ def _train(
             best = tuple(tensor.detach().clone() for tensor in parameters)
         after_epoch(epoch)
     converged = isfinite(loss) and epoch - best_epoch >= schedule.patience
-    return _Course(rate=rate, best=best, loss=lowest, best_epoch=best_epoch, epochs=epoch, converged=converged)
+    return _Course(
+        rate=rate, best=best, loss=lowest, best_epoch=best_epoch, epochs=epoch, converged=converged
+    )
 
 
 def check_jobs(jobs: Sequence[Job], hidden: Layers, targets: Targets) -> None:
@@ -207,4 +231,6 @@ def _check(jobs: Sequence[Job], hidden: Tensor, targets: Tensor, schedule: Sched
             raise InputError(f"expected {name} of at least 1, got {getattr(schedule, name)}")
     for job in jobs:
         if not job.rates or min(job.rates) <= 0:
-            raise InputError(f"expected positive learning rates, got {job.rates}; the paper's are from 3e-6 to 3e-3")
+            raise InputError(
+                f"expected positive learning rates, got {job.rates}; the paper's are from 3e-6 to 3e-3"
+            )

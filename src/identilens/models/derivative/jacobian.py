@@ -34,10 +34,15 @@ class SquaredNorms:
 
 
 def jacobian_norms(
-    function: Function, inputs: Float[Tensor, "input d_in"], *, method: Method = "sketch",
-    probes: int = DEFAULT_PROBES, leading: int | None = None, seed: int = 0,
+    function: Function,
+    inputs: Float[Tensor, "input d_in"],
+    *,
+    method: Method = "sketch",
+    probes: int = DEFAULT_PROBES,
+    leading: int | None = None,
+    seed: int = 0,
     memory_budget: int = DEFAULT_BUDGET,
-) -> tuple[SquaredNorms, ...]:  # fmt: skip
+) -> tuple[SquaredNorms, ...]:
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
     Each input token has its tangents; one forward sweep of a chunk of them (`torch.func.jvp` under `torch.vmap`) gives
@@ -66,7 +71,9 @@ def jacobian_norms(
     generator = torch.Generator().manual_seed(seed)
     if method == "exact":
         # The basis itself: every tangent is a leading direction, none is random.
-        basis = torch.eye(width, dtype=inputs.dtype, device=inputs.device).expand(len(inputs), -1, -1)
+        basis = torch.eye(width, dtype=inputs.dtype, device=inputs.device).expand(
+            len(inputs), -1, -1
+        )
         return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
     if method != "sketch":
         raise InputError(f"method must be exact or sketch; got {method!r}.")
@@ -78,9 +85,13 @@ def jacobian_norms(
 
 
 def _sweep(
-    function: Function, inputs: Tensor, frames: Float[Tensor, "input d_in probe"], leading: int, budget: int,
+    function: Function,
+    inputs: Tensor,
+    frames: Float[Tensor, "input d_in probe"],
+    leading: int,
+    budget: int,
     reserved: int,
-) -> tuple[SquaredNorms, ...]:  # fmt: skip
+) -> tuple[SquaredNorms, ...]:
     """Apply the function's derivative to every probe of every token, and sum the squared lengths."""
     n, width, k = frames.shape
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
@@ -93,20 +104,31 @@ def _sweep(
 
     with torch.no_grad():
         chunk = chunk_size(
-            lambda count: push(*pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", reserved
-        )  # fmt: skip
+            lambda count: push(*pairs[:1].expand(count, -1).T),
+            len(pairs),
+            budget,
+            "tangent",
+            reserved,
+        )
         lengths = [output.shape[-1] for output in push(*pairs[:1].T)]
         # Squares of leading probes; sum and sum of squares of random probes: [input, statistic, hidden].
-        sums = [torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device) for length in lengths]
+        sums = [
+            torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device)
+            for length in lengths
+        ]
         for token, probe in (part.T for part in pairs.split(chunk)):
             random = (probe >= leading).to(torch.float64)[:, None]
             for total, squares in zip(sums, push(token, probe), strict=True):
-                statistics = torch.stack([squares * (1 - random), squares * random, squares.square() * random], 1)
+                statistics = torch.stack(
+                    [squares * (1 - random), squares * random, squares.square() * random], 1
+                )
                 total.index_add_(0, token, statistics)
     return tuple(estimate(total, width, k, leading) for total in sums)
 
 
-def estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int) -> SquaredNorms:
+def estimate(
+    sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int
+) -> SquaredNorms:
     """Return the norms from sums over k probes: squares of leading ones, squares and their squares of random ones."""
     fixed, total, squares = sums.unbind(1)
     if not bool(torch.isfinite(sums).all()):

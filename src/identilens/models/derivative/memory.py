@@ -26,7 +26,11 @@ class LiveBytes(TorchDispatchMode):
         self._seen: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        inputs = {
+            id(leaf.untyped_storage())
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, torch.Tensor)
+        }
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in inputs:
@@ -47,7 +51,9 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
-def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:
+def chunk_size(
+    work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0
+) -> int:
     """Return how many of ``count`` pieces of work fit at once into a budget of bytes minus ``reserved``.
 
     The peak is measured for one and for two pieces; it grows by the same amount with every further piece. Memory that

@@ -6,15 +6,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, SquaredNorms, check_probes, estimate
+from identilens.models.derivative.jacobian import (
+    DEFAULT_BUDGET,
+    DEFAULT_PROBES,
+    SquaredNorms,
+    check_probes,
+    estimate,
+)
 from identilens.models.derivative.memory import chunk_size
 from identilens.models.derivative.probes import orthonormal_probes
 
 
 def output_norms(
-    function: Callable[[Tensor], Float[Tensor, "hidden d_out"]], inputs: Float[Tensor, "input d_in"], token: int, *,
-    probes: int = DEFAULT_PROBES, seed: int = 0, memory_budget: int = DEFAULT_BUDGET,
-) -> SquaredNorms:  # fmt: skip
+    function: Callable[[Tensor], Float[Tensor, "hidden d_out"]],
+    inputs: Float[Tensor, "input d_in"],
+    token: int,
+    *,
+    probes: int = DEFAULT_PROBES,
+    seed: int = 0,
+    memory_budget: int = DEFAULT_BUDGET,
+) -> SquaredNorms:
     """Return ‖∂e_j/∂x_i‖²_F for one hidden token j and every input token i.
 
     One reverse pass from a random direction u of the output gives uᵀJ_i for all input tokens. With k orthonormal

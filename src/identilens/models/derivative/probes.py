@@ -16,9 +16,13 @@ NOT_FINITE = (
 
 
 def leading_directions(
-    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "input d_in"], count: int,
-    passes: int, generator: torch.Generator, memory_budget: int,
-) -> Float[Tensor, "input d_in count"]:  # fmt: skip
+    function: Callable[[Tensor], tuple[Tensor, ...]],
+    inputs: Float[Tensor, "input d_in"],
+    count: int,
+    passes: int,
+    generator: torch.Generator,
+    memory_budget: int,
+) -> Float[Tensor, "input d_in count"]:
     """Return, for each input token, orthonormal directions with a large part of its effect on other tokens.
 
     One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random vector
@@ -47,9 +51,13 @@ def leading_directions(
 
 
 def _row_space(
-    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Tensor, passes: int, generator: torch.Generator,
-    budget: int, kept: int,
-) -> Float[Tensor, "input pass d_in"]:  # fmt: skip
+    function: Callable[[Tensor], tuple[Tensor, ...]],
+    inputs: Tensor,
+    passes: int,
+    generator: torch.Generator,
+    budget: int,
+    kept: int,
+) -> Float[Tensor, "input pass d_in"]:
     """Return the vector of each pass for each input token, of length 1; zero if the pass starts at the token itself."""
     with torch.no_grad():
         shapes = [output.shape for output in function(inputs)]
@@ -67,7 +75,10 @@ def _row_space(
         for index in range(start, stop):
             length, size = shapes[index % len(shapes)]
             support = torch.rand(length, generator=generator, dtype=torch.float32) < 0.5
-            noise = torch.randn(length, size, generator=generator, dtype=torch.float32) * support[:, None]
+            noise = (
+                torch.randn(length, size, generator=generator, dtype=torch.float32)
+                * support[:, None]
+            )
             weights[index % len(shapes)][index - start] = noise.to(inputs)
             if length == len(inputs):
                 own[:, index] = (~support).to(own)
@@ -80,7 +91,9 @@ def _row_space(
         found[:, start:stop] = pull(draw(start, stop)).detach().transpose(0, 1)
     if not bool(torch.isfinite(found).all()):
         raise NumericalError(NOT_FINITE)
-    found *= own[:, :, None] / found.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+    found *= own[:, :, None] / found.norm(dim=-1, keepdim=True).clamp_min(
+        torch.finfo(found.dtype).tiny
+    )
     return found
 
 
@@ -89,5 +102,7 @@ def orthonormal_probes(
 ) -> Float[Tensor, "input d_in probe"]:
     """Return orthonormal probes for each input token: the given directions, then random ones in their complement."""
     n, width, leading = directions.shape
-    noise = torch.randn(n, width, count - leading, generator=generator, dtype=torch.float32).to(directions)
+    noise = torch.randn(n, width, count - leading, generator=generator, dtype=torch.float32).to(
+        directions
+    )
     return torch.linalg.qr(torch.cat([directions, noise], 2))[0]

@@ -29,7 +29,12 @@ Made = tuple[Found, Found, ModelRun | None]
 
 
 def made(
-    lens: Lens, item: Item, head: Head, distance: float, generator: torch.Generator, memory_limit: int = MEMORY_LIMIT
+    lens: Lens,
+    item: Item,
+    head: Head,
+    distance: float,
+    generator: torch.Generator,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> Made:
     """Return an alternative that other queries and keys of a head give, and the model with parameters that make them.
 
@@ -61,7 +66,12 @@ def _alone(lens: Lens, item: Item, head: Head) -> bool:
 
 
 def _together(
-    lens: Lens, item: Item, head: Head, distance: float, generator: torch.Generator, memory_limit: int
+    lens: Lens,
+    item: Item,
+    head: Head,
+    distance: float,
+    generator: torch.Generator,
+    memory_limit: int,
 ) -> Made:
     try:
         group = group_parameters(lens, item, head)
@@ -74,17 +84,25 @@ def _together(
     if counted is not None and not counted.dimension:
         return _neither(none_near(counted), 0, counted.formula)
     try:
-        walked = tied_alternative(tied, distance=distance, generator=generator, memory_limit=memory_limit)
+        walked = tied_alternative(
+            tied, distance=distance, generator=generator, memory_limit=memory_limit
+        )
     except IdentilensError as error:
         return _neither(str(error), *_known(counted))
     with group.changed(lens, walked.parameters):
         weights, run = computed(lens, item, head)
     notes = [*_notes(head, counted)]
     if not walked.reached:
-        notes.insert(0, f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
+        notes.insert(
+            0, f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps"
+        )
     pair, known = group.queries_and_keys(walked.parameters), _known(counted)
     alternative = Found("realisable", walked.weights[tied.rows], *pair, *known, "; ".join(notes))
-    return alternative, Found("parameters", weights, None, None, *known, moved=group.moved(walked.parameters)), run
+    return (
+        alternative,
+        Found("parameters", weights, None, None, *known, moved=group.moved(walked.parameters)),
+        run,
+    )
 
 
 def _neither(note: str, dimension: int | None, formula: int | None) -> Made:
@@ -96,7 +114,9 @@ def _known(counted: RealisableDimension | None) -> tuple[int | None, int | None]
     return (None, None) if counted is None else (counted.dimension, counted.formula)
 
 
-def _counted(group: GroupParameters, tied: TiedHeads, memory_limit: int) -> RealisableDimension | None:
+def _counted(
+    group: GroupParameters, tied: TiedHeads, memory_limit: int
+) -> RealisableDimension | None:
     """Return the local dimension; None where that takes too much memory."""
     try:
         return tied_dimension(tied, formula=group.formula(tied), memory_limit=memory_limit)

@@ -38,14 +38,23 @@ def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
     rows: list[dict[str, Any]] = []
 
     def add(state: str, layer: int | None, largest: float, relative: float) -> float:
-        rows.append({"state": state, "state_layer": layer, "largest_change": largest, "relative_change": relative})
+        rows.append(
+            {
+                "state": state,
+                "state_layer": layer,
+                "largest_change": largest,
+                "relative_change": relative,
+            }
+        )
         return relative
 
     hidden, logits, loss = torch.nan, None, None
     for sequence, states in plain.hidden_states.items():
         others = changed.hidden_states.get(sequence)
         if others is None or others.shape != states.shape:
-            raise InputError("expected two runs of one model on one text; their hidden states differ in shape.")
+            raise InputError(
+                "expected two runs of one model on one text; their hidden states differ in shape."
+            )
         for layer, (before, after) in enumerate(zip(states, others, strict=True)):
             hidden = add(sequence, layer, *_distance(before, after))
     if plain.logits is not None and changed.logits is not None:
@@ -56,7 +65,9 @@ def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
     return PutBack(rows, hidden, logits, loss)
 
 
-def _distance(before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]) -> tuple[float, float]:
+def _distance(
+    before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]
+) -> tuple[float, float]:
     before, move = before.double(), after.double() - before.double()
     sizes = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
     return float(move.abs().max()), float((torch.linalg.vector_norm(move, dim=-1) / sizes).max())

@@ -38,17 +38,31 @@ class Alternatives(Result):
     title: ClassVar = "Alternatives to attention weights"
     schema: ClassVar = {
         "table": {
-            **_ALTERNATIVE, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "simplex_nullity": pl.Int64,
-            "mean_total_variation": pl.Float64, "largest_total_variation": pl.Float64, "distance_bound": pl.Float64,
+            **_ALTERNATIVE,
+            "n_query": pl.Int64,
+            "n_key": pl.Int64,
+            "d_k": pl.Int64,
+            "simplex_nullity": pl.Int64,
+            "mean_total_variation": pl.Float64,
+            "largest_total_variation": pl.Float64,
+            "distance_bound": pl.Float64,
             "output_error": pl.Float64,
-            "logit_rank": pl.Int64, "dimension": pl.Int64, "formula": pl.Int64, "hidden_change": pl.Float64,
-            "logits_change": pl.Float64, "loss_change": pl.Float64, "note": pl.String,
+            "logit_rank": pl.Int64,
+            "dimension": pl.Int64,
+            "formula": pl.Int64,
+            "hidden_change": pl.Float64,
+            "logits_change": pl.Float64,
+            "loss_change": pl.Float64,
+            "note": pl.String,
         },
         "changes": {
-            **_ALTERNATIVE, "state": pl.String, "state_layer": pl.Int64, "largest_change": pl.Float64,
+            **_ALTERNATIVE,
+            "state": pl.String,
+            "state_layer": pl.Int64,
+            "largest_change": pl.Float64,
             "relative_change": pl.Float64,
         },
-    }  # fmt: skip
+    }
     keys: ClassVar = {"table": [*_ALTERNATIVE], "changes": [*_ALTERNATIVE, "state", "state_layer"]}
 
     changes: pl.DataFrame
@@ -61,10 +75,14 @@ class Alternatives(Result):
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
         rows, head = self.found, list(HEAD)
-        heads, free = (one.select(head).n_unique() for one in (rows, rows.filter(pl.col("simplex_nullity") > 0)))
+        heads, free = (
+            one.select(head).n_unique()
+            for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
+        )
         lines = [
             f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
-            "nor the sum of a row" + ("." if free else ", so that the output allows no other weights."),
+            "nor the sum of a row"
+            + ("." if free else ", so that the output allows no other weights."),
             *self._by_alternative(),
         ]
         numbers = rows.select(
@@ -79,22 +97,42 @@ class Alternatives(Result):
                 f"{_written(numbers['distance'], '.2f')} to {_written(numbers['distance_bound'], '.2f')}",
                 "mean distance of the farthest (total variation): found, and never beyond",
             ),
-            (_written(numbers["output_error"], ".1e"), "largest relative change of a head's output"),
-            (_written(numbers["hidden_change"], ".1e"), "largest relative change of the final hidden state"),
+            (
+                _written(numbers["output_error"], ".1e"),
+                "largest relative change of a head's output",
+            ),
+            (
+                _written(numbers["hidden_change"], ".1e"),
+                "largest relative change of the final hidden state",
+            ),
         )
-        return Finding("\n".join(lines), {"maps": heads, "free_maps": free, "found": len(rows), **numbers}, headline)
+        return Finding(
+            "\n".join(lines),
+            {"maps": heads, "free_maps": free, "found": len(rows), **numbers},
+            headline,
+        )
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
         names = {
-            "mean_total_variation": "mean TV", "distance_bound": "at most", "output_error": "output",
+            "mean_total_variation": "mean TV",
+            "distance_bound": "at most",
+            "output_error": "output",
             "hidden_change": "final hidden",
-        }  # fmt: skip
+        }
         shown = ["layer", "head", "alternative", *names]
         if self.table["text"].n_unique() > 1:
             shown.insert(0, "text")
-        notes = self.table.filter(pl.col("note") != "").select("alternative", "note").unique(maintain_order=True)
-        frames = {"Distance from the weights, relative change of output": self.table.select(shown).rename(names)}
+        notes = (
+            self.table.filter(pl.col("note") != "")
+            .select("alternative", "note")
+            .unique(maintain_order=True)
+        )
+        frames = {
+            "Distance from the weights, relative change of output": self.table.select(shown).rename(
+                names
+            )
+        }
         return frames | ({"Notes": notes} if len(notes) else {})
 
     def charts(self) -> dict[str, AnyChart]:
@@ -116,9 +154,19 @@ class Alternatives(Result):
         )
         left_out = note if len(maps) < len(self.found) else ""
         return [
-            Section("alternatives", "What else the attention could have been", [_PUT_BACK], maps=maps, note=left_out),
+            Section(
+                "alternatives",
+                "What else the attention could have been",
+                [_PUT_BACK],
+                maps=maps,
+                note=left_out,
+            ),
             Section("changes", "What the alternatives changed in the model", [_CHANGES], charts),
-            Section("all", "All alternatives", charts=["distances", "distance_and_change", "changes_by_state"]),
+            Section(
+                "all",
+                "All alternatives",
+                charts=["distances", "distance_and_change", "changes_by_state"],
+            ),
             Section("numbers", "All alternatives in numbers", frame=views.in_words(self.table)),
         ]
 
@@ -127,9 +175,11 @@ class Alternatives(Result):
             rows = self.found.filter(alternative=name)
             if len(rows):
                 yield sentence.format(
-                    distance=rows["mean_total_variation"].mean(), largest=rows["largest_total_variation"].max(),
-                    bound=rows["distance_bound"].mean(), change=rows["hidden_change"].max(),
-                )  # fmt: skip
+                    distance=rows["mean_total_variation"].mean(),
+                    largest=rows["largest_total_variation"].max(),
+                    bound=rows["distance_bound"].mean(),
+                    change=rows["hidden_change"].max(),
+                )
 
 
 def _written(value: float | None, form: str) -> str:

@@ -51,7 +51,9 @@ class Found:
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of it, by name."""
         tensors = {"alternative": self.weights, "queries": self.queries, "keys": self.keys}
-        return {f"{name}_{self.name}": tensor for name, tensor in tensors.items() if tensor is not None}
+        return {
+            f"{name}_{self.name}": tensor for name, tensor in tensors.items() if tensor is not None
+        }
 
 
 def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | None:
@@ -75,7 +77,9 @@ def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
     return weights, lens.substitute({}, item)
 
 
-def by_parameters(lens: Lens, item: Item, head: Head, alternative: Found) -> tuple[Found, ModelRun | None]:
+def by_parameters(
+    lens: Lens, item: Item, head: Head, alternative: Found
+) -> tuple[Found, ModelRun | None]:
     """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
 
     The model's parameters are as before afterwards.
@@ -87,7 +91,13 @@ def by_parameters(lens: Lens, item: Item, head: Head, alternative: Found) -> tup
             weights, run = computed(lens, item, head)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
-    return Found("parameters", weights, dimension=alternative.dimension, formula=alternative.formula, moved=moved), run
+    return Found(
+        "parameters",
+        weights,
+        dimension=alternative.dimension,
+        formula=alternative.formula,
+        moved=moved,
+    ), run
 
 
 def or_note(name: str, search: Callable[[], Found]) -> Found:
@@ -106,10 +116,14 @@ def _sampled(head: Head, generator: torch.Generator) -> Found:
 
 
 def _maximum_entropy(head: Head) -> Found:
-    alternative = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+    alternative = maximum_entropy_alternative(
+        head.attention, head.projected, visible=head.visible, bias=head.bias
+    )
     given = head.softcap is None and head.follows_logits and head.bias_fixed
     factors = (alternative.queries, alternative.keys) if given else (None, None)
-    return Found("maximum_entropy", alternative.weights, *factors, note=entropy_note(head, alternative))
+    return Found(
+        "maximum_entropy", alternative.weights, *factors, note=entropy_note(head, alternative)
+    )
 
 
 def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
@@ -117,7 +131,9 @@ def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
     if head.softcap is not None:
         return _capped(head, head.softcap, alternative.weights)
     if not head.follows_logits or not head.bias_fixed:
-        return "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
+        return (
+            "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
+        )
     if head.group == 1:
         return f"queries and keys of size {_compared(alternative.needed_d_k, head)}"
     # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
@@ -131,9 +147,8 @@ def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
 def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
     logits = uncapped_logits(weights, cap, bias=head.bias, visible=head.visible)
     if logits is None:
-        return (
-            f"no queries and keys produce it: its logits lie {2 * cap:g} or more apart, beyond the soft cap of {cap:g}"
-        )
+        apart = f"its logits lie {2 * cap:g} or more apart"
+        return f"no queries and keys produce it: {apart}, beyond the soft cap of {cap:g}"
     if head.visible is not None:
         return f"its logits lie within the soft cap of {cap:g}; the rank behind the cap is open where keys are hidden"
     rank = int(torch.linalg.matrix_rank(logits, rtol=head.projected.tolerance))
@@ -157,8 +172,14 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
         InputError: For a text too long for the walk.
     """
     if head.softcap is not None or not head.follows_logits:
-        capped = "soft-capped logits" if head.softcap is not None else "an attention sink or logits that are changed"
-        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}")
+        capped = (
+            "soft-capped logits"
+            if head.softcap is not None
+            else "an attention sink or logits that are changed"
+        )
+        return Found(
+            "realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}"
+        )
     if not head.bias_fixed:
         note = "its logits have relative terms that other queries and keys would change too (s Q Kᵀ + bias(Q, K))"
         return Found("realisable", None, note=note)
@@ -167,17 +188,28 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
     counted = realisable_dimension(*tensors, **options)
     if not counted.dimension:
-        return Found("realisable", None, dimension=0, formula=counted.formula, note=none_near(counted))
-    alternative = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
+        return Found(
+            "realisable", None, dimension=0, formula=counted.formula, note=none_near(counted)
+        )
+    alternative = realisable_alternative(
+        *tensors, distance=distance, generator=generator, **options
+    )
     notes = (
         []
         if alternative.reached
-        else [f"stopped at {alternative.distance:.3f} of {distance:g} after {alternative.steps} steps"]
+        else [
+            f"stopped at {alternative.distance:.3f} of {distance:g} after {alternative.steps} steps"
+        ]
     )
     notes += dimension_notes(counted)
     dimensions = counted.dimension, counted.formula
     return Found(
-        "realisable", alternative.weights, alternative.queries, alternative.keys, *dimensions, "; ".join(notes)
+        "realisable",
+        alternative.weights,
+        alternative.queries,
+        alternative.keys,
+        *dimensions,
+        "; ".join(notes),
     )
 
 

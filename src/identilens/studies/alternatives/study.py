@@ -83,7 +83,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.take(TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind))
+        self.take(
+            TextHeads.of(
+                lens, read_items(lens, texts, settings.max_length), settings, settings.kind
+            )
+        )
         self._plain: dict[int, ModelRun] = {}
 
     def run(self, part: int) -> Output:
@@ -102,7 +106,10 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             kept |= alternative.tensors()
         tables = {"table": rows, "changes": changes}
         return Output(
-            {name: table_of(columns, tables[name]) for name, columns in Alternatives.schema.items()},
+            {
+                name: table_of(columns, tables[name])
+                for name, columns in Alternatives.schema.items()
+            },
             {place.key(name): tensor.cpu() for name, tensor in kept.items()},
             {place.text: self.heads.tokens(head, place.text)},
         )
@@ -127,7 +134,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def _with_weights(self, head: Head, item: Item, alternative: Found) -> ModelRun | None:
         where = (head.layer, head.head, head.kind)
-        return None if alternative.weights is None else self.lens.substitute({where: alternative.weights}, item)
+        return (
+            None
+            if alternative.weights is None
+            else self.lens.substitute({where: alternative.weights}, item)
+        )
 
 
 def _measures(head: Head, alternative: Found, put: PutBack | None) -> dict[str, Any]:
@@ -135,16 +146,26 @@ def _measures(head: Head, alternative: Found, put: PutBack | None) -> dict[str, 
     distance = None if weights is None else total_variation(head.attention, weights)
     far = alternative.name == "far"
     return {
-        "n_query": n_query, "n_key": n_key, "d_k": head.d_k, "simplex_nullity": head.simplex_nullity,
+        "n_query": n_query,
+        "n_key": n_key,
+        "d_k": head.d_k,
+        "simplex_nullity": head.simplex_nullity,
         "mean_total_variation": None if distance is None else float(distance.mean()),
         "largest_total_variation": None if distance is None else float(distance.max()),
-        "distance_bound": float(1 - certain_mass(head.attention, head.projected, visible=head.visible).mean()) if far
+        "distance_bound": float(
+            1 - certain_mass(head.attention, head.projected, visible=head.visible).mean()
+        )
+        if far
         else None,
         "output_error": None if weights is None else head.output_error(weights),
-        "logit_rank": logit_rank(head, weights), "dimension": alternative.dimension, "formula": alternative.formula,
-        "hidden_change": put and put.hidden, "logits_change": put and put.logits, "loss_change": put and put.loss,
+        "logit_rank": logit_rank(head, weights),
+        "dimension": alternative.dimension,
+        "formula": alternative.formula,
+        "hidden_change": put and put.hidden,
+        "logits_change": put and put.logits,
+        "loss_change": put and put.loss,
         "note": alternative.note,
-    }  # fmt: skip
+    }
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

@@ -13,7 +13,14 @@ from identilens.charts.packing import BITS
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.runs.matrices import MatrixKey, Tokens
 from identilens.runs.tables import HEAD
-from identilens.studies.head_views import axis_tokens, choose_head, file_name, head_name, numbered, of_whole_groups
+from identilens.studies.head_views import (
+    axis_tokens,
+    choose_head,
+    file_name,
+    head_name,
+    numbered,
+    of_whole_groups,
+)
 
 TITLES = {
     "sampled": "drawn evenly",
@@ -45,42 +52,69 @@ def distances(alternatives: pl.DataFrame) -> AnyChart:
     """Return the distance of every alternative from the weights, by kind of alternative."""
     drawn = _in_order(alternatives).select(_TITLE, "mean_total_variation", *HEAD)
     return strip(
-        drawn, "mean_total_variation", "title", "layer", x_title=_DISTANCE, color_title="Layer",
-        title="How far the alternatives lie from the weights", also=("text", "head", "kind"),
-    )  # fmt: skip
+        drawn,
+        "mean_total_variation",
+        "title",
+        "layer",
+        x_title=_DISTANCE,
+        color_title="Layer",
+        title="How far the alternatives lie from the weights",
+        also=("text", "head", "kind"),
+    )
 
 
 def distance_and_change(alternatives: pl.DataFrame) -> AnyChart:
     """Return each alternative by its distance from the weights and the change of the final hidden state."""
     columns = ["mean_total_variation", "hidden_change", *HEAD]
-    drawn = _in_order(alternatives).select(_TITLE, *columns, change=pl.col("hidden_change").clip(_LEAST))
-    ends = drawn.select(x=pl.col("mean_total_variation").max(), y=pl.col("change").min()).row(0, named=True)
+    drawn = _in_order(alternatives).select(
+        _TITLE, *columns, change=pl.col("hidden_change").clip(_LEAST)
+    )
+    ends = drawn.select(x=pl.col("mean_total_variation").max(), y=pl.col("change").min()).row(
+        0, named=True
+    )
     return scatter(
-        drawn, "mean_total_variation", "change", "title", log_y=True, y_domain=((ends["y"] or _LEAST) / 3, 1.0),
-        x_domain=(0, 1.05 * (ends["x"] or 1)), x_title=_DISTANCE, y_title="Relative change of the final hidden state",
-        y_format=".0e", color_title="Alternative", title="Distance from the weights and change of the model",
+        drawn,
+        "mean_total_variation",
+        "change",
+        "title",
+        log_y=True,
+        y_domain=((ends["y"] or _LEAST) / 3, 1.0),
+        x_domain=(0, 1.05 * (ends["x"] or 1)),
+        x_title=_DISTANCE,
+        y_title="Relative change of the final hidden state",
+        y_format=".0e",
+        color_title="Alternative",
+        title="Distance from the weights and change of the model",
         also=("hidden_change", *HEAD),
-    )  # fmt: skip
+    )
 
 
 def changes_by_state(changes: pl.DataFrame) -> AnyChart:
     """Return the largest relative change of each hidden state over all heads, by alternative."""
     largest = pl.col("relative_change").max()
-    of_state = _in_order(_hidden(changes)).group_by("alternative", "state", "state_layer", maintain_order=True)
+    of_state = _in_order(_hidden(changes)).group_by(
+        "alternative", "state", "state_layer", maintain_order=True
+    )
     states = of_state.agg(largest)
-    return _change_lines(states.with_columns(_TITLE), "Largest change of each hidden state over all heads")
+    return _change_lines(
+        states.with_columns(_TITLE), "Largest change of each hidden state over all heads"
+    )
 
 
 def changes_of_head(alternatives: pl.DataFrame, changes: pl.DataFrame) -> AnyChart:
     """Return the relative change of each hidden state by alternative, for a head to choose."""
     drawn, heads = numbered(of_whole_groups(_hidden(changes), list(HEAD), STATES))
-    lying = alternatives.sort("mean_total_variation", descending=True).join(drawn.unique(list(HEAD)), on=list(HEAD))
+    lying = alternatives.sort("mean_total_variation", descending=True).join(
+        drawn.unique(list(HEAD)), on=list(HEAD)
+    )
     columns = ["state", "state_layer", "relative_change", "head_number"]
     chart = _change_lines(_in_order(drawn).select(_TITLE, *columns), "Change of each hidden state")
     return choose_head(chart, heads, lying["head_number"][0])
 
 
-def viewer_maps(alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> list[TokenMap]:
+def viewer_maps(
+    alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
+) -> list[TokenMap]:
     """Return raw, effective and alternative attention of every alternative, as far as a page contains them."""
     left, maps = MAP_BUDGET, []
     for row in alternatives.iter_rows(named=True):
@@ -91,19 +125,26 @@ def viewer_maps(alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[
     return maps
 
 
-def printed_maps(alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> dict[str, AnyChart]:
+def printed_maps(
+    alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
+) -> dict[str, AnyChart]:
     """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
     left, charts = MAP_CELLS, {}
-    for row in alternatives.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
+    for row in (
+        alternatives.sort("mean_total_variation", descending=True)
+        .head(MOST_MAPS)
+        .iter_rows(named=True)
+    ):
         left -= 3 * row["n_query"] * row["n_key"]
         if left < 0:
             break
         change = f"final hidden state changed by {row['hidden_change']:.0e}"
         layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
         charts[f"maps_{file_name(row)}_{row['alternative']}"] = token_map(
-            layers, *axis_tokens(tokens.get(row["text"], {}), row),
+            layers,
+            *axis_tokens(tokens.get(row["text"], {}), row),
             f"{head_name(row).capitalize()}: {TITLES[row['alternative']]}, {change}",
-        )  # fmt: skip
+        )
     return charts
 
 
@@ -117,19 +158,27 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     choices["alternative"] = TITLES[row["alternative"]]
     distance = row["mean_total_variation"]
     moved = {"alternative − raw": ("alternative", "raw")}
-    return TokenMap(choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), moved, distance)
+    return TokenMap(
+        choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), moved, distance
+    )
 
 
 def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
-    names = {"raw": "raw", "effective": "effective", "alternative": f"alternative_{row['alternative']}"}
+    names = {
+        "raw": "raw",
+        "effective": "effective",
+        "alternative": f"alternative_{row['alternative']}",
+    }
     return {title: matrices[str(key.named(name))] for title, name in names.items()}
 
 
 def _facts(row: dict[str, Any]) -> str:
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
     others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
-    measured += [f"its {what} by {change:.1e}" for what, change in others.items() if change is not None]
+    measured += [
+        f"its {what} by {change:.1e}" for what, change in others.items() if change is not None
+    ]
     bound = row["distance_bound"]
     bounded = "" if bound is None else f"; no alternative lies beyond {bound:.3f}"
     return (
@@ -142,10 +191,20 @@ def _facts(row: dict[str, Any]) -> str:
 def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:
     drawn = states.with_columns(change=pl.col("relative_change").clip(_LEAST_STATE))
     return lines(
-        drawn, "state_layer", "change", "title", dash="state" if states["state"].n_unique() > 1 else None,
-        log_y=True, x_title="Hidden state (0: embeddings)", y_title="Relative change", color_title="Alternative",
-        y_domain=(_LEAST_STATE / 2, 1.0), y_format=".0e", also=("relative_change",), title=title,
-    )  # fmt: skip
+        drawn,
+        "state_layer",
+        "change",
+        "title",
+        dash="state" if states["state"].n_unique() > 1 else None,
+        log_y=True,
+        x_title="Hidden state (0: embeddings)",
+        y_title="Relative change",
+        color_title="Alternative",
+        y_domain=(_LEAST_STATE / 2, 1.0),
+        y_format=".0e",
+        also=("relative_change",),
+        title=title,
+    )
 
 
 def _hidden(changes: pl.DataFrame) -> pl.DataFrame:
@@ -154,4 +213,7 @@ def _hidden(changes: pl.DataFrame) -> pl.DataFrame:
 
 def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Return rows with the kinds of alternatives in the order of `TITLES`, in which charts list them."""
-    return frame.sort(pl.col("alternative").replace_strict(list(TITLES), list(range(len(TITLES)))), maintain_order=True)
+    return frame.sort(
+        pl.col("alternative").replace_strict(list(TITLES), list(range(len(TITLES)))),
+        maintain_order=True,
+    )

@@ -53,13 +53,26 @@ class Auditor:
     """
 
     def __init__(
-        self, lens: Lens, items: Sequence[Item], sites: tuple[Site, ...], settings: AuditSettings, keep: set[int]
+        self,
+        lens: Lens,
+        items: Sequence[Item],
+        sites: tuple[Site, ...],
+        settings: AuditSettings,
+        keep: set[int],
     ) -> None:
-        self.lens, self.items, self.sites, self.settings, self.keep = lens, items, sites, settings, keep
+        self.lens, self.items, self.sites, self.settings, self.keep = (
+            lens,
+            items,
+            sites,
+            settings,
+            keep,
+        )
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
         if isinstance(items, list):
-            used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
+            used = {
+                token for item in items for tokens in item.tokens.values() for token in tokens
+            } or {"[CLS]"}
             special = [token for token in special if token in used]
         self.type_names = type_names(special)
         self._factors: dict[int, tuple[OutputFactor, int]] = {}
@@ -84,8 +97,13 @@ class Auditor:
 
     def output(self) -> Output:
         """Return the tables and kept matrices of the part."""
-        schema, blocks = pl.Schema(Audit.schema["table"]), [layer.columns() for layer in self._layers]
-        columns = {name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema}
+        schema, blocks = (
+            pl.Schema(Audit.schema["table"]),
+            [layer.columns() for layer in self._layers],
+        )
+        columns = {
+            name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
+        }
         table = pl.DataFrame(columns, schema=schema).sort("text", maintain_order=True)
         rows = table_of(Audit.schema["rows"], self._certain).sort("text", maintain_order=True)
         tables = {"table": table, "token_types": self._received.table(), "rows": rows}
@@ -97,23 +115,35 @@ class Auditor:
         if settings.layers is not None and site.layer not in settings.layers:
             return call.run()
         factor, stacked_rank = self._projection(call)
-        output = call.query.new_zeros(len(call.query), call.query.shape[2], site.heads, call.value.shape[-1])
+        output = call.query.new_zeros(
+            len(call.query), call.query.shape[2], site.heads, call.value.shape[-1]
+        )
         for places, cut in self._alike(site, call):
             texts, cut_call = [self._batch[place] for place in places], call.only(places, *cut)
             queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
             layer = LayerBatch(
-                texts, site, cut_call, factor, ([side.types for side in queries], [side.types for side in keys]),
+                texts,
+                site,
+                cut_call,
+                factor,
+                ([side.types for side in queries], [side.types for side in keys]),
                 value_bias=site.value_bias if settings.value_bias == "out" else None,
-                keeps_maps=texts[0] in self.keep, step=self._step(cut_call), scratch=self._scratch,
-            )  # fmt: skip
+                keeps_maps=texts[0] in self.keep,
+                step=self._step(cut_call),
+                scratch=self._scratch,
+            )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
             output[places_of(places), : cut[0]] = layer.output
             certain = self._certain_rows(layer, measures)
             counts = {
-                "n_query": layer.n_query, "n_key": layer.n_key, "d_k": layer.d_k, "d_v": layer.d_v,
-                "d_model": factor.d_model, "stacked_rank": stacked_rank,
-            }  # fmt: skip
+                "n_query": layer.n_query,
+                "n_key": layer.n_key,
+                "d_k": layer.d_k,
+                "d_v": layer.d_v,
+                "d_model": factor.d_model,
+                "stacked_rank": stacked_rank,
+            }
             tokens = [side.tokens for side in keys]
             self._layers.append(LayerRows(texts, site, counts, scalars(measures), certain, tokens))
             self._received.add(site, torch.cat([side.types for side in queries]).sum(0), measures)
@@ -124,7 +154,10 @@ class Auditor:
         """Return the small factor of each head's output projection, and the rank of all of a layer's, stacked."""
         if call.index not in self._factors:
             projection = self.sites[call.index].output_projection
-            self._factors[call.index] = OutputFactor.of(projection), stored_rank(projection.flatten(0, 1))
+            self._factors[call.index] = (
+                OutputFactor.of(projection),
+                stored_rank(projection.flatten(0, 1)),
+            )
         return self._factors[call.index]
 
     def _step(self, call: AttentionCall) -> int:
@@ -135,7 +168,9 @@ class Auditor:
             return n
         return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
-    def _alike(self, site: Site, call: AttentionCall) -> Iterator[tuple[list[int], tuple[int, int]]]:
+    def _alike(
+        self, site: Site, call: AttentionCall
+    ) -> Iterator[tuple[list[int], tuple[int, int]]]:
         """Yield places in the batch that are measured at once, with their numbers of queries and keys.
 
         They have one length and one pattern of visible keys. Texts of which more than scalars is kept stand alone.
@@ -144,18 +179,25 @@ class Auditor:
         waiting: dict[tuple[tuple[int, int], bytes | None], list[int]] = {}
         for place, text in enumerate(self._batch):
             cut = self._lengths.of(place, site.kind, call)
-            pattern = None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
+            pattern = (
+                None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
+            )
             if text in self.keep or self._sampled(text, site, cut[0]):
                 yield [place], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
-            size = room(VALUES_AT_ONCE, call.value.device) // (site.heads * columns * call.value.shape[-1])
+            size = room(VALUES_AT_ONCE, call.value.device) // (
+                site.heads * columns * call.value.shape[-1]
+            )
             one = call.only(places[:1], rows, columns)
             if len(places) > 1 and not one.sees_everything():
                 # Causal masks: one block of rows in memory. Other masks: all rows.
                 held = min(rows, BLOCK) if one.mask is None else rows
-                size = min(size, room(WEIGHTS_AT_ONCE, call.value.device) // (4 * site.heads * held * columns))
+                size = min(
+                    size,
+                    room(WEIGHTS_AT_ONCE, call.value.device) // (4 * site.heads * held * columns),
+                )
             size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)
@@ -167,21 +209,31 @@ class Auditor:
             count = EXAMPLE_ROWS if text in self.keep and not self.settings.matrices else 0
         return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
-    def _certain_rows(self, layer: LayerBatch, measures: LayerMeasures) -> list[list[dict[str, Any]]]:
+    def _certain_rows(
+        self, layer: LayerBatch, measures: LayerMeasures
+    ) -> list[list[dict[str, Any]]]:
         """Return, head by head, what is certain of the sampled rows; they also become rows of a table."""
         certain = []
         for text, sinks in zip(layer.texts, measures.sink.split(layer.heads), strict=True):
             queries = self._sampled(text, layer.site, layer.n_query)
-            heads = certain_rows(*layer.rows(queries), queries, sinks.tolist()) if queries else [[]] * layer.heads
+            heads = (
+                certain_rows(*layer.rows(queries), queries, sinks.tolist())
+                if queries
+                else [[]] * layer.heads
+            )
             place = {"text": text, "layer": layer.site.layer, "kind": layer.site.kind}
-            self._certain += [place | {"head": head} | row for head, rows in enumerate(heads) for row in rows]
+            self._certain += [
+                place | {"head": head} | row for head, rows in enumerate(heads) for row in rows
+            ]
             certain += heads
         return certain
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
         """Return the tokens at the call's queries and at its keys."""
         query, key = sides(site.kind, self.items[text].tokens)
-        return self._sequence(text, query, call.query.shape[2]), self._sequence(text, key, call.key.shape[2])
+        return self._sequence(text, query, call.query.shape[2]), self._sequence(
+            text, key, call.key.shape[2]
+        )
 
     def _sequence(self, text: int, name: str, positions: int) -> _Sequence:
         """Return a sequence of a text, worked out once."""
@@ -202,14 +254,20 @@ def _matrices(text: int, layer: LayerBatch, measures: LayerMeasures) -> dict[str
     """
     if measures.maps is None:
         return {}
-    kept = {"raw": measures.maps[0], "effective": measures.maps[1], "values": layer.projected.compact}
+    kept = {
+        "raw": measures.maps[0],
+        "effective": measures.maps[1],
+        "values": layer.projected.compact,
+    }
     projector = layer.projector
     if not isinstance(projector, FullRows):
         ranks, seen = projector.row_ranks(), projector.seen(slice(None))
         kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + layer.has_sink - ranks}
         kept |= {"visible": seen.expand(layer.heads, -1, -1)}
     return {
-        str(MatrixKey(text, layer.site.layer, head, layer.site.kind, name)): tensor[head].cpu().contiguous()
+        str(MatrixKey(text, layer.site.layer, head, layer.site.kind, name)): tensor[head]
+        .cpu()
+        .contiguous()
         for head in range(layer.heads)
         for name, tensor in kept.items()
         if name != "values" or head not in layer.unproven

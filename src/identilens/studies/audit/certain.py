@@ -22,7 +22,9 @@ _STREAM = 0x5EED
 """Tells the draw of rows apart from other uses of a run's seed."""
 
 
-def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, count: int) -> list[int]:
+def sampled_rows(
+    seed: int, text: int, layer: int, kind: str, queries: int, count: int
+) -> list[int]:
     """Return the rows of a layer's maps on one text that are looked at, without repetition, in order.
 
     They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
@@ -47,7 +49,8 @@ def certain_rows(
     """
     heads = zip(layer.heads, projected.compact, sinks, strict=True)
     return [
-        _rows(head, replace(projected, values=compact, output=None), queries, sink) for head, compact, sink in heads
+        _rows(head, replace(projected, values=compact, output=None), queries, sink)
+        for head, compact, sink in heads
     ]
 
 
@@ -66,7 +69,9 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
     return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
-def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
+def _rows(
+    head: Head, T: ProjectedValues, queries: Sequence[int], sink: int
+) -> list[dict[str, Any]]:
     try:
         weights, visible = head.attention, head.visible
     except UnsupportedModelError:
@@ -81,8 +86,13 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
     for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):
         solver = RowSolver(row, space)
         lower = filled(torch.zeros_like(row), space, solver.lower())
-        measured.append({
-            "query": query, "certain_mass": min(float(lower.sum()), 1.0), "sink_weight": float(row[sink]),
-            "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
-        })  # fmt: skip
+        measured.append(
+            {
+                "query": query,
+                "certain_mass": min(float(lower.sum()), 1.0),
+                "sink_weight": float(row[sink]),
+                "sink_lo": float(lower[sink]),
+                "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
+            }
+        )
     return measured

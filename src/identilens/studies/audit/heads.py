@@ -16,7 +16,12 @@ PARKED, BRINGS = 0.5, 0.1
 """A head parks its attention when at least the first share of it is on its sink, which contributes less than the second
 share of the norms."""
 
-GROUPS = ("determined and influential", "determined and idle", "free and influential", "free and idle")
+GROUPS = (
+    "determined and influential",
+    "determined and idle",
+    "free and influential",
+    "free and idle",
+)
 
 _HEAD = ["kind", "layer", "head"]
 
@@ -29,23 +34,56 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     certain mass was found.
     """
     layer_size = pl.col("head").n_unique().over("text", "kind", "layer")
-    measures = ["certain_mass", "null_share", "relative_output", "sink_mass", "sink_norm_share", "sink_value_norm"]
+    measures = [
+        "certain_mass",
+        "null_share",
+        "relative_output",
+        "sink_mass",
+        "sink_norm_share",
+        "sink_value_norm",
+    ]
     means = (
         table.with_columns(relative_output=pl.col("output_share") * layer_size)
         .group_by(_HEAD)
         .agg(
-            pl.col("sink_token").mode().sort().first(), pl.col(*measures, "first_mass").mean(),
+            pl.col("sink_token").mode().sort().first(),
+            pl.col(*measures, "first_mass").mean(),
             pl.col("certain_rows").sum(),
         )
-    )  # fmt: skip
+    )
     ends = rows.group_by(_HEAD).agg(pl.col("sink_weight", "sink_lo", "sink_hi").mean())
-    certain = pl.when(pl.col("certain_mass") >= DETERMINED).then(pl.lit("determined")).otherwise(pl.lit("free"))
-    writes = pl.when(pl.col("relative_output") >= INFLUENTIAL).then(pl.lit("influential")).otherwise(pl.lit("idle"))
-    group = pl.when(pl.col("certain_mass").is_not_null()).then(pl.format("{} and {}", certain, writes))
+    certain = (
+        pl.when(pl.col("certain_mass") >= DETERMINED)
+        .then(pl.lit("determined"))
+        .otherwise(pl.lit("free"))
+    )
+    writes = (
+        pl.when(pl.col("relative_output") >= INFLUENTIAL)
+        .then(pl.lit("influential"))
+        .otherwise(pl.lit("idle"))
+    )
+    group = pl.when(pl.col("certain_mass").is_not_null()).then(
+        pl.format("{} and {}", certain, writes)
+    )
     joined = means.join(ends, on=_HEAD, how="left").with_columns(group=group).sort(_HEAD)
-    shown = ["group", "certain_mass", "relative_output", "sink_token", "sink_mass", "sink_weight", "sink_lo", "sink_hi"]
+    shown = [
+        "group",
+        "certain_mass",
+        "relative_output",
+        "sink_token",
+        "sink_mass",
+        "sink_weight",
+        "sink_lo",
+        "sink_hi",
+    ]
     return joined.select(
-        *_HEAD, *shown, "sink_norm_share", "sink_value_norm", "first_mass", "null_share", "certain_rows"
+        *_HEAD,
+        *shown,
+        "sink_norm_share",
+        "sink_value_norm",
+        "first_mass",
+        "null_share",
+        "certain_rows",
     )
 
 
@@ -53,8 +91,14 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
     """Return how many heads each group has, with the means of what tells the groups apart."""
     names = ("certain_mass", "relative_output", "sink_mass", "sink_norm_share", "null_share")
     order = pl.DataFrame({"group": GROUPS})
-    sizes = heads.drop_nulls("group").group_by("group").agg(pl.len().alias("heads"), pl.col(*names).mean())
-    return order.join(sizes, on="group", how="left", maintain_order="left").with_columns(pl.col("heads").fill_null(0))
+    sizes = (
+        heads.drop_nulls("group")
+        .group_by("group")
+        .agg(pl.len().alias("heads"), pl.col(*names).mean())
+    )
+    return order.join(sizes, on="group", how="left", maintain_order="left").with_columns(
+        pl.col("heads").fill_null(0)
+    )
 
 
 def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
@@ -66,7 +110,11 @@ def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
         texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"].to_numpy()
         return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
     drawn = rows.group_by("kind", "layer", "query").agg(pl.col("certain_mass").mean())
-    squares = drawn.group_by("kind", "layer").agg(pl.col("certain_mass").var() / pl.len())["certain_mass"].to_list()
+    squares = (
+        drawn.group_by("kind", "layer")
+        .agg(pl.col("certain_mass").var() / pl.len())["certain_mass"]
+        .to_list()
+    )
     if not squares or None in squares:
         return None, "rows"
     return sum(squares) ** 0.5 / len(squares), "rows"
@@ -75,7 +123,8 @@ def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
 def stacked_in_words(table: pl.DataFrame) -> str:
     """Return whether a layer's output fixes the outputs of its heads: the stacked W_O has full row rank."""
     layers = table.group_by("kind", "layer").agg(
-        (pl.col("head").n_unique() * pl.col("d_v").first()).alias("size"), pl.col("stacked_rank").first()
+        (pl.col("head").n_unique() * pl.col("d_v").first()).alias("size"),
+        pl.col("stacked_rank").first(),
     )
     trading = layers.filter(pl.col("stacked_rank") < pl.col("size")).sort("kind", "layer")
     if trading.is_empty():
@@ -98,7 +147,9 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     if known.is_empty():
         return ""
     sizes = {group: len(known.filter(group=group)) for group in GROUPS}
-    counts = [f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size]
+    counts = [
+        f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size
+    ]
     said = f"Of {len(known)} heads, {', '.join(counts)}."
     parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
     if parked.is_empty():

@@ -37,6 +37,13 @@ def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certain
     rows = RowCertificates.empty()
     for position in named_places(queries, query, row["text"]):
         seen = None if visible is None else visible[position]
-        at = {name: row[name] for name in HEAD} | {"query": position, "query_token": queries[position]}
-        rows.add(at, certified_columns(audit.matrices[str(key)][position], projected, seen, order=True), keys)
+        at = {name: row[name] for name in HEAD} | {
+            "query": position,
+            "query_token": queries[position],
+        }
+        rows.add(
+            at,
+            certified_columns(audit.matrices[str(key)][position], projected, seen, order=True),
+            keys,
+        )
     return Certainty.of(rows.frames(), {**audit.provenance, "analysis": Certainty.analysis})

@@ -21,7 +21,12 @@ from identilens.studies.head_views import axis_tokens, head_name
 PAGE_BUDGET = 7_000_000
 """Characters of a report that may be spent on maps, before they are deflated."""
 
-RULES = {"within": WITHIN, "even": EVEN, "floor": FLOOR, "verdicts": list(zip(SIGNS, VERDICTS, strict=True))}
+RULES = {
+    "within": WITHIN,
+    "even": EVEN,
+    "floor": FLOOR,
+    "verdicts": list(zip(SIGNS, VERDICTS, strict=True)),
+}
 """Rules of the verdicts that a page gives on the weights of a row."""
 
 MOST_PRINTED, LARGEST_PRINTED = 24, 256
@@ -41,7 +46,9 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     Texts are taken whole as long as they fit; of those that do not, whole layers: no head of a layer is missing.
     """
     layer = ["text", "kind", "layer"]
-    size = (BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")) / 6
+    size = (
+        BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")
+    ) / 6
     layers = kept.group_by(layer, maintain_order=True).agg(size.sum().alias("size"))
     fitting, parts = [], []
     for part in layers.partition_by("text", maintain_order=True):
@@ -52,7 +59,11 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
         held = part.filter(pl.col("size").cum_sum() <= budget)
         fitting.append(held)
         budget -= int(held["size"].sum())
-    return kept.join(pl.concat(fitting), on=layer, how="semi", maintain_order="left") if fitting else kept
+    return (
+        kept.join(pl.concat(fitting), on=layer, how="semi", maintain_order="left")
+        if fitting
+        else kept
+    )
 
 
 def missing_layers(kept: pl.DataFrame, shown: pl.DataFrame) -> dict[int, str]:
@@ -63,20 +74,27 @@ def missing_layers(kept: pl.DataFrame, shown: pl.DataFrame) -> dict[int, str]:
         held = shown.filter(text=text).select("kind", "layer").unique().sort("kind", "layer")
         if len(held) < len(part):
             names = ", ".join(f"{kind} {number}" for kind, number in held.iter_rows())
-            said[text] = f"To keep this file small it shows {len(held)} of {len(part)} layers of this text: {names}."
+            said[text] = (
+                f"To keep this file small it shows {len(held)} of {len(part)} layers of this text: {names}."
+            )
     return said
 
 
 def page_maps(
-    shown: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens],
+    shown: pl.DataFrame,
+    matrices: Mapping[str, Tensor],
+    tokens: Mapping[int, Tokens],
     said: Mapping[int, str] | None = None,
-) -> list[TokenMap]:  # fmt: skip
+) -> list[TokenMap]:
     """Return maps for the viewer: raw attention, and what the head's output depends on, from which all else follows.
 
     ``said`` is a sentence about each text, shown beside its maps.
     """
     rows = shown.iter_rows(named=True)
-    return [_page_map(row, matrices, tokens.get(row["text"], {}), (said or {}).get(row["text"], "")) for row in rows]
+    return [
+        _page_map(row, matrices, tokens.get(row["text"], {}), (said or {}).get(row["text"], ""))
+        for row in rows
+    ]
 
 
 def printed_maps(
@@ -93,13 +111,17 @@ def printed_maps(
         queries, keys = axis_tokens(tokens.get(row["text"], {}), row)
         end = f"_{row['kind']}" if several else ""
         charts[f"maps_text{row['text']}_layer{row['layer']}_head{row['head']}{end}"] = token_map(
-            {"Raw": raw, "Effective": effective, "Null (no effect)": raw - effective}, queries, keys,
+            {"Raw": raw, "Effective": effective, "Null (no effect)": raw - effective},
+            queries,
+            keys,
             f"{head_name(row).capitalize()}: null share {row['null_share']:.2f}",
-        )  # fmt: skip
+        )
     return charts
 
 
-def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens, said: str) -> TokenMap:
+def _page_map(
+    row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens, said: str
+) -> TokenMap:
     raw, effective = _parts(row, matrices)
     queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
@@ -112,9 +134,14 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
     derived = space is not None and visible is None
     return TokenMap(
         {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
-        {"raw": raw} | ({} if derived else {"effective": effective}), queries, keys, f"{_facts(row)} {said}".strip(),
-        {"null": ("raw", "effective")}, _telling(row), space,
-    )  # fmt: skip
+        {"raw": raw} | ({} if derived else {"effective": effective}),
+        queries,
+        keys,
+        f"{_facts(row)} {said}".strip(),
+        {"null": ("raw", "effective")},
+        _telling(row),
+        space,
+    )
 
 
 def _telling(row: Mapping[str, Any]) -> float:
@@ -128,13 +155,20 @@ def _facts(row: Mapping[str, Any]) -> str:
     sizes = f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}"
     said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
     if row["certain_mass"] is not None:
-        said.append(f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')}).")
-    said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which contributes")
+        said.append(
+            f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')})."
+        )
+    said.append(
+        f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which contributes"
+    )
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
     return " ".join(
-        [*said, f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "
-         f"raw and effective attention {pearson}."]
-    )  # fmt: skip
+        [
+            *said,
+            f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "
+            f"raw and effective attention {pearson}.",
+        ]
+    )
 
 
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -15,15 +15,34 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, counted, percent
 from identilens.studies.audit import reading, views
-from identilens.studies.audit.heads import certain_error, groups_table, heads_in_words, heads_table, stacked_in_words
+from identilens.studies.audit.heads import (
+    certain_error,
+    groups_table,
+    heads_in_words,
+    heads_table,
+    stacked_in_words,
+)
 from identilens.studies.audit.kept import certify_kept
-from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers, page_maps, printed_maps
+from identilens.studies.audit.maps import (
+    fitting_maps,
+    kept_maps,
+    missing_layers,
+    page_maps,
+    printed_maps,
+)
 from identilens.studies.certify.result import Certainty
 
 _MEASURES = (
-    "certain_mass", "sink_mass", "sink_norm_share", "null_share", "simplex_null_share", "pearson", "rank", "nullity",
+    "certain_mass",
+    "sink_mass",
+    "sink_norm_share",
+    "null_share",
+    "simplex_null_share",
+    "pearson",
+    "rank",
+    "nullity",
     "reconstruction_error",
-)  # fmt: skip
+)
 
 # Of a masked map the nullity is that of the last row: others may see more keys. Shares below 1e-6 are rounding.
 _NULL_SPACE = (pl.col("nullity") > 0) | (pl.col("null_share") > 1e-6)
@@ -61,24 +80,51 @@ class Audit(Result):
     title: ClassVar = "Attention audit"
     schema: ClassVar = {
         "table": {
-            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64,
-            "d_model": pl.Int64, "rank": pl.Int64,
-            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64,
-            "simplex_null_share": pl.Float64, "pearson": pl.Float64, "reconstruction_error": pl.Float64,
-            "certain_mass": pl.Float64, "certain_mass_error": pl.Float64, "certain_rows": pl.Int64,
-            "output_share": pl.Float64, "sink": pl.Int64, "sink_token": pl.String, "sink_mass": pl.Float64,
-            "sink_norm_share": pl.Float64, "sink_value_norm": pl.Float64, "first_mass": pl.Float64,
-            "learned_sink": pl.Float64, "stacked_rank": pl.Int64,
+            **HEAD,
+            "n_query": pl.Int64,
+            "n_key": pl.Int64,
+            "d_k": pl.Int64,
+            "d_v": pl.Int64,
+            "d_model": pl.Int64,
+            "rank": pl.Int64,
+            "nullity": pl.Int64,
+            "simplex_nullity": pl.Int64,
+            "null_share": pl.Float64,
+            "simplex_null_share": pl.Float64,
+            "pearson": pl.Float64,
+            "reconstruction_error": pl.Float64,
+            "certain_mass": pl.Float64,
+            "certain_mass_error": pl.Float64,
+            "certain_rows": pl.Int64,
+            "output_share": pl.Float64,
+            "sink": pl.Int64,
+            "sink_token": pl.String,
+            "sink_mass": pl.Float64,
+            "sink_norm_share": pl.Float64,
+            "sink_value_norm": pl.Float64,
+            "first_mass": pl.Float64,
+            "learned_sink": pl.Float64,
+            "stacked_rank": pl.Int64,
         },
         "rows": {
-            **HEAD, "query": pl.Int64, "certain_mass": pl.Float64, "sink_weight": pl.Float64, "sink_lo": pl.Float64,
+            **HEAD,
+            "query": pl.Int64,
+            "certain_mass": pl.Float64,
+            "sink_weight": pl.Float64,
+            "sink_lo": pl.Float64,
             "sink_hi": pl.Float64,
         },
         "token_types": {
-            "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "query_type": pl.String, "key_type": pl.String,
-            "queries": pl.Int64, "raw": pl.Float64, "effective": pl.Float64,
+            "kind": pl.String,
+            "layer": pl.Int64,
+            "head": pl.Int64,
+            "query_type": pl.String,
+            "key_type": pl.String,
+            "queries": pl.Int64,
+            "raw": pl.Float64,
+            "effective": pl.Float64,
         },
-    }  # fmt: skip
+    }
 
     rows: pl.DataFrame
     token_types: pl.DataFrame
@@ -109,7 +155,9 @@ class Audit(Result):
         """
         return heads_table(self.table, self.rows)
 
-    def certify(self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None) -> Certainty:
+    def certify(
+        self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None
+    ) -> Certainty:
         """Return the certificate of one row of a map that was kept: intervals, influence, verdicts, order of keys.
 
         ``query`` is a position or a token; the kind is needed where the model has several. Needs no model; for texts
@@ -130,7 +178,9 @@ class Audit(Result):
         """
         columns = {"text": text} | ({"kind": kind} if kind else {})
         kept = kept_maps(self.table, self.matrices).filter(**columns)
-        places = [row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)]
+        places = [
+            row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)
+        ]
         if True not in places:
             raise InputError(
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
@@ -141,35 +191,59 @@ class Audit(Result):
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""
         kept = kept_maps(self.table, self.matrices)
-        return page_maps(kept.filter(text=kept["text"][0]), self.matrices, self.tokens) if len(kept) else ()
+        return (
+            page_maps(kept.filter(text=kept["text"][0]), self.matrices, self.tokens)
+            if len(kept)
+            else ()
+        )
 
     def summary(self) -> Finding:
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
-        mean = pl.col("certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson").mean()
+        mean = pl.col(
+            "certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson"
+        ).mean()
         numbers = self.table.select(
-            pl.len().alias("maps"), mean, with_null_space=_NULL_SPACE.mean(),
+            pl.len().alias("maps"),
+            mean,
+            with_null_space=_NULL_SPACE.mean(),
             certain_rows=pl.col("certain_rows").sum(),
-        ).row(0, named=True)  # fmt: skip
+        ).row(0, named=True)
         pearson = numbers["pearson"]
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
-            (percent(numbers["certain_mass"]) or "not looked at", "of a row's attention is determined (certain mass)"),
             (
-                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(" %", "\u00a0%"),
+                percent(numbers["certain_mass"]) or "not looked at",
+                "of a row's attention is determined (certain mass)",
+            ),
+            (
+                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(
+                    " %", "\u00a0%"
+                ),
                 "of attention on one structural token a map → its share of the norms",
             ),
-            (percent(numbers["null_share"]), "of squared weight in directions without effect (null share)"),
-            ("undefined" if pearson is None else f"{pearson:.2f}", "mean correlation of raw and effective attention"),
+            (
+                percent(numbers["null_share"]),
+                "of squared weight in directions without effect (null share)",
+            ),
+            (
+                "undefined" if pearson is None else f"{pearson:.2f}",
+                "mean correlation of raw and effective attention",
+            ),
         )
         return Finding("\n".join(self._sentences()), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the means by layer that the finding rests on; `by_layer` has all of them."""
         shown = {
-            "certain_mass": "certain", "sink_mass": "on sink", "sink_norm_share": "its norm", "null_share": "null",
+            "certain_mass": "certain",
+            "sink_mass": "on sink",
+            "sink_norm_share": "its norm",
+            "null_share": "null",
             "pearson": "pearson",
-        }  # fmt: skip
-        means = self.by_layer().select("kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items()))
+        }
+        means = self.by_layer().select(
+            "kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items())
+        )
         return {"Means by layer": means}
 
     def charts(self) -> dict[str, AnyChart]:
@@ -181,7 +255,9 @@ class Audit(Result):
         ``maps_text<t>_layer<l>_head<h>`` (Fig. 6; for each text whose matrices were kept, the head with the largest
         null share; the kind behind it where there are several).
         """
-        return self.page_charts() | printed_maps(kept_maps(self.table, self.matrices), self.matrices, self.tokens)
+        return self.page_charts() | printed_maps(
+            kept_maps(self.table, self.matrices), self.matrices, self.tokens
+        )
 
     def page_charts(self) -> dict[str, AnyChart]:
         """Return the charts without the maps, which the report shows in its viewer."""
@@ -194,21 +270,41 @@ class Audit(Result):
             "correlation_by_length": views.correlation_by_length(self.table),
         }
         if len(self.token_types):
-            charts |= {f"token_types_{name}": views.received_chart(received, name) for name in ("raw", "effective")}
+            charts |= {
+                f"token_types_{name}": views.received_chart(received, name)
+                for name in ("raw", "effective")
+            }
             charts["attention_to_type"] = views.attention_to_type(self.token_types)
         return charts
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding."""
-        types = ["token_types_raw", "token_types_effective", "attention_to_type"] if len(self.token_types) else []
+        types = (
+            ["token_types_raw", "token_types_effective", "attention_to_type"]
+            if len(self.token_types)
+            else []
+        )
         said = reading.TYPES if types else ["This audit contains no token types."]
         notes = views.heads_note(self.by_head()), views.length_note(self.table)
         heads = ["null_share_map", "correlation_map"]
         return [
             self._groups_section(),
             self._maps_section(),
-            Section("heads", "Layer by layer, head by head", [reading.HEADS], heads, self.by_layer(), note=notes[0]),
-            Section("length", "Correlation against length", [reading.LENGTH], ["correlation_by_length"], note=notes[1]),
+            Section(
+                "heads",
+                "Layer by layer, head by head",
+                [reading.HEADS],
+                heads,
+                self.by_layer(),
+                note=notes[0],
+            ),
+            Section(
+                "length",
+                "Correlation against length",
+                [reading.LENGTH],
+                ["correlation_by_length"],
+                note=notes[1],
+            ),
             Section("types", "What token types receive", said, types),
             Section("numbers", "Heads in numbers", frame=self.heads()),
             Section("reading", "How to read this report", [*reading.AXES, *reading.READING]),
@@ -223,7 +319,9 @@ class Audit(Result):
             "on all texts. A click on a head opens its map."
         )
         charts = ["determined_and_influential", "certain_mass_map"]
-        return Section("groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows)
+        return Section(
+            "groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows
+        )
 
     def _maps_section(self) -> Section:
         kept = kept_maps(self.table, self.matrices)
@@ -236,18 +334,28 @@ class Audit(Result):
             "named beside the maps of a text that lacks some. Audit.load(folder).matrices has all."
         )
         maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown))
-        return Section("maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else "")
+        return Section(
+            "maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else ""
+        )
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
-        return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
+        return (
+            self.table.group_by(keys)
+            .agg(pl.col(_MEASURES).mean(), pl.len().alias("maps"))
+            .sort(keys)
+        )
 
     def _sample(self) -> str:
         """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
         rows, texts = len(self.rows), self.rows["text"].n_unique()
         settings = self.provenance.get("settings", {})
         chosen = texts < self.table["text"].n_unique() and settings.get("certain_rows") is None
-        longest = f", the longest of at most {settings.get('example_length')} tokens" if chosen else ""
-        some = f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
+        longest = (
+            f", the longest of at most {settings.get('example_length')} tokens" if chosen else ""
+        )
+        some = (
+            f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
+        )
         error, units = certain_error(self.rows)
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
@@ -263,10 +371,16 @@ class Audit(Result):
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
-            layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
+            layers = (
+                self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
+            )
             least, most = (layers.row(place, named=True) for place in (0, -1))
             low, high = (percent(one["certain_mass"]) for one in (least, most))
-            apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
+            apart = (
+                ""
+                if low == high
+                else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
+            )
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
                 f"every alternative with the same head output (mean certain mass of {self._sample()}{apart})."

@@ -17,9 +17,19 @@ from identilens.studies.audit.result import Audit
 
 _COUNTS = ("rank", "nullity", "simplex_nullity")
 _MEASURES = (
-    *_COUNTS, "null_share", "simplex_null_share", "pearson", "reconstruction_error", "sink", "sink_mass",
-    "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink", "output_share",
-)  # fmt: skip
+    *_COUNTS,
+    "null_share",
+    "simplex_null_share",
+    "pearson",
+    "reconstruction_error",
+    "sink",
+    "sink_mass",
+    "sink_norm_share",
+    "sink_value_norm",
+    "first_mass",
+    "learned_sink",
+    "output_share",
+)
 
 
 def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
@@ -52,10 +62,18 @@ class LayerRows:
         columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
         columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
         tokens = [names for names in self.keys for _ in range(site.heads)]
-        columns["sink_token"] = [names[place] for names, place in zip(tokens, columns["sink"], strict=True)]
+        columns["sink_token"] = [
+            names[place] for names, place in zip(tokens, columns["sink"], strict=True)
+        ]
         masses = [[row["certain_mass"] for row in rows] for rows in certain]
-        means, errors = zip(*(mean_and_error(some, self.counts["n_query"]) for some in masses), strict=True)
-        columns |= {"certain_mass": [*means], "certain_mass_error": [*errors], "certain_rows": [*map(len, masses)]}
+        means, errors = zip(
+            *(mean_and_error(some, self.counts["n_query"]) for some in masses), strict=True
+        )
+        columns |= {
+            "certain_mass": [*means],
+            "certain_mass_error": [*errors],
+            "certain_rows": [*map(len, masses)],
+        }
         columns["text"] = [text for text in texts for _ in range(site.heads)]
         columns["head"] = [*range(site.heads)] * len(texts)
         same = {"layer": site.layer, "kind": site.kind, **self.counts}
@@ -72,7 +90,11 @@ class ReceivedSums:
     def add(self, site: Site, queries: Float[Tensor, " type"], measures: LayerMeasures) -> None:
         """Add some texts' share in one layer: how many queries of each type, and what they gave to each type."""
         counts, received = self._sums.get(site, (0, 0))
-        both = torch.stack([measures.raw_received, measures.effective_received]).unflatten(1, (-1, site.heads)).sum(1)
+        both = (
+            torch.stack([measures.raw_received, measures.effective_received])
+            .unflatten(1, (-1, site.heads))
+            .sum(1)
+        )
         self._sums[site] = (counts + queries, received + both)  # pyright: ignore[reportArgumentType] starts at 0
 
     def table(self) -> pl.DataFrame:
@@ -80,8 +102,14 @@ class ReceivedSums:
         places, means = [], []
         for site, (counts, received) in self._sums.items():
             present, received = counts.nonzero().flatten().tolist(), received.cpu()
-            types = [(self.names[query], key, int(counts[query])) for query in present for key in self.names]
-            places += [(site.kind, site.layer, head, *one) for head in range(site.heads) for one in types]
+            types = [
+                (self.names[query], key, int(counts[query]))
+                for query in present
+                for key in self.names
+            ]
+            places += [
+                (site.kind, site.layer, head, *one) for head in range(site.heads) for one in types
+            ]
             means.append((received[:, :, present] / counts[present, None]).flatten(1))
         raw, effective = torch.cat(means, 1).tolist() if means else ([], [])
         (*columns,) = zip(*places, strict=True) if places else [()] * 6

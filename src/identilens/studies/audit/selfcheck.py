@@ -51,7 +51,9 @@ def _checks(lens: Lens, items: list[Item]) -> list[Check]:
 
 def _in_blocks(call: AttentionCall) -> Tensor:
     n = call.query.shape[-2]
-    return torch.cat([call.attend(slice(start, min(start + 3, n)))[0] for start in range(0, n, 3)], 1)
+    return torch.cat(
+        [call.attend(slice(start, min(start + 3, n)))[0] for start in range(0, n, 3)], 1
+    )
 
 
 def _uniform(call: AttentionCall) -> Tensor:

@@ -41,4 +41,6 @@ class AuditSettings(Settings):
     def check(self) -> None:
         """Check that weights are not streamed when their matrices are to be saved."""
         if self.matrices and self.stream == "always":
-            raise SettingError("stream", "auto or never with matrices, which contain every weight", self.stream)
+            raise SettingError(
+                "stream", "auto or never with matrices, which contain every weight", self.stream
+            )

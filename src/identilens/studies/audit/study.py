@@ -70,14 +70,21 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         sites = lens.sites(self.items[0])
         available = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(available)):
-            raise InputError(f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0.")
+            raise InputError(
+                f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0."
+            )
         self.auditor = Auditor(lens, self.items, sites, settings, _kept_texts(self.items, settings))
         self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
         """Return the model and the texts, and what counts as zero."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        return Identity(self.lens.facts, identities(self.items), {"rank_tolerance": tolerance}, seed=self.settings.seed)
+        return Identity(
+            self.lens.facts,
+            identities(self.items),
+            {"rank_tolerance": tolerance},
+            seed=self.settings.seed,
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return the number of texts in each part."""
@@ -101,7 +108,11 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         parts, start, size = [], 0, 0
         for text in range(total):
             # Of a stream of texts no length is known before its turn.
-            more = heads * self.items[text].length ** 2 * _BYTES if isinstance(self.items, list) else _MATRICES
+            more = (
+                heads * self.items[text].length ** 2 * _BYTES
+                if isinstance(self.items, list)
+                else _MATRICES
+            )
             if text > start and (size + more > _MATRICES or text - start == _PART):
                 parts.append(range(start, text))
                 start, size = text, 0

@@ -27,12 +27,27 @@ def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
     """Return every head by its two axes: certain mass across, output norm as a multiple of the layer's mean up."""
     known = heads.drop_nulls("group")
     chart: AnyChart = scatter(
-        known.select("kind", "layer", "head", "group", "certain_mass", "relative_output", "sink_token", "sink_mass"),
-        "certain_mass", "relative_output", "group", title="Determined and influential: every head",
-        x_title="Certain mass (determined)", y_title="Output norm / layer's mean (influential)", color_title="Head",
-        x_domain=(0, 1), y_domain=(0, 1.05 * max([1.0, *known["relative_output"]])),
+        known.select(
+            "kind",
+            "layer",
+            "head",
+            "group",
+            "certain_mass",
+            "relative_output",
+            "sink_token",
+            "sink_mass",
+        ),
+        "certain_mass",
+        "relative_output",
+        "group",
+        title="Determined and influential: every head",
+        x_title="Certain mass (determined)",
+        y_title="Output norm / layer's mean (influential)",
+        color_title="Head",
+        x_domain=(0, 1),
+        y_domain=(0, 1.05 * max([1.0, *known["relative_output"]])),
         also=["layer", "head", "sink_token", "sink_mass"],
-    )  # fmt: skip
+    )
     chart = rule(rule(chart, x=DETERMINED, label=""), y=INFLUENTIAL, label="")
     return by_kind(chart, known)
 
@@ -60,12 +75,19 @@ def correlation_by_length(table: pl.DataFrame) -> AnyChart:
     ends = [1.0, *points["length"], *(d_v for _, d_v in near)]
     low = min([0.0, *points["pearson"]])
     chart: AnyChart = scatter(
-        points, "length", "pearson", None if points.is_empty() else "layer",
-        title="Correlation of raw and effective attention by length", color_title="Layer",
-        x_title="Length (number of keys, tokens)", y_title="Pearson correlation (raw, effective)",
-        x_domain=(0, 1.04 * max(ends)), y_domain=(1.06 * low if low < 0 else -0.02, 1.03),
-        also=[name for name in ("text", "head", "maps") if name in points.columns], size=18,
-    )  # fmt: skip
+        points,
+        "length",
+        "pearson",
+        None if points.is_empty() else "layer",
+        title="Correlation of raw and effective attention by length",
+        color_title="Layer",
+        x_title="Length (number of keys, tokens)",
+        y_title="Pearson correlation (raw, effective)",
+        x_domain=(0, 1.04 * max(ends)),
+        y_domain=(1.06 * low if low < 0 else -0.02, 1.03),
+        also=[name for name in ("text", "head", "maps") if name in points.columns],
+        size=18,
+    )
     for kind, d_v in near:
         chart = rule(chart, x=d_v, label=f"d_v = {d_v}", kind=kind)
     return by_kind(chart, table)
@@ -104,10 +126,14 @@ def length_note(table: pl.DataFrame) -> str:
     elif width:
         said = [f"Each point is the mean over the maps of {span} in one layer ({many})."]
     if undefined:
-        said.append(f"{counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out.")
+        said.append(
+            f"{counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out."
+        )
     near = {d_v for _, d_v in d_v_lines(table)}
     if far := [str(d_v) for d_v in table["d_v"].unique().sort() if d_v not in near]:
-        said.append(f"d_v = {', '.join(far)} lies far to the right: every map here has fewer keys than that.")
+        said.append(
+            f"d_v = {', '.join(far)} lies far to the right: every map here has fewer keys than that."
+        )
     return " ".join([*said, "Layers count from 0."])
 
 
@@ -117,11 +143,15 @@ def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
     room = 0.04 * (max(both) - min(both))
     look = Look(
         title=f"{weights.capitalize()} attention received",
-        x_title="Layer (from 0)", y_title="Mean attention received", color_title="Token type",
+        x_title="Layer (from 0)",
+        y_title="Mean attention received",
+        color_title="Token type",
         y_domain=(min(both) - room, max(both) + room),
-    )  # fmt: skip
+    )
     heads = received.select("kind", "layer", "head", "key_type", weights)
-    means = heads.group_by("kind", "layer", "key_type", maintain_order=True).agg(pl.col(weights).mean())
+    means = heads.group_by("kind", "layer", "key_type", maintain_order=True).agg(
+        pl.col(weights).mean()
+    )
     drawn = [
         scatter(heads, "layer", weights, "key_type", size=10, **(look | Look(also=["head"]))),
         lines(means, "layer", weights, "key_type", **look),
@@ -134,20 +164,35 @@ def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
     keys = ["kind", "layer", "query_type", "key_type", "Weights"]
     attention = pl.col("attention")
     means = (
-        token_types.unpivot(["raw", "effective"], index=keys[:-1], variable_name="Weights", value_name="attention")
+        token_types.unpivot(
+            ["raw", "effective"], index=keys[:-1], variable_name="Weights", value_name="attention"
+        )
         .group_by(keys, maintain_order=True)
-        .agg(attention.mean(), attention.min().alias("Lowest head"), attention.max().alias("Highest head"))
+        .agg(
+            attention.mean(),
+            attention.min().alias("Lowest head"),
+            attention.max().alias("Highest head"),
+        )
         # In the order of the other charts of types, so that colours are the same.
         .sort("key_type", "query_type", maintain_order=True)
     )
     chart = lines(
-        means, "layer", "attention", "query_type", dash="Weights",
+        means,
+        "layer",
+        "attention",
+        "query_type",
+        dash="Weights",
         title="Attention put on one type, by type of the query token",
-        x_title="Layer (from 0)", y_title="Mean attention put on it", color_title="Query token",
+        x_title="Layer (from 0)",
+        y_title="Mean attention put on it",
+        color_title="Query token",
         also=["Weights", "Lowest head", "Highest head"],
-    )  # fmt: skip
+    )
     types = token_types["key_type"].unique(maintain_order=True)
-    return by_kind(choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}), token_types)
+    return by_kind(
+        choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}),
+        token_types,
+    )
 
 
 def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
@@ -156,17 +201,31 @@ def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
-def _head_map(by_head: pl.DataFrame, measure: str, title: str, domain: tuple[float, float]) -> AnyChart:
+def _head_map(
+    by_head: pl.DataFrame, measure: str, title: str, domain: tuple[float, float]
+) -> AnyChart:
     chart = heat(
-        by_head.select("kind", "layer", "head", measure), "head", "layer", measure,
-        domain=domain, diverging=domain[0] < 0, stretch=True,
-        title=title, x_title="Head", y_title="Layer", color_title=" ".join(title.split()[:3]),
-    )  # fmt: skip
+        by_head.select("kind", "layer", "head", measure),
+        "head",
+        "layer",
+        measure,
+        domain=domain,
+        diverging=domain[0] < 0,
+        stretch=True,
+        title=title,
+        x_title="Head",
+        y_title="Layer",
+        color_title=" ".join(title.split()[:3]),
+    )
     return by_kind(chart, by_head)
 
 
 def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:
     middle = (pl.col("n_key") // width) * width + (width - 1) / 2
     groups = ["kind", "length", "layer"]
-    means = defined.with_columns(length=middle).group_by(groups).agg(pl.col("pearson").mean(), maps=pl.len())
+    means = (
+        defined.with_columns(length=middle)
+        .group_by(groups)
+        .agg(pl.col("pearson").mean(), maps=pl.len())
+    )
     return means.sort(groups)

@@ -50,27 +50,39 @@ class Certainty(Result):
 
     def by_query(self) -> pl.DataFrame:
         """Return, for each row, its certain mass (Σ lo), the attention with each verdict, and its certain order."""
-        verdicts = [pl.col("weight").filter(verdict=verdict).sum().alias(verdict) for verdict in VERDICTS]
+        verdicts = [
+            pl.col("weight").filter(verdict=verdict).sum().alias(verdict) for verdict in VERDICTS
+        ]
         groups = self.table.group_by(list(ROW), maintain_order=True)
         rows = groups.agg(
-            pl.len().alias("keys"), pl.col("lo").sum().alias("certain_mass"), *verdicts, pl.col("pinned").sum()
+            pl.len().alias("keys"),
+            pl.col("lo").sum().alias("certain_mass"),
+            *verdicts,
+            pl.col("pinned").sum(),
         )
         tops = self.table.select(*views.ROW, certified_top="key", first="token")
-        whole = self.rows.join(tops, on=[*views.ROW, "certified_top"], how="left", maintain_order="left")
-        whole = whole.rename({"first": "first in every alternative"}).drop("certified_top", "gap", "query_token")
+        whole = self.rows.join(
+            tops, on=[*views.ROW, "certified_top"], how="left", maintain_order="left"
+        )
+        whole = whole.rename({"first": "first in every alternative"}).drop(
+            "certified_top", "gap", "query_token"
+        )
         return rows.join(whole, on=views.ROW, maintain_order="left")
 
     def by_head(self) -> pl.DataFrame:
         """Return the means over the rows of each head, by kind, layer and head."""
         heads = ["kind", "layer", "head"]
-        weights = self.table.group_by(heads).agg(mean_width=views.WIDTH.mean(), widest=views.WIDTH.max())
+        weights = self.table.group_by(heads).agg(
+            mean_width=views.WIDTH.mean(), widest=views.WIDTH.max()
+        )
         rows = self.by_query().group_by(heads)
         means = rows.agg(
             pl.len().alias("rows"),
             pl.col("certain_mass", *VERDICTS).mean(),
             pinned=pl.col("pinned").sum() / pl.col("keys").sum(),
             certified_top=pl.col("first in every alternative").is_not_null().mean(),
-            certified_pairs=pl.col("certified_pairs").sum() / pl.col("pairs").filter(_ORDERED).sum(),
+            certified_pairs=pl.col("certified_pairs").sum()
+            / pl.col("pairs").filter(_ORDERED).sum(),
         )
         return means.join(weights, on=heads).sort(heads)
 
@@ -78,13 +90,26 @@ class Certainty(Result):
         """Return the finding: how much of the attention is certain, its verdicts, pinned weights, certain order."""
         rows = self.by_query()
         means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
-        shares = [f"{_percent(means[verdict])} {verdict}" for verdict in VERDICTS if round(means[verdict], 3)]
+        shares = [
+            f"{_percent(means[verdict])} {verdict}"
+            for verdict in VERDICTS
+            if round(means[verdict], 3)
+        ]
         lead = "Its attention is" if len(rows) == 1 else "On average the attention is"
-        first = self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
-        pinned, tops = int(self.table["pinned"].sum()), int(self.rows["certified_top"].is_not_null().sum())
+        first = (
+            self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
+        )
+        pinned, tops = (
+            int(self.table["pinned"].sum()),
+            int(self.rows["certified_top"].is_not_null().sum()),
+        )
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
-        order = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative" if len(ordered) else ""
+        order = (
+            f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
+            if len(ordered)
+            else ""
+        )
         lines = [
             first,
             f"{lead} {'; '.join(shares)}.",
@@ -94,15 +119,25 @@ class Certainty(Result):
             f"{tops} of {len(rows)} queries have a key that is first in every alternative{order}.",
         ]
         numbers = {
-            "rows": len(rows), "weights": len(self.table), **means, "pinned": pinned,
-            "mean_width": float(self.table.select(views.WIDTH.mean()).item() or 0), "certified_tops": tops,
+            "rows": len(rows),
+            "weights": len(self.table),
+            **means,
+            "pinned": pinned,
+            "mean_width": float(self.table.select(views.WIDTH.mean()).item() or 0),
+            "certified_tops": tops,
             "certified_pairs": pairs if len(ordered) else None,
-        }  # fmt: skip
+        }
         headline = (
-            (_percent(means["certain_mass"]), "of the attention stays on the same keys in every alternative"),
+            (
+                _percent(means["certain_mass"]),
+                "of the attention stays on the same keys in every alternative",
+            ),
             (_percent(means[VERDICTS[0]]), "is determined and influential"),
             (_percent(means[VERDICTS[1]]), "is determined, with little influence on the output"),
-            (_percent(means[VERDICTS[2]] + means[VERDICTS[3]]), "is free: the same output allows other weights"),
+            (
+                _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
+                "is free: the same output allows other weights",
+            ),
         )
         return Finding("\n".join(lines), numbers, headline)
 
@@ -123,7 +158,10 @@ class Certainty(Result):
 
         The third is there for several heads, the last for each head with several rows.
         """
-        charts = {"intervals": views.bars(self.table, self.order, views.PRINTED), "axes": views.axes(self.table)}
+        charts = {
+            "intervals": views.bars(self.table, self.order, views.PRINTED),
+            "axes": views.axes(self.table),
+        }
         heads = self.by_head()
         charts |= {"certain_by_head": views.certain_by_head(heads)} if len(heads) > 1 else {}
         return charts | views.width_maps(self.table)
@@ -140,21 +178,29 @@ class Certainty(Result):
         some = f"The first {shown.select(views.ROW).n_unique()} of {len(by_query)} rows are here to choose from."
         return [
             Section(
-                "lines", "The text, marked by verdict", _LINES, lines=lines,
+                "lines",
+                "The text, marked by verdict",
+                _LINES,
+                lines=lines,
                 note=left_out if len(lines) < len(by_query) else "",
             ),
             Section(
-                "intervals", "Intervals and influence", _BARS, [views.bars(self.table, self.order)],
+                "intervals",
+                "Intervals and influence",
+                _BARS,
+                [views.bars(self.table, self.order)],
                 note=some if len(shown) < len(self.table) else "",
             ),
             Section(
-                "axes", "Determined is not influential", _AXES,
+                "axes",
+                "Determined is not influential",
+                _AXES,
                 ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
             ),
             Section("heads", "Heads in numbers", frame=heads),
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
-        ]  # fmt: skip
+        ]
 
     def _of_one_row(self, row: dict[str, Any]) -> str:
         certain = row["certain_mass"]
@@ -169,7 +215,11 @@ class Certainty(Result):
         )
 
     def _least_certain(self) -> Iterator[str]:
-        free = self.table.filter(~pl.col("pinned")).with_columns(views.WIDTH).sort("width", maintain_order=True)
+        free = (
+            self.table.filter(~pl.col("pinned"))
+            .with_columns(views.WIDTH)
+            .sort("width", maintain_order=True)
+        )
         for row in free.tail(1).iter_rows(named=True):
             yield (
                 f"The least certain is the weight of {row['query_token']!r} (query {row['query']}) on "
@@ -188,7 +238,9 @@ def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _name(row: dict[str, Any]) -> str:
-    return f"{row['query_token']!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
+    return (
+        f"{row['query_token']!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
+    )
 
 
 def _percent(share: Any) -> str:

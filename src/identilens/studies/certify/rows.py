@@ -11,7 +11,11 @@ from torch import Tensor
 
 from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
-from identilens.measures.attention.intervals import PIN_TOLERANCE, certify_row, minimum_norm_alternative
+from identilens.measures.attention.intervals import (
+    PIN_TOLERANCE,
+    certify_row,
+    minimum_norm_alternative,
+)
 from identilens.runs.tables import HEAD, Columns, table_of
 
 WITHIN = 0.5
@@ -46,16 +50,30 @@ ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String}
 
 SCHEMA: Mapping[str, Columns] = {
     "table": {
-        **ROW, "key": pl.Int64, "token": pl.String, "weight": pl.Float64, "lo": pl.Float64, "hi": pl.Float64,
-        "pinned": pl.Boolean, "effective": pl.Float64, "minimum_norm": pl.Float64, "norm_share": pl.Float64,
-        "contribution": pl.Float64, "removal": pl.Float64, "verdict": pl.String,
+        **ROW,
+        "key": pl.Int64,
+        "token": pl.String,
+        "weight": pl.Float64,
+        "lo": pl.Float64,
+        "hi": pl.Float64,
+        "pinned": pl.Boolean,
+        "effective": pl.Float64,
+        "minimum_norm": pl.Float64,
+        "norm_share": pl.Float64,
+        "contribution": pl.Float64,
+        "removal": pl.Float64,
+        "verdict": pl.String,
     },
     "rows": {
-        **ROW, "simplex_nullity": pl.Int64, "certified_top": pl.Int64, "certified_pairs": pl.Int64, "pairs": pl.Int64,
+        **ROW,
+        "simplex_nullity": pl.Int64,
+        "certified_top": pl.Int64,
+        "certified_pairs": pl.Int64,
+        "pairs": pl.Int64,
         "gap": pl.Float64,
     },
     "order": {**HEAD, "query": pl.Int64, "above": pl.Int64, "below": pl.Int64},
-}  # fmt: skip
+}
 """The tables of a certificate: one row for each weight, for each row of attention, for each pair of keys."""
 
 
@@ -70,14 +88,18 @@ class RowCertificates:
         """Return no certificates."""
         return cls({name: [] for name in SCHEMA})
 
-    def add(self, at: Mapping[str, Any], columns: "CertifiedColumns", tokens: Sequence[str]) -> None:
+    def add(
+        self, at: Mapping[str, Any], columns: "CertifiedColumns", tokens: Sequence[str]
+    ) -> None:
         """Add one row of attention; ``at`` has its `ROW` columns, ``tokens`` are those of all keys."""
         for values in zip(*columns.keys.values(), strict=True):
             key = dict(zip(columns.keys, values, strict=True))
             self.tables["table"].append({**at, "token": tokens[key["key"]], **key})
         self.tables["rows"].append({**at, **columns.row})
         place = {name: at[name] for name in (*HEAD, "query")}
-        self.tables["order"] += [{**place, "above": above, "below": below} for above, below in columns.order]
+        self.tables["order"] += [
+            {**place, "above": above, "below": below} for above, below in columns.order
+        ]
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """Return the tables."""
@@ -100,9 +122,13 @@ class CertifiedColumns:
 
 
 def certified_columns(
-    weights_row: Float[Tensor, " key"], projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None, *,
-    pin_tolerance: float = PIN_TOLERANCE, order: bool = False,
-) -> CertifiedColumns:  # fmt: skip
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, " key"] | None = None,
+    *,
+    pin_tolerance: float = PIN_TOLERANCE,
+    order: bool = False,
+) -> CertifiedColumns:
     """Return the certificate of one row, in columns.
 
     ``lo`` and ``hi`` are the ends of `attention_intervals`; for ``norm_share`` and ``contribution`` see the measures;
@@ -115,7 +141,9 @@ def certified_columns(
         NumericalError: A program whose answer cannot be certified.
     """
     T = head_values(projected_values)
-    certificate = certify_row(weights_row, T, visible=visible, pin_tolerance=pin_tolerance, order=order)
+    certificate = certify_row(
+        weights_row, T, visible=visible, pin_tolerance=pin_tolerance, order=order
+    )
     bounds = certificate.intervals
     seen = torch.arange(T.keys) if visible is None else torch.nonzero(visible).flatten()
     row, mask = bounds.weights[None], None if visible is None else visible[None]
@@ -130,10 +158,16 @@ def certified_columns(
         "contribution": contribution_weights(row, T)[0],
         "removal": removal_effect(row, T, relative=True)[0],
     }
-    keys = {"key": seen.tolist()} | {name: column[seen].tolist() for name, column in columns.items()}
+    keys = {"key": seen.tolist()} | {
+        name: column[seen].tolist() for name, column in columns.items()
+    }
     finite = columns["removal"][seen].isfinite().tolist()
-    keys["removal"] = [value if known else None for value, known in zip(keys["removal"], finite, strict=True)]
-    keys["verdict"] = _verdicts(*(columns[name][seen] for name in ("weight", "lo", "hi", "norm_share")))
+    keys["removal"] = [
+        value if known else None for value, known in zip(keys["removal"], finite, strict=True)
+    ]
+    keys["verdict"] = _verdicts(
+        *(columns[name][seen] for name in ("weight", "lo", "hi", "norm_share"))
+    )
     pairs = None if certificate.above is None else torch.nonzero(certificate.above).tolist()
     whole = {
         "simplex_nullity": bounds.nullity,

@@ -73,13 +73,19 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
-        tokens, side = self.heads.tokens(head, place.text), sides(head.kind, self.heads.items[place.text].tokens)
+        tokens, side = (
+            self.heads.tokens(head, place.text),
+            sides(head.kind, self.heads.items[place.text].tokens),
+        )
         rows, settings = RowCertificates.empty(), self.settings
         for query in queries:
             columns = certified_columns(
-                head.attention[query], head.projected, None if head.visible is None else head.visible[query],
-                pin_tolerance=settings.pin_tolerance, order=settings.order,
-            )  # fmt: skip
+                head.attention[query],
+                head.projected,
+                None if head.visible is None else head.visible[query],
+                pin_tolerance=settings.pin_tolerance,
+                order=settings.order,
+            )
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
             rows.add(at, columns, tokens[side.key])
         return Output(rows.frames())

@@ -61,7 +61,11 @@ def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
         mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
         legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
         lines.append(
-            TokenLine(_row_name(row.row(0, named=True)), list(map(_marked, row.iter_rows(named=True))), legend)
+            TokenLine(
+                _row_name(row.row(0, named=True)),
+                list(map(_marked, row.iter_rows(named=True))),
+                legend,
+            )
         )
     return lines
 
@@ -69,7 +73,9 @@ def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
 def in_short(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows for a terminal: shares in percent, verdicts by the signs of the lines."""
     names = {"certain_mass": "certain"} | {verdict: mark.sign for verdict, mark in _MARKS.items()}
-    shares = [(100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()]
+    shares = [
+        (100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()
+    ]
     return rows.select(*HEAD, pl.format("{} {}", "query", "query_token").alias("query"), *shares)
 
 
@@ -87,39 +93,86 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
     Where the order of keys was certified, a key is chosen to see which others certainly stand above or below it.
     """
     shown = within_page(table)
-    numbers = shown.select(ROW).unique(maintain_order=True).head(rows or len(shown)).with_row_index("row")
-    drawn = _classified(shown.join(numbers, on=ROW)).join(_compared(order), on=[*ROW, "key"], how="left")
-    drawn = drawn.with_columns(pl.col("above", "below").fill_null(",")).sort("row", "weight", descending=[False, True])
-    labels = [f"{shortened(visible_text(token), _LABEL)} · {key}" for token, key in drawn.select("token", "key").rows()]
-    also = ["lo", "hi", "norm_share", "contribution", "removal", "effective", "minimum_norm", "verdict"]
+    numbers = (
+        shown.select(ROW).unique(maintain_order=True).head(rows or len(shown)).with_row_index("row")
+    )
+    drawn = _classified(shown.join(numbers, on=ROW)).join(
+        _compared(order), on=[*ROW, "key"], how="left"
+    )
+    drawn = drawn.with_columns(pl.col("above", "below").fill_null(",")).sort(
+        "row", "weight", descending=[False, True]
+    )
+    labels = [
+        f"{shortened(visible_text(token), _LABEL)} · {key}"
+        for token, key in drawn.select("token", "key").rows()
+    ]
+    also = [
+        "lo",
+        "hi",
+        "norm_share",
+        "contribution",
+        "removal",
+        "effective",
+        "minimum_norm",
+        "verdict",
+    ]
     frame = drawn.select(
-        "row", "key", "weight", *also, "determinacy", "above", "below", label=pl.Series(labels, dtype=pl.String)
+        "row",
+        "key",
+        "weight",
+        *also,
+        "determinacy",
+        "above",
+        "below",
+        label=pl.Series(labels, dtype=pl.String),
     )
     longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
-        frame, "label", "lo", "hi", "weight", "determinacy", also=also, root_x=True, color_title="Weight",
+        frame,
+        "label",
+        "lo",
+        "hi",
+        "weight",
+        "determinacy",
+        also=also,
+        root_x=True,
+        color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",
-        height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
-    )  # fmt: skip
+        height=17 * longest + 10,
+        title="Intervals of the weights of one query, with influence",
+    )
     sort = alt.EncodingSortField(field="place", op="min")
     color = alt.Color("state", type="nominal", title="Weight")
     domain = [*_DETERMINACY, *(_COMPARED if len(order) else [])]
     span, point = (
-        layer.transform_calculate(place="order === 'weight' ? -datum.weight : datum.key", state=_STATE).encode(
-            y=layer.encoding.y.sort(sort), color=color.scale(domain=domain)
-        )
+        layer.transform_calculate(
+            place="order === 'weight' ? -datum.weight : datum.key", state=_STATE
+        ).encode(y=layer.encoding.y.sort(sort), color=color.scale(domain=domain))
         for layer in chart.layer
     )
-    tick = point.mark_tick(thickness=2.5, opacity=1).encode(x=on_field(point.encoding.x, "norm_share"))
+    tick = point.mark_tick(thickness=2.5, opacity=1).encode(
+        x=on_field(point.encoding.x, "norm_share")
+    )
     chart.layer = [span, point, tick]
-    names = {row["row"]: _row_name(row) for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)}
+    names = {
+        row["row"]: _row_name(row)
+        for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)
+    }
     chart = choose(chart, "row", "Row", names) if len(names) > 1 else chart
-    by = alt.binding_select(options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys ")
-    keys = {key: f"{key}: {token}" for key, token in drawn.unique("key").sort("key").select("key", "token").rows()}
+    by = alt.binding_select(
+        options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys "
+    )
+    keys = {
+        key: f"{key}: {token}"
+        for key, token in drawn.unique("key").sort("key").select("key", "token").rows()
+    }
     options = {"options": [None, *keys], "labels": ["no key", *map(visible_text, keys.values())]}
-    with_key = alt.binding_select(name="Compare with key ", **options) if len(order) else alt.Undefined
+    with_key = (
+        alt.binding_select(name="Compare with key ", **options) if len(order) else alt.Undefined
+    )
     return chart.add_params(
-        alt.param(name="order", value="weight", bind=by), alt.param(name="compared", value=None, bind=with_key)
+        alt.param(name="order", value="weight", bind=by),
+        alt.param(name="compared", value=None, bind=with_key),
     )
 
 
@@ -127,23 +180,40 @@ def axes(table: pl.DataFrame) -> AnyChart:
     """Return, for each weight above zero, the certain share of it against its key's influence."""
     influence = pl.col("norm_share") * pl.len().over(ROW)
     seen = within_page(table).with_columns(influence=influence).filter(pl.col("weight") > 0)
-    frame = _classified(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort("order", maintain_order=True)
+    frame = _classified(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort(
+        "order", maintain_order=True
+    )
     also = ("weight", "token", "query_token", "verdict")
     chart = scatter(
-        frame.select("certain", "influence", "determinacy", *also), "certain", "influence", "determinacy",
-        also=also, size=24, log_y=True, color_title="Weight",
-        x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
-        y_title="Norm share, in even shares", title="Every weight on both axes",
-    )  # fmt: skip
+        frame.select("certain", "influence", "determinacy", *also),
+        "certain",
+        "influence",
+        "determinacy",
+        also=also,
+        size=24,
+        log_y=True,
+        color_title="Weight",
+        x_title="Share of the weight that is certain (lo / weight)",
+        x_domain=(0, 1),
+        y_title="Norm share, in even shares",
+        title="Every weight on both axes",
+    )
     return rule(_colored(chart), y=1, label="an even share")
 
 
 def certain_by_head(heads: pl.DataFrame) -> AnyChart:
     """Return the mean certain mass by layer and head."""
     chart = heat(
-        heads.select("kind", "layer", "head", "certain_mass"), "head", "layer", "certain_mass", domain=(0, 1),
-        x_title="Head", y_title="Layer", color_title="Certain mass", title="Attention that is certain, by head",
-    )  # fmt: skip
+        heads.select("kind", "layer", "head", "certain_mass"),
+        "head",
+        "layer",
+        "certain_mass",
+        domain=(0, 1),
+        x_title="Head",
+        y_title="Layer",
+        color_title="Certain mass",
+        title="Attention that is certain, by head",
+    )
     return choose_kind(chart, heads)
 
 
@@ -151,16 +221,26 @@ def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
     """Return the width of every interval of a head by query and key, where more than one of its rows was bounded."""
     several = table.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
     maps = {}
-    for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(list(HEAD), maintain_order=True):
+    for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(
+        list(HEAD), maintain_order=True
+    ):
         first = rows.row(0, named=True)
-        grid = rows.with_columns(WIDTH).pivot("key", index="query", values="width", sort_columns=False).sort("query")
+        grid = (
+            rows.with_columns(WIDTH)
+            .pivot("key", index="query", values="width", sort_columns=False)
+            .sort("query")
+        )
         queries = rows.unique("query").sort("query")["query_token"].to_list()
         keys = rows.unique("key").sort("key").select("key", "token")
         widths = torch.tensor(grid.select(map(str, keys["key"])).fill_null(torch.nan).to_numpy())
         maps[f"widths_{file_name(first)}"] = token_map(
-            widths, queries, keys["token"].to_list(), head_name(first).capitalize(), side=360,
+            widths,
+            queries,
+            keys["token"].to_list(),
+            head_name(first).capitalize(),
+            side=360,
             value_title="Width of the interval",
-        )  # fmt: skip
+        )
     return maps
 
 
@@ -175,22 +255,32 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
         f"norm share {row['norm_share']:.4f}; {row['verdict']}"
     )
     mark = _MARKS[row["verdict"]]
-    return MarkedToken(row["token"], mark, "" if mark.series is None else _percent(row["weight"]), note)
+    return MarkedToken(
+        row["token"], mark, "" if mark.series is None else _percent(row["weight"]), note
+    )
 
 
 def _row_name(row: Mapping[str, Any]) -> str:
-    return f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']})"
+    return (
+        f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']})"
+    )
 
 
 def _classified(table: pl.DataFrame) -> pl.DataFrame:
     """Return a table with what its verdicts say of the weights alone, in words and by their order."""
     determinacy = pl.col("verdict").str.split(",").list.first()
-    return table.with_columns(determinacy=determinacy, order=determinacy.cast(pl.Enum(_DETERMINACY)).to_physical())
+    return table.with_columns(
+        determinacy=determinacy, order=determinacy.cast(pl.Enum(_DETERMINACY)).to_physical()
+    )
 
 
 def _colored(chart: Any) -> Any:
     """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
-    classes = {name: chart.encoding[name] for name in ("color", "shape") if chart.encoding[name] is not alt.Undefined}
+    classes = {
+        name: chart.encoding[name]
+        for name in ("color", "shape")
+        if chart.encoding[name] is not alt.Undefined
+    }
     return chart.encode(**{name: one.scale(domain=_DETERMINACY) for name, one in classes.items()})
 
 

@@ -30,16 +30,24 @@ from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.inputs import FinalStates
-from identilens.studies.faithfulness.sampling import FaithfulnessSettings, Intervention, SampledMap, roundings
+from identilens.studies.faithfulness.sampling import (
+    FaithfulnessSettings,
+    Intervention,
+    SampledMap,
+    roundings,
+)
 
 Removal = Callable[[Bool[Tensor, "set part"]], Mapping[str, Float[Tensor, " set"]]]
 """Gives what removing sets of parts does to each outcome."""
 
 
 def evaluate(
-    removal: Removal, explained: Mapping[str, Float[Tensor, " part"]], settings: FaithfulnessSettings,
-    generator: torch.Generator, floor: Mapping[str, float],
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    removal: Removal,
+    explained: Mapping[str, Float[Tensor, " part"]],
+    settings: FaithfulnessSettings,
+    generator: torch.Generator,
+    floor: Mapping[str, float],
+) -> Iterator[dict[str, Any]]:
     """Yield, for each outcome and explanation, its rank correlation with single effects, its area, and its place.
 
     The explanations' own areas extend the bounds of the search. Effects apart by the noise ``floor`` or less are equal.
@@ -49,24 +57,40 @@ def evaluate(
     sizes = [size for size in settings.groups if size < parts]
     singles = removal(torch.eye(parts, dtype=torch.bool))
     sets = removal_sets(removal_order(scores, generator), sizes)
-    areas = {outcome: area(one.view(sets.shape[:2])) for outcome, one in removal(sets.flatten(0, 1)).items()}
+    areas = {
+        outcome: area(one.view(sets.shape[:2]))
+        for outcome, one in removal(sets.flatten(0, 1)).items()
+    }
     for outcome, own in areas.items():
         bounds = order_bounds(
-            lambda sets, outcome=outcome: removal(sets)[outcome], singles[outcome], sizes,
-            width=settings.beam, pool=settings.searched,
-        )  # fmt: skip
-        bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
+            lambda sets, outcome=outcome: removal(sets)[outcome],
+            singles[outcome],
+            sizes,
+            width=settings.beam,
+            pool=settings.searched,
+        )
+        bounds = OrderBounds(
+            min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max()))
+        )
         noise, effects = floor[outcome], singles[outcome]
         placed = normalised_area(own, bounds, floor=noise)
         # Scores without an order follow nothing: 0. Effects without an order leave nothing to follow: no value.
-        ordered = not bool(rank_agreement(torch.arange(parts).double(), effects, floor=noise).isnan())
-        correlations = rank_agreement(scores, effects.expand_as(scores), floor=noise).nan_to_num(0.0)
+        ordered = not bool(
+            rank_agreement(torch.arange(parts).double(), effects, floor=noise).isnan()
+        )
+        correlations = rank_agreement(scores, effects.expand_as(scores), floor=noise).nan_to_num(
+            0.0
+        )
         for number, name in enumerate(explained):
             yield {
-                "outcome": outcome, "explanation": name, "floor": noise, "above_floor": int((effects > noise).sum()),
+                "outcome": outcome,
+                "explanation": name,
+                "floor": noise,
+                "above_floor": int((effects > noise).sum()),
                 "correlation": float(correlations[number]) if ordered else None,
-                "aopc": float(own[number]), "naopc": None if placed[number].isnan() else float(placed[number]),
-            }  # fmt: skip
+                "aopc": float(own[number]),
+                "naopc": None if placed[number].isnan() else float(placed[number]),
+            }
 
 
 class RemovedKeys:
@@ -85,12 +109,16 @@ class RemovedKeys:
         new = {name: one for name, one in zip(names, sets, strict=True) if name not in self._known}
         if new:
             changes = [Rows([self._query], self._without(one)[None]) for one in new.values()]
-            found = {name: values.tolist() for name, values in self._drawn.runs.effects(changes).items()}
+            found = {
+                name: values.tolist() for name, values in self._drawn.runs.effects(changes).items()
+            }
             for at, name in enumerate(new):
                 self._known[name] = {outcome: values[at] for outcome, values in found.items()}
         outcomes = self._known[names[0]]
         return {
-            outcome: torch.tensor([self._known[name][outcome] for name in names], dtype=torch.float64)
+            outcome: torch.tensor(
+                [self._known[name][outcome] for name in names], dtype=torch.float64
+            )
             for outcome in outcomes
         }
 
@@ -102,13 +130,20 @@ class RemovedKeys:
 
 
 def causal_rows(
-    drawn: SampledMap, explained: dict[str, Float[Tensor, "row key"]], settings: FaithfulnessSettings
+    drawn: SampledMap,
+    explained: dict[str, Float[Tensor, "row key"]],
+    settings: FaithfulnessSettings,
 ) -> Iterator[dict[str, Any]]:
     """Yield the evaluation of each explanation of each row, for each intervention."""
     for row, query in enumerate(drawn.queries):
         for intervention in settings.interventions:
             removed = RemovedKeys(drawn, row, intervention)
-            at = {**drawn.place, "query": query, "n_key": len(removed.keys), "intervention": intervention}
+            at = {
+                **drawn.place,
+                "query": query,
+                "n_key": len(removed.keys),
+                "intervention": intervention,
+            }
             scores = {name: one[row, removed.keys].cpu() for name, one in explained.items()}
             evaluated = evaluate(removed.effects, scores, settings, drawn.generator, drawn.floor)
             yield from ({**at, **found} for found in evaluated)
@@ -127,7 +162,9 @@ def alternatives_of(lens: Lens, item: Item, drawn: SampledMap, count: int) -> Al
     if not bool(drawn.free.any()):
         return {}
     options: dict[str, Any] = {"visible": drawn.visible, "generator": drawn.generator}
-    sampled = iterate_alternatives(drawn.weights, head.projected, count, method="uniform", **options)
+    sampled = iterate_alternatives(
+        drawn.weights, head.projected, count, method="uniform", **options
+    )
     alternatives = {"drawn": list(sampled)}
     parameters = entropy_parameters(drawn)
     if parameters is None:
@@ -140,17 +177,25 @@ def alternatives_of(lens: Lens, item: Item, drawn: SampledMap, count: int) -> Al
     return {**alternatives, "parameters": [computed[drawn.queries]]}
 
 
-def entropy_parameters(drawn: SampledMap) -> tuple[Float[Tensor, "query d_k"], Float[Tensor, "key d_k"]] | None:
+def entropy_parameters(
+    drawn: SampledMap,
+) -> tuple[Float[Tensor, "query d_k"], Float[Tensor, "key d_k"]] | None:
     """Return the queries and keys that give a head's maximum-entropy alternative; None if it cannot have them."""
     head = drawn.head
     if head.softcap is not None or not head.follows_logits or not head.bias_fixed or head.group > 1:
         return None
     try:
-        wanted = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+        wanted = maximum_entropy_alternative(
+            head.attention, head.projected, visible=head.visible, bias=head.bias
+        )
     except IdentilensError:
         return None
     room = head.d_k - wanted.needed_d_k
-    return None if room < 0 else (pad(wanted.queries / head.scaling, (0, room)), pad(wanted.keys, (0, room)))
+    return (
+        None
+        if room < 0
+        else (pad(wanted.queries / head.scaling, (0, room)), pad(wanted.keys, (0, room)))
+    )
 
 
 def determinacy_rows(
@@ -162,16 +207,25 @@ def determinacy_rows(
     """
     free = drawn.free.tolist()
     for kind, alternatives in others.items():
-        distance = torch.stack([total_variation(drawn.weights, one) for one in alternatives]).mean(0)
+        distance = torch.stack([total_variation(drawn.weights, one) for one in alternatives]).mean(
+            0
+        )
         agreed: dict[str, list[Tensor]] = {}
         for other in map(drawn.explained, alternatives):
             for name, scores in other.items():
-                agreed.setdefault(name, []).append(self_agreement(explained[name], scores, drawn.seen))
+                agreed.setdefault(name, []).append(
+                    self_agreement(explained[name], scores, drawn.seen)
+                )
         for name, values in agreed.items():
             for row, value in enumerate(torch.stack(values).mean(0).tolist()):
                 if not free[row]:
                     continue
-                at = {**drawn.place, "query": drawn.queries[row], "alternative": kind, "explanation": name}
+                at = {
+                    **drawn.place,
+                    "query": drawn.queries[row],
+                    "alternative": kind,
+                    "explanation": name,
+                }
                 agreement = None if isnan(value) else value
                 yield {**at, "total_variation": float(distance[row]), "agreement": agreement}
 
@@ -208,7 +262,9 @@ def token_rows(
     random = np.random.default_rng([settings.seed, text, 1])
     final = FinalStates(lens, item)
     tokens = len(final.inputs)
-    positions = sorted(map(int, random.choice(tokens, min(settings.explained, tokens), replace=False)))
+    positions = sorted(
+        map(int, random.choice(tokens, min(settings.explained, tokens), replace=False))
+    )
     seed = int(random.integers(2**31))
     explained = final.explained(positions, seed, settings.attribution)
     ends = torch.tensor([final.seen(position) for position in positions])
@@ -227,7 +283,9 @@ def token_rows(
             agreed[name] = self_agreement(scores, others[name], seen_parts.to(scores.device))
         break
     generator = torch.Generator().manual_seed(seed)
-    explained["random"] = torch.rand(len(positions), tokens, generator=generator, dtype=torch.float64)
+    explained["random"] = torch.rand(
+        len(positions), tokens, generator=generator, dtype=torch.float64
+    )
     # The largest move of each state when the entries of the inputs are rounded differently.
     factors = roundings(tuple(final.inputs.shape), final.inputs.dtype, seed).to(final.inputs)
     with torch.no_grad():
@@ -241,6 +299,12 @@ def token_rows(
         scores = {name: one[row, :seen] for name, one in explained.items()}
         removal = partial(final.removed, position)
         floor = {"hidden": floors[row]}
-        for found in evaluate(removal, scores, settings, generator, floor) if seen > settings.groups[0] else ():
-            agreement = float(agreed[found["explanation"]][row]) if found["explanation"] in agreed else nan
+        for found in (
+            evaluate(removal, scores, settings, generator, floor)
+            if seen > settings.groups[0]
+            else ()
+        ):
+            agreement = (
+                float(agreed[found["explanation"]][row]) if found["explanation"] in agreed else nan
+            )
             yield {**at, **found, "agreement": None if isnan(agreement) else agreement}

@@ -32,7 +32,9 @@ class FinalStates:
 
     def __init__(self, lens: Lens, item: Item) -> None:
         if lens.model.config.is_encoder_decoder:
-            raise InputError("expected a model with one stack for explanations of states; leave explained out.")
+            raise InputError(
+                "expected a model with one stack for explanations of states; leave explained out."
+            )
         self.lens, self.item = lens, item
         self._map = HiddenMap(lens, item)
         self.inputs: Float[Tensor, "input d_in"] = self._map.inputs
@@ -49,23 +51,33 @@ class FinalStates:
         """Return the number of tokens that a position sees, from the first on."""
         return position + 1 if self.causal else len(self.inputs)
 
-    def removed(self, position: int, sets: Bool[Tensor, "set seen"]) -> dict[str, Float[Tensor, " set"]]:
+    def removed(
+        self, position: int, sets: Bool[Tensor, "set seen"]
+    ) -> dict[str, Float[Tensor, " set"]]:
         """Return the relative move of a final state when tokens are replaced by the mean input: ‖Δ e‖ / ‖e‖."""
         found = []
         for tokens in pad(sets, (0, len(self.inputs) - sets.shape[1])):
             name = tokens.cpu().numpy().tobytes()
             if name not in self._known:
-                replaced = torch.where(tokens.to(self.inputs.device)[:, None], self.inputs.mean(0), self.inputs)
+                replaced = torch.where(
+                    tokens.to(self.inputs.device)[:, None], self.inputs.mean(0), self.inputs
+                )
                 with torch.no_grad():
                     self._known[name] = self(replaced)
             move = (self._known[name][position] - self.own[position]).double()
-            found.append(torch.linalg.vector_norm(move) / torch.linalg.vector_norm(self.own[position].double()))
+            found.append(
+                torch.linalg.vector_norm(move)
+                / torch.linalg.vector_norm(self.own[position].double())
+            )
         return {"hidden": torch.stack(found).cpu()}
 
     def explained(self, positions: Sequence[int], seed: int, attribution: bool) -> Scores:
         """Return the explanations of some final states by name."""
         places = list(positions)
-        found = {f"rollout_{name}": one[places] for name, one in final_rollouts(self.lens, self.item).items()}
+        found = {
+            f"rollout_{name}": one[places]
+            for name, one in final_rollouts(self.lens, self.item).items()
+        }
         if (alti := found.pop("rollout_alti", None)) is not None:
             found["alti"] = alti
         found["hta"] = self._token_attribution(places, seed)
@@ -77,9 +89,17 @@ class FinalStates:
     def _token_attribution(self, places: list[int], seed: int) -> Float[Tensor, "position input"]:
         """Return the sketched Hidden Token Attribution: of a single state by reverse mode, which costs n times less."""
         if len(places) == 1:
-            norms = output_norms(self, self.inputs, places[0], probes=min(DEFAULT_PROBES, self.own.shape[1]), seed=seed)
+            norms = output_norms(
+                self,
+                self.inputs,
+                places[0],
+                probes=min(DEFAULT_PROBES, self.own.shape[1]),
+                seed=seed,
+            )
             return contributions(norms.squares, norms.variances).shares
-        norms = jacobian_norms(self._map, self.inputs, probes=min(PROBES, self.inputs.shape[1]), seed=seed)[-1]
+        norms = jacobian_norms(
+            self._map, self.inputs, probes=min(PROBES, self.inputs.shape[1]), seed=seed
+        )[-1]
         return contributions(norms.squares, norms.variances).shares[places]
 
     def _score(self, position: int) -> Callable[[Tensor], Tensor]:
@@ -95,14 +115,21 @@ def attributions(
     attr = captum()
     whole, size = inputs[None].clone(), inputs.shape[1]
     methods: dict[str, Callable[[Any], Tensor]] = {
-        "gradient_input": lambda score: attr.InputXGradient(score).attribute(whole.requires_grad_()),
+        "gradient_input": lambda score: attr.InputXGradient(score).attribute(
+            whole.requires_grad_()
+        ),
         "integrated_gradients": lambda score: attr.IntegratedGradients(score).attribute(
             whole, n_steps=STEPS, internal_batch_size=1
         ),
         # Every entry of a token gets the whole change.
-        "occlusion": lambda score: attr.Occlusion(score).attribute(whole, sliding_window_shapes=(1, size)) / size,
+        "occlusion": lambda score: (
+            attr.Occlusion(score).attribute(whole, sliding_window_shapes=(1, size)) / size
+        ),
     }
-    return {name: torch.stack([method(score)[0].sum(-1) for score in scores]) for name, method in methods.items()}
+    return {
+        name: torch.stack([method(score)[0].sum(-1) for score in scores])
+        for name, method in methods.items()
+    }
 
 
 def captum() -> Any:
@@ -114,4 +141,6 @@ def captum() -> Any:
     try:
         return import_module("captum.attr")
     except ImportError as error:
-        raise InputError("attribution needs captum. Run: pip install 'identilens[faithfulness]'") from error
+        raise InputError(
+            "attribution needs captum. Run: pip install 'identilens[faithfulness]'"
+        ) from error

@@ -18,18 +18,30 @@ def means(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFrame:
 
     Rows of one text are averaged first. Rows without the measure are left out. One text has no interval: NaN.
     """
-    texts = table.drop_nulls(measure).group_by(*by, "text", maintain_order=True).agg(pl.col(measure).mean())
+    texts = (
+        table.drop_nulls(measure)
+        .group_by(*by, "text", maintain_order=True)
+        .agg(pl.col(measure).mean())
+    )
     groups = texts.group_by(list(by), maintain_order=True)
     rows = [_interval(dict(zip(by, group, strict=True)), held[measure]) for group, held in groups]
     return table_of({**{name: table.schema[name] for name in by}, **MEAN}, rows)
 
 
-def differences(table: pl.DataFrame, by: Sequence[str], measure: str, reference: str) -> pl.DataFrame:
+def differences(
+    table: pl.DataFrame, by: Sequence[str], measure: str, reference: str
+) -> pl.DataFrame:
     """Return the mean difference of each explanation to a reference on the same texts, with its interval."""
     keys = [*by, "text"]
-    texts = table.drop_nulls(measure).group_by(*keys, "explanation", maintain_order=True).agg(pl.col(measure).mean())
+    texts = (
+        table.drop_nulls(measure)
+        .group_by(*keys, "explanation", maintain_order=True)
+        .agg(pl.col(measure).mean())
+    )
     base = texts.filter(explanation=reference).select(*keys, base=measure)
-    paired = texts.filter(pl.col("explanation") != reference).join(base, on=keys, maintain_order="left")
+    paired = texts.filter(pl.col("explanation") != reference).join(
+        base, on=keys, maintain_order="left"
+    )
     moved = paired.with_columns(pl.col(measure) - pl.col("base"))
     return means(moved, [*by, "explanation"], measure)
 
@@ -49,7 +61,10 @@ def on_axes(faithful: pl.DataFrame, stable: pl.DataFrame) -> pl.DataFrame:
 def left_out(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the number of rows without correlation or NAOPC: the noise floor leaves no order of their effects."""
     tested = table.filter(explanation="random").group_by(list(by), maintain_order=True)
-    measures = [pl.col(name).null_count().cast(pl.Int64).alias(f"no_{name}") for name in ("correlation", "naopc")]
+    measures = [
+        pl.col(name).null_count().cast(pl.Int64).alias(f"no_{name}")
+        for name in ("correlation", "naopc")
+    ]
     return tested.agg(pl.len().cast(pl.Int64).alias("rows"), *measures)
 
 

@@ -14,12 +14,20 @@ from identilens.studies.faithfulness import views
 from identilens.studies.faithfulness.means import differences, in_words, left_out, means, on_axes
 
 
-def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int) -> Finding:
+def finding(
+    plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int
+) -> Finding:
     """Return the most faithful explanation, the least stable, and how the control ended."""
     rows = tested["rows"]
     if not rows:
-        return Finding("No row was tested: every row of these texts sees a single key.", {"rows": 0})
-    named = plane.filter(pl.col("explanation") != "random").drop_nulls("faithful").sort("faithful", descending=True)
+        return Finding(
+            "No row was tested: every row of these texts sees a single key.", {"rows": 0}
+        )
+    named = (
+        plane.filter(pl.col("explanation") != "random")
+        .drop_nulls("faithful")
+        .sort("faithful", descending=True)
+    )
     if not len(named):
         return Finding(
             f"Of {rows} rows no order of keys is better than another: effects lie within the noise floor.",
@@ -31,15 +39,24 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
         f"order to the best ({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
     ]
     if tested["left_out"]:
-        lines.append(f"{tested['left_out']} of {tested['tests']} tests are left out: effects within the noise floor.")
+        lines.append(
+            f"{tested['left_out']} of {tested['tests']} tests are left out: effects within the noise floor."
+        )
     numbers: dict[str, float | int | None] = {
         "rows": rows,
         "faithful": best["faithful"],
         "left_out": tested["left_out"],
     }
-    headline = [(f"{best['faithful']:.2f}", f"of the way from the worst to the best order: {best['explanation']}")]
+    headline = [
+        (
+            f"{best['faithful']:.2f}",
+            f"of the way from the worst to the best order: {best['explanation']}",
+        )
+    ]
     if not len(controls):
-        lines.append("No row has other weights with the same output: every explanation is determined.")
+        lines.append(
+            "No row has other weights with the same output: every explanation is determined."
+        )
         return Finding("\n".join(lines), numbers, headline)
     worst = named.sort("stable", nulls_last=True).row(0, named=True)
     over = float(controls.select((pl.col("change") / pl.col("floor").clip(1e-300)).max()).item())
@@ -61,7 +78,10 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
 def _without_order(named: pl.DataFrame) -> str:
     """Return which explanations have no order in some rows, so that their agreement rests on fewer."""
     some = named.filter(pl.col("no_order") > 0).sort("no_order", descending=True)
-    shares = [f"{row['explanation']} in {percent(row['no_order'])} of the rows" for row in some.iter_rows(named=True)]
+    shares = [
+        f"{row['explanation']} in {percent(row['no_order'])} of the rows"
+        for row in some.iter_rows(named=True)
+    ]
     return f" Without any order, and left out: {', '.join(shares)}." if shares else ""
 
 
@@ -72,8 +92,12 @@ def _range(row: Mapping[str, Any], axis: str) -> str:
 
 
 _MEASURED = {
-    "floor": pl.Float64, "above_floor": pl.Int64, "correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64,
-}  # fmt: skip
+    "floor": pl.Float64,
+    "above_floor": pl.Int64,
+    "correlation": pl.Float64,
+    "aopc": pl.Float64,
+    "naopc": pl.Float64,
+}
 _ROW = {**HEAD, "query": pl.Int64}
 
 ALLOWED = 4.0
@@ -107,21 +131,37 @@ class Faithfulness(Result):
     title: ClassVar = "Are explanations of attention faithful, and stable?"
     schema: ClassVar = {
         "table": {
-            **_ROW, "n_key": pl.Int64, "intervention": pl.String, "outcome": pl.String, "explanation": pl.String,
+            **_ROW,
+            "n_key": pl.Int64,
+            "intervention": pl.String,
+            "outcome": pl.String,
+            "explanation": pl.String,
             **_MEASURED,
         },
         "determinacy": {
-            **_ROW, "alternative": pl.String, "explanation": pl.String, "total_variation": pl.Float64,
+            **_ROW,
+            "alternative": pl.String,
+            "explanation": pl.String,
+            "total_variation": pl.Float64,
             "agreement": pl.Float64,
         },
         "controls": {
-            **HEAD, "alternative": pl.String, "outcome": pl.String, "change": pl.Float64, "floor": pl.Float64,
+            **HEAD,
+            "alternative": pl.String,
+            "outcome": pl.String,
+            "change": pl.Float64,
+            "floor": pl.Float64,
         },
         "states": {
-            "text": pl.Int64, "position": pl.Int64, "n_input": pl.Int64, "outcome": pl.String,
-            "explanation": pl.String, **_MEASURED, "agreement": pl.Float64,
+            "text": pl.Int64,
+            "position": pl.Int64,
+            "n_input": pl.Int64,
+            "outcome": pl.String,
+            "explanation": pl.String,
+            **_MEASURED,
+            "agreement": pl.Float64,
         },
-    }  # fmt: skip
+    }
 
     determinacy: pl.DataFrame
     controls: pl.DataFrame
@@ -149,7 +189,9 @@ class Faithfulness(Result):
         ``no_order`` is the share of rows in which the explanation has no order, which are left out of its agreement.
         """
         axes = on_axes(self.table.filter(outcome="hidden"), self.determinacy)
-        return axes.join(self._no_order("explanation"), on="explanation", how="left", maintain_order="left")
+        return axes.join(
+            self._no_order("explanation"), on="explanation", how="left", maintain_order="left"
+        )
 
     def _no_order(self, *by: str) -> pl.DataFrame:
         share = pl.col("agreement").is_null().mean().alias("no_order")
@@ -162,14 +204,18 @@ class Faithfulness(Result):
     def left_out(self) -> pl.DataFrame:
         """Return how many rows have no correlation and no NAOPC, as their effects lie within the noise floor."""
         states = self.states.with_columns(intervention=pl.lit("tokens replaced"))
-        return pl.concat([left_out(one, ["intervention", "outcome"]) for one in (self.table, states)])
+        return pl.concat(
+            [left_out(one, ["intervention", "outcome"]) for one in (self.table, states)]
+        )
 
     def summary(self) -> Finding:
         """Return the finding: the most faithful and the most stable explanation, and the control."""
-        tested = self.table.select(pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts"))
-        counts = tested.row(0, named=True) | self.left_out().sum().select(tests="rows", left_out="no_naopc").row(
-            0, named=True
+        tested = self.table.select(
+            pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts")
         )
+        counts = tested.row(0, named=True) | self.left_out().sum().select(
+            tests="rows", left_out="no_naopc"
+        ).row(0, named=True)
         return finding(self.plane(), counts, self.controls, len(self.failed_controls()))
 
     def failed_controls(self) -> pl.DataFrame:
@@ -178,36 +224,62 @@ class Faithfulness(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return both axes with intervals, the mean rank correlations, and how many rows the noise floor leaves out."""
-        singles = self.faithful("correlation").with_columns(pl.format("{}, {}", "intervention", "outcome").alias("key"))
+        singles = self.faithful("correlation").with_columns(
+            pl.format("{}, {}", "intervention", "outcome").alias("key")
+        )
         found = {
             "Faithful (NAOPC) and stable (agreement)": self.plane(),
-            "Rank correlation with effects of single keys": singles.pivot("key", index="explanation", values="mean"),
+            "Rank correlation with effects of single keys": singles.pivot(
+                "key", index="explanation", values="mean"
+            ),
             "Rows without a correlation or NAOPC: their effects lie within the noise floor": self.left_out(),
         }
-        return found | ({"Final states by input tokens": self.states_plane()} if len(self.states) else {})
+        return found | (
+            {"Final states by input tokens": self.states_plane()} if len(self.states) else {}
+        )
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
         found = {"plane": views.plane(self.plane())} if len(self.determinacy) else {}
-        found["faithful"] = views.faithful(self.faithful(), "Place between worst and best order (NAOPC)")
-        found["correlation"] = views.faithful(self.faithful("correlation"), "Rank correlation with single effects")
+        found["faithful"] = views.faithful(
+            self.faithful(), "Place between worst and best order (NAOPC)"
+        )
+        found["correlation"] = views.faithful(
+            self.faithful("correlation"), "Rank correlation with single effects"
+        )
         found |= {"stable": views.stable(self.stable())} if len(self.determinacy) else {}
-        return found | ({"states_plane": views.plane(self.states_plane())} if self.states["agreement"].count() else {})
+        return found | (
+            {"states_plane": views.plane(self.states_plane())}
+            if self.states["agreement"].count()
+            else {}
+        )
 
     def sections(self) -> list[Section]:
         """Return the plane, each axis with its numbers, differences to the raw weights, and the control."""
         found = []
         if len(self.determinacy):
-            found.append(Section("plane", "Two questions, one plane", _PLANE, ["plane"], self.plane()))
+            found.append(
+                Section("plane", "Two questions, one plane", _PLANE, ["plane"], self.plane())
+            )
         found += [
-            Section("faithful", "Faithful: removing keys", _FAITHFUL, ["faithful"], self.faithful()),
-            Section("correlation", "Single keys", _SINGLE, ["correlation"], self.faithful("correlation")),
+            Section(
+                "faithful", "Faithful: removing keys", _FAITHFUL, ["faithful"], self.faithful()
+            ),
+            Section(
+                "correlation", "Single keys", _SINGLE, ["correlation"], self.faithful("correlation")
+            ),
             Section("against", "Compared with the raw weights", _AGAINST, frame=self.against()),
-            Section("floor", "Left out: effects within the noise floor", _FLOOR, frame=self.left_out()),
+            Section(
+                "floor", "Left out: effects within the noise floor", _FLOOR, frame=self.left_out()
+            ),
         ]
         if len(self.states):
             drawn = ["states_plane"] if "states_plane" in self.charts() else []
-            found.append(Section("states", "Final states by input tokens", _STATES, drawn, self.states_plane()))
+            found.append(
+                Section(
+                    "states", "Final states by input tokens", _STATES, drawn, self.states_plane()
+                )
+            )
         if len(self.determinacy):
             found += [
                 Section("stable", "Stable: other weights", _STABLE, ["stable"], self.stable()),
@@ -227,7 +299,9 @@ _FAITHFUL = (
     "of the worst (0) and of the best order (1) that a beam search finds for the same row. A random order is the "
     "control.",
 )
-_SINGLE = ("Each key is removed alone. Rank correlation of these effects with the scores, near ones counted as ties.",)
+_SINGLE = (
+    "Each key is removed alone. Rank correlation of these effects with the scores, near ones counted as ties.",
+)
 _AGAINST = (
     "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "
     "corrected for their number; with one text there is none.",

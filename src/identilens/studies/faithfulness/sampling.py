@@ -57,11 +57,17 @@ class FaithfulnessSettings(KindSettings):
     def check(self) -> None:
         """Check that groups grow, that the search can choose the largest, and that attribution has something to do."""
         if self.attribution and not self.explained:
-            raise SettingError("attribution", "to be left out, or explained of at least 1", self.attribution)
+            raise SettingError(
+                "attribution", "to be left out, or explained of at least 1", self.attribution
+            )
         if list(self.groups) != sorted(set(self.groups)) or not self.groups or self.groups[0] < 1:
-            raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
+            raise SettingError(
+                "groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups
+            )
         if self.searched < self.groups[-1]:
-            raise SettingError("searched", f"of at least the largest group, {self.groups[-1]}", self.searched)
+            raise SettingError(
+                "searched", f"of at least the largest group, {self.groups[-1]}", self.searched
+            )
 
 
 ROUNDINGS = 8
@@ -92,7 +98,11 @@ class SampledMap:
     @property
     def seen(self) -> Bool[Tensor, "row key"]:
         """Mask of the keys that the rows see."""
-        return torch.ones_like(self.weights, dtype=torch.bool) if self.visible is None else self.visible
+        return (
+            torch.ones_like(self.weights, dtype=torch.bool)
+            if self.visible is None
+            else self.visible
+        )
 
     @property
     def free(self) -> Bool[Tensor, " row"]:
@@ -103,8 +113,12 @@ class SampledMap:
     @cached_property
     def floor(self) -> dict[str, float]:
         """The noise floor of each outcome: its largest change when the rows' outputs are rounded differently."""
-        factors = roundings((len(self.queries), 1), self.head.values.dtype, self.generator.initial_seed())
-        rounded = [Rows(self.queries, self.weights * one) for one in factors.to(self.weights.device)]
+        factors = roundings(
+            (len(self.queries), 1), self.head.values.dtype, self.generator.initial_seed()
+        )
+        rounded = [
+            Rows(self.queries, self.weights * one) for one in factors.to(self.weights.device)
+        ]
         return {name: float(values.max()) for name, values in self.runs.effects(rounded).items()}
 
     def explained(self, weights: Float[Tensor, "row key"]) -> dict[str, Float[Tensor, "row key"]]:
@@ -140,12 +154,16 @@ def places_of(lens: Lens, item: Item, settings: FaithfulnessSettings) -> list[tu
     return list(chosen_heads(lens.sites(item), settings.layers, settings.heads, settings.kind))
 
 
-def sampled_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings) -> list[SampledMap]:
+def sampled_maps(
+    lens: Lens, item: Item, text: int, settings: FaithfulnessSettings
+) -> list[SampledMap]:
     """Return the maps of a text that are tested, drawn with their rows from the seed and the text's number."""
     places = places_of(lens, item, settings)
     random = np.random.default_rng([settings.seed, text])
     found = []
-    for number in sorted(random.choice(len(places), min(settings.maps, len(places)), replace=False)):
+    for number in sorted(
+        random.choice(len(places), min(settings.maps, len(places)), replace=False)
+    ):
         site, head = places[number]
         read = read_head(lens, item, site.layer, head, site.kind)
         read.refuse_sink()
@@ -154,14 +172,20 @@ def sampled_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettin
         # Rows that see more keys than the smallest group removes.
         usable = [query for query, keys in enumerate(visible) if keys > settings.groups[0]]
         if usable:
-            queries = sorted(map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False)))
+            queries = sorted(
+                map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False))
+            )
             generator = torch.Generator().manual_seed(int(random.integers(2**31)))
             place = {"text": text, "layer": site.layer, "head": head, "kind": site.kind}
             found.append(SampledMap(place, read, queries, MapRuns(lens, item, read), generator))
     return found
 
 
-def roundings(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Float[Tensor, "rounding *shape"]:
+def roundings(
+    shape: tuple[int, ...], dtype: torch.dtype, seed: int
+) -> Float[Tensor, "rounding *shape"]:
     """Return factors 1 + ε u, u uniform on [−1, 1], ε that of the precision, at least float32's (that of softmaxes)."""
     eps, generator = max(torch.finfo(dtype).eps, FLOAT32_EPS), torch.Generator().manual_seed(seed)
-    return 1 + eps * (2 * torch.rand(ROUNDINGS, *shape, generator=generator, dtype=torch.float64) - 1)
+    return 1 + eps * (
+        2 * torch.rand(ROUNDINGS, *shape, generator=generator, dtype=torch.float64) - 1
+    )

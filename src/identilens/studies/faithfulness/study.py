@@ -71,7 +71,9 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
             rows["table"] += causal_rows(drawn, explained, self.settings)
             rows["determinacy"] += determinacy_rows(drawn, explained, others)
             rows["controls"] += control_rows(drawn, others)
-        return Output({name: table_of(columns, rows[name]) for name, columns in Faithfulness.schema.items()})
+        return Output(
+            {name: table_of(columns, rows[name]) for name, columns in Faithfulness.schema.items()}
+        )
 
 
 faithfulness = study_function(FaithfulnessStudy, "faithfulness")

@@ -14,10 +14,18 @@ def plane(means: pl.DataFrame) -> AnyChart:
     held = means.drop_nulls("stable")
     ends = ("faithful_low", "faithful_high", "stable_low", "stable_high")
     chart: Any = scatter(
-        held, "stable", "faithful", "explanation", size=70, span=ends[:2], also=ends,
-        x_title="Stable: agreement with itself over alternatives", y_title="Faithful: NAOPC",
-        color_title="Explanation", title="Faithful by stable",
-    )  # fmt: skip
+        held,
+        "stable",
+        "faithful",
+        "explanation",
+        size=70,
+        span=ends[:2],
+        also=ends,
+        x_title="Stable: agreement with itself over alternatives",
+        y_title="Faithful: NAOPC",
+        color_title="Explanation",
+        title="Faithful by stable",
+    )
     wide = chart.layer[0].copy()
     wide.encoding.y, wide.encoding.y2 = on_field(wide.encoding.y, "faithful"), alt.Undefined
     chart.layer = [wide.encode(x=on_field(wide.encoding.x, ends[2]), x2=ends[3]), *chart.layer]
@@ -27,19 +35,33 @@ def plane(means: pl.DataFrame) -> AnyChart:
 def faithful(means: pl.DataFrame, title: str) -> AnyChart:
     """Return a measure of each explanation with its interval; outcomes and interventions are chosen."""
     chart = intervals(
-        means.select("intervention", "outcome", "explanation", "mean", "low", "high"), "explanation", "low", "high",
-        "mean", x_title=title, title=title, height=17 * means["explanation"].n_unique() + 10,
-    )  # fmt: skip
-    return _chosen(_chosen(chart, means, "outcome", "Change of"), means, "intervention", "Removed by")
+        means.select("intervention", "outcome", "explanation", "mean", "low", "high"),
+        "explanation",
+        "low",
+        "high",
+        "mean",
+        x_title=title,
+        title=title,
+        height=17 * means["explanation"].n_unique() + 10,
+    )
+    return _chosen(
+        _chosen(chart, means, "outcome", "Change of"), means, "intervention", "Removed by"
+    )
 
 
 def stable(means: pl.DataFrame) -> AnyChart:
     """Return the agreement of each explanation with itself, a kind of alternative at a time."""
     title = "Agreement with itself over alternatives"
     chart = intervals(
-        means.select("alternative", "explanation", "mean", "low", "high"), "explanation", "low", "high", "mean",
-        x_title=title, title=title, height=17 * means["explanation"].n_unique() + 10,
-    )  # fmt: skip
+        means.select("alternative", "explanation", "mean", "low", "high"),
+        "explanation",
+        "low",
+        "high",
+        "mean",
+        x_title=title,
+        title=title,
+        height=17 * means["explanation"].n_unique() + 10,
+    )
     return _chosen(chart, means, "alternative", "Alternatives")
 
 

@@ -15,7 +15,9 @@ def finding(series: Series) -> Finding:
     by_kind = _by_kind(series.own, series)
     typical = _typical_error(series.table)
     sentences = [_own_sentence(kind, rows) for kind, rows in by_kind]
-    estimated = f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
+    estimated = (
+        f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
+    )
     sentences.append(estimated if typical else "All norms are exact.")
     near = {kind: _near(rows) for kind, rows in _by_kind(series.positions, series)}
     sentences += [_near_sentence(kind, rows) for kind, rows in near.items() if len(rows) > 1]
@@ -26,9 +28,17 @@ def finding(series: Series) -> Finding:
         numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
         numbers[f"{kind}_not_largest_last"] = rows["not_largest"][-1]
     for kind, rows in near.items():
-        numbers |= {f"{kind}_next_to_it_{place}": rows["share"][at] for place, at in _ENDS.items() if len(rows)}
+        numbers |= {
+            f"{kind}_next_to_it_{place}": rows["share"][at]
+            for place, at in _ENDS.items()
+            if len(rows)
+        }
     for kind, rows in agreement.items():
-        numbers |= {f"{kind}_{name}_rollout_last": rows[name][-1] for name in ("raw", "effective") if len(rows)}
+        numbers |= {
+            f"{kind}_{name}_rollout_last": rows[name][-1]
+            for name in ("raw", "effective")
+            if len(rows)
+        }
     return Finding("\n".join(sentences), numbers, _headline(series))
 
 
@@ -91,8 +101,17 @@ def _headline(series: Series) -> list[tuple[str, str]]:
     first, last = rows.row(0, named=True), rows.row(-1, named=True)
     end = last["layer"]
     return [
-        (f"{100 * first['median']:.0f} %", f"of a hidden state is its own token at layer {first['layer']} (median)"),
+        (
+            f"{100 * first['median']:.0f} %",
+            f"of a hidden state is its own token at layer {first['layer']} (median)",
+        ),
         (f"{100 * last['median']:.0f} %", f"of it at layer {end} (median)"),
-        (f"{100 * last['not_largest']:.0f} %", f"of tokens are not their own largest contributor at layer {end}"),
-        (f"{series.table.filter(layer=end).height:,}", "pairs of hidden and input token in every layer"),
+        (
+            f"{100 * last['not_largest']:.0f} %",
+            f"of tokens are not their own largest contributor at layer {end}",
+        ),
+        (
+            f"{series.table.filter(layer=end).height:,}",
+            "pairs of hidden and input token in every layer",
+        ),
     ]

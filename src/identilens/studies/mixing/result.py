@@ -19,7 +19,14 @@ from identilens.studies.mixing import views
 from identilens.studies.mixing.finding import finding
 from identilens.studies.mixing.sections import sections
 from identilens.studies.mixing.series import Series
-from identilens.studies.mixing.single import Measure, array_of, drawn_tokens, names_of, token_maps, token_rows
+from identilens.studies.mixing.single import (
+    Measure,
+    array_of,
+    drawn_tokens,
+    names_of,
+    token_maps,
+    token_rows,
+)
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 
 KIND = pl.Enum(["encoder", "decoder", "cross"])
@@ -54,16 +61,28 @@ class Mixing(Result):
     title: ClassVar = "Mixing"
     schema: ClassVar = {
         "table": {
-            "text": pl.Int32, "kind": KIND, "layer": pl.Int16, "hidden": pl.Int32, "input": pl.Int32,
-            "contribution": pl.Float64, "standard_error": pl.Float32, "margin": pl.Float32, "norm": pl.Float32,
-            "raw_rollout": pl.Float32, "effective_rollout": pl.Float32,
+            "text": pl.Int32,
+            "kind": KIND,
+            "layer": pl.Int16,
+            "hidden": pl.Int32,
+            "input": pl.Int32,
+            "contribution": pl.Float64,
+            "standard_error": pl.Float32,
+            "margin": pl.Float32,
+            "norm": pl.Float32,
+            "raw_rollout": pl.Float32,
+            "effective_rollout": pl.Float32,
         },
         "token_names": {
-            "text": pl.Int32, "kind": KIND, "side": pl.Enum(["hidden", "input"]), "position": pl.Int32,
+            "text": pl.Int32,
+            "kind": KIND,
+            "side": pl.Enum(["hidden", "input"]),
+            "position": pl.Int32,
             "token": pl.String,
         },
-        "tags": TAG_COLUMNS, "tracked": {"text": pl.Int32, "position": pl.Int32},
-    }  # fmt: skip
+        "tags": TAG_COLUMNS,
+        "tracked": {"text": pl.Int32, "position": pl.Int32},
+    }
 
     token_names: pl.DataFrame
     tags: pl.DataFrame
@@ -96,7 +115,9 @@ class Mixing(Result):
             )
         return array_of(rows, measure)
 
-    def names(self, text: int, kind: str | None = None, side: Literal["hidden", "input"] = "hidden") -> list[str]:
+    def names(
+        self, text: int, kind: str | None = None, side: Literal["hidden", "input"] = "hidden"
+    ) -> list[str]:
         """Return the tokens at one text's hidden or input positions."""
         return names_of(self.token_names, text, self._kind(kind), side)
 
@@ -106,7 +127,9 @@ class Mixing(Result):
 
     def by_layer(self) -> pl.DataFrame:
         """Return the median own contribution (Brunner Fig. 3a) and the share not their own largest (3b) a layer."""
-        return self.series.own.select("kind", "layer", pl.col("median").alias("median_own"), "not_largest", "tokens")
+        return self.series.own.select(
+            "kind", "layer", pl.col("median").alias("median_own"), "not_largest", "tokens"
+        )
 
     def tracking(self, token: str) -> "Mixing":
         """Return the same result with a token to show through the layers: the first one of that name.
@@ -137,7 +160,9 @@ class Mixing(Result):
             title = f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
             rows = track_token(self.table, self.token_names, position, text)
             percent = rows.with_columns((pl.col("contribution") * 100).round(1))
-            frames[title] = percent.pivot("layer", index=["position", "token"], values="contribution")
+            frames[title] = percent.pivot(
+                "layer", index=["position", "token"], values="contribution"
+            )
         return frames
 
     def charts(self) -> dict[str, AnyChart]:
@@ -149,11 +174,16 @@ class Mixing(Result):
         """
         series = self.series
         text, positions = drawn_tokens(series, self.tracked)
-        charts = {"own_contribution": views.own_contribution(series.own), "not_largest": views.not_largest(series.own)}
+        charts = {
+            "own_contribution": views.own_contribution(series.own),
+            "not_largest": views.not_largest(series.own),
+        }
         if len(series.positions):
             charts["neighbours"] = views.neighbours(series.neighbours)
             charts["relative_positions"] = views.relative_positions(series.positions)
-        for name, context in zip(("class_token", "class_token_separator"), series.class_context, strict=False):
+        for name, context in zip(
+            ("class_token", "class_token_separator"), series.class_context, strict=False
+        ):
             charts[name] = views.class_token(context)
         charts["tracked_token"] = views.tracked_token(token_rows(series, text, positions), text)
         if len(series.speech):
@@ -174,5 +204,7 @@ class Mixing(Result):
         if kind is None and len(self.kinds) == 1:
             return self.kinds[0]
         if kind not in self.kinds:
-            raise InputError(f"expected one of the kinds {', '.join(self.kinds)}; got {kind!r}. Pass kind=...")
+            raise InputError(
+                f"expected one of the kinds {', '.join(self.kinds)}; got {kind!r}. Pass kind=..."
+            )
         return kind

@@ -10,36 +10,69 @@ from identilens.runs.tables import counted
 from identilens.studies.mixing.series import Series
 
 
-def sections(series: Series, charts: Sequence[str], maps: Sequence[TokenMap], texts: int) -> list[Section]:
+def sections(
+    series: Series, charts: Sequence[str], maps: Sequence[TokenMap], texts: int
+) -> list[Section]:
     """Return the parts of the report."""
-    groups = (("part_of_speech",), ("class_token", "class_token_separator"), ("own_share", "rollout_correlation"))
+    groups = (
+        ("part_of_speech",),
+        ("class_token", "class_token_separator"),
+        ("own_share", "rollout_correlation"),
+    )
     speech, classes, rollout = ([name for name in names if name in charts] for names in groups)
     context = [name for name in ("neighbours", "relative_positions") if name in charts]
-    boxes = series.own.select("kind", "layer", "q1", "median", "q3", "mean", "not_largest", "tokens")
+    boxes = series.own.select(
+        "kind", "layer", "q1", "median", "q3", "mean", "not_largest", "tokens"
+    )
     return [
-        Section("own", "How much of a token is still itself", _OWN, ["own_contribution", "not_largest"], boxes),
+        Section(
+            "own",
+            "How much of a token is still itself",
+            _OWN,
+            ["own_contribution", "not_largest"],
+            boxes,
+        ),
         Section("neighbours", "Where context comes from", _CONTEXT, context),
         Section("class-token", "The class token", _CLASS if classes else _NO_CLASS, classes),
-        Section("token", "One token through the layers", _TOKEN, ["tracked_token"], maps=maps, note=_held(maps, texts)),
+        Section(
+            "token",
+            "One token through the layers",
+            _TOKEN,
+            ["tracked_token"],
+            maps=maps,
+            note=_held(maps, texts),
+        ),
         Section("speech", "Parts of speech", _SPEECH if speech else _NO_SPEECH, speech),
         Section(
-            "rollout", "What attention alone says", _ROLLOUT if rollout else _NO_ROLLOUT, rollout,
-            series.correlation if rollout else None, note=_EQUAL if _equal_rollouts(series.own_medians) else "",
+            "rollout",
+            "What attention alone says",
+            _ROLLOUT if rollout else _NO_ROLLOUT,
+            rollout,
+            series.correlation if rollout else None,
+            note=_EQUAL if _equal_rollouts(series.own_medians) else "",
         ),
         Section("reading", "How to read this report", _READING),
-    ]  # fmt: skip
+    ]
 
 
 def _held(maps: Sequence[TokenMap], texts: int) -> str:
     shown = len({one.choices["text"] for one in maps})
     if not shown:
-        return "No text of this analysis is short enough to travel inside this file with all its numbers. " + _ANY_TEXT
+        return (
+            "No text of this analysis is short enough to travel inside this file with all its numbers. "
+            + _ANY_TEXT
+        )
     small = ", to keep the file small" if shown < texts else ""
-    return f"This page contains every token of {shown} of {counted(texts, 'text')}{small}. {_ANY_TEXT}"
+    return (
+        f"This page contains every token of {shown} of {counted(texts, 'text')}{small}. {_ANY_TEXT}"
+    )
 
 
 def _equal_rollouts(medians: pl.DataFrame) -> bool:
-    raw, effective = (medians.filter(pl.col("measure") == f"{name} rollout")["median"] for name in ("raw", "effective"))
+    raw, effective = (
+        medians.filter(pl.col("measure") == f"{name} rollout")["median"]
+        for name in ("raw", "effective")
+    )
     return bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all())
 
 
@@ -65,7 +98,9 @@ _CLASS = (
     "The first token stands for the whole text and for no word. What its hidden state takes from each position, over "
     "all texts, as a share of its context (Brunner et al. 2020, Fig. 18).",
 )
-_NO_CLASS = ("No text of this analysis opens with a class token such as [CLS], so there is nothing to show here.",)
+_NO_CLASS = (
+    "No text of this analysis opens with a class token such as [CLS], so there is nothing to show here.",
+)
 _TOKEN = (
     "What one hidden state takes from every input token, layer by layer (Brunner et al. 2020, Fig. 19–25). In the maps "
     "below, rows are layers and columns are input tokens; rollouts stand beside contributions.",

@@ -14,7 +14,11 @@ CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
 """Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
 
-_MEASURES = {"contributions": "contribution", "raw rollout": "raw_rollout", "effective rollout": "effective_rollout"}
+_MEASURES = {
+    "contributions": "contribution",
+    "raw rollout": "raw_rollout",
+    "effective rollout": "effective_rollout",
+}
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,16 @@ class Series:
     @cached_property
     def own_medians(self) -> pl.DataFrame:
         """Median own share by layer in contributions and in rollouts: kind, layer, measure, median."""
-        own_rows = self.table.filter((pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input")))
-        medians = own_rows.group_by("kind", "layer").agg(
-            pl.col(column).cast(pl.Float64).median().alias(name) for name, column in _MEASURES.items()
+        own_rows = self.table.filter(
+            (pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input"))
         )
-        long = medians.unpivot(index=["kind", "layer"], variable_name="measure", value_name="median")
+        medians = own_rows.group_by("kind", "layer").agg(
+            pl.col(column).cast(pl.Float64).median().alias(name)
+            for name, column in _MEASURES.items()
+        )
+        long = medians.unpivot(
+            index=["kind", "layer"], variable_name="measure", value_name="median"
+        )
         order = pl.col("measure").cast(pl.Enum(list(_MEASURES)))
         return long.with_columns(order).drop_nulls("median").sort("kind", "measure", "layer")
 

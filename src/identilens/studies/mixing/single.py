@@ -23,9 +23,15 @@ _MOST_TOKENS = 200
 _SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 
 
-def array_of(rows: pl.DataFrame, measure: Measure = "contribution") -> Float[np.ndarray, "layer hidden input"]:
+def array_of(
+    rows: pl.DataFrame, measure: Measure = "contribution"
+) -> Float[np.ndarray, "layer hidden input"]:
     """Return a column of one text's and kind's rows as an array."""
-    return rows[measure].to_numpy().reshape([rows[name].n_unique() for name in ("layer", "hidden", "input")])
+    return (
+        rows[measure]
+        .to_numpy()
+        .reshape([rows[name].n_unique() for name in ("layer", "hidden", "input")])
+    )
 
 
 def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -> list[str]:
@@ -35,8 +41,12 @@ def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -
 
 def telling_tokens(contributions: pl.DataFrame, text: int = 0) -> list[int]:
     """Return positions worth drawing: the class token, and the words that kept least and most of themselves."""
-    last = contributions.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
-    words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
+    last = contributions.filter(
+        (pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max())
+    )
+    words = last.filter(
+        ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
+    )
     words = words.sort("contribution")
     chosen = last.filter(pl.col("token").is_in(CLASS_TOKENS))["position"].to_list()[:1]
     chosen += [words["position"][place] for place in (0, -1)] if len(words) else []
@@ -56,13 +66,20 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
     label = pl.format("{}: {}", "position", "token")
     frames = []
     for position in positions:
-        rows = track_token(series.table, series.tokens, position, text).filter(pl.col("position") < _MOST_TOKENS)
-        labels = {"state": pl.lit(f"{position}: {names[position]}"), "own": pl.col("position") == position}
+        rows = track_token(series.table, series.tokens, position, text).filter(
+            pl.col("position") < _MOST_TOKENS
+        )
+        labels = {
+            "state": pl.lit(f"{position}: {names[position]}"),
+            "own": pl.col("position") == position,
+        }
         frames.append(rows.with_columns(input=label, **labels))
     return pl.concat(frames)
 
 
-def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
+def token_maps(
+    series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET
+) -> list[TokenMap]:
     """Return a map [layer, input] of every hidden token of the texts that fit into a budget of characters."""
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0
@@ -83,14 +100,23 @@ def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[
         if not len(rows):
             continue
         measures: tuple[Measure, ...] = ("contribution", "raw_rollout", "effective_rollout")
-        arrays = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
+        arrays = {
+            name: torch.tensor(array_of(rows, name))
+            for name in measures
+            if not rows[name].null_count()
+        }
         hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
         layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
         for position, name in enumerate(hidden):
             yield TokenMap(
                 choices={"text": label, "kind": kind, "token": f"{position}: {visible_text(name)}"},
-                layers={name.replace("_", " "): array[:, position] for name, array in arrays.items()},
-                queries=layers, keys=inputs,
-                note="" if kind == "cross" else f"The token itself is input {position}. A row sums to 1.",
+                layers={
+                    name.replace("_", " "): array[:, position] for name, array in arrays.items()
+                },
+                queries=layers,
+                keys=inputs,
+                note=""
+                if kind == "cross"
+                else f"The token itself is input {position}. A row sums to 1.",
                 interest=int(kind == series.kinds[0] and (text, position) == opening),
-            )  # fmt: skip
+            )

@@ -12,7 +12,13 @@ from annotated_types import Ge
 from identilens.errors import NumericalError, SettingError
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
-from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
+from identilens.models.derivative.jacobian import (
+    DEFAULT_BUDGET,
+    DEFAULT_PROBES,
+    Method,
+    SquaredNorms,
+    jacobian_norms,
+)
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
@@ -65,7 +71,9 @@ class MixingSettings(Settings):
         """Check that no probes are given for exact norms."""
         for name in ("sketch_probes", "leading"):
             if self.method == "exact" and getattr(self, name) is not None:
-                raise SettingError(name, "to be left out: exact norms use no probes", getattr(self, name))
+                raise SettingError(
+                    name, "to be left out: exact norms use no probes", getattr(self, name)
+                )
 
 
 class MixingStudy(LensStudy[MixingSettings, Mixing]):
@@ -104,7 +112,9 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
         self.lens, self.settings = lens, settings
         self.items = read_items(lens, texts, settings.max_length)
         if settings.track is not None:
-            find_token([next(iter(item.tokens.values()), ()) for item in self.items], settings.track)
+            find_token(
+                [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
+            )
         self._check_layers()
         self.tags = self._tagged(texts)
 
@@ -113,7 +123,9 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
         settings = self.settings
         in_force = {
             "layers": None if settings.layers is None else sorted(settings.layers),
-            "sketch_probes": (settings.sketch_probes or DEFAULT_PROBES) if settings.method == "sketch" else None,
+            "sketch_probes": (settings.sketch_probes or DEFAULT_PROBES)
+            if settings.method == "sketch"
+            else None,
             "tags": None if self.tags is None else settings.tags,
         }
         return Identity(self.lens.facts, identities(self.items), in_force)
@@ -133,12 +145,23 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
                     tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
                 kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
                 for kind in kinds:
-                    for side, names in (("hidden", hidden.tokens(kind)), ("input", hidden.tokens())):
+                    for side, names in (
+                        ("hidden", hidden.tokens(kind)),
+                        ("input", hidden.tokens()),
+                    ):
                         at = {"text": part, "kind": kind, "side": side}
-                        rows += [{**at, "position": position, "token": name} for position, name in enumerate(names)]
+                        rows += [
+                            {**at, "position": position, "token": name}
+                            for position, name in enumerate(names)
+                        ]
         except NumericalError as error:
             raise NumericalError(f"text {part}: {error}") from error
-        return Output({"table": pl.concat(tables), "token_names": table_of(Mixing.schema["token_names"], rows)})
+        return Output(
+            {
+                "table": pl.concat(tables),
+                "token_names": table_of(Mixing.schema["token_names"], rows),
+            }
+        )
 
     def finish(self, tables: Tables) -> Output:
         """Add the parts of speech."""
@@ -153,18 +176,32 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             write_table(folder / "tracked.parquet", tracking.tracked)
         return tracking
 
-    def _norms(self, hidden: HiddenMap, text: int, number: int) -> list[tuple[HiddenState, SquaredNorms]]:
+    def _norms(
+        self, hidden: HiddenMap, text: int, number: int
+    ) -> list[tuple[HiddenState, SquaredNorms]]:
         settings = self.settings
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
         norms = jacobian_norms(
-            hidden, hidden.inputs, method=settings.method, probes=settings.sketch_probes or DEFAULT_PROBES,
-            leading=settings.leading, seed=seed, memory_budget=settings.memory_budget,
-        )  # fmt: skip
+            hidden,
+            hidden.inputs,
+            method=settings.method,
+            probes=settings.sketch_probes or DEFAULT_PROBES,
+            leading=settings.leading,
+            seed=seed,
+            memory_budget=settings.memory_budget,
+        )
         labelled = zip(hidden.outputs, norms, strict=True)
-        return [(label, one) for label, one in labelled if settings.layers is None or label.layer in settings.layers]
+        return [
+            (label, one)
+            for label, one in labelled
+            if settings.layers is None or label.layer in settings.layers
+        ]
 
     def _check_layers(self) -> None:
-        maps = [HiddenMap(self.lens, self.items[0], source, self.settings.wrt) for source in sources(self.lens)]
+        maps = [
+            HiddenMap(self.lens, self.items[0], source, self.settings.wrt)
+            for source in sources(self.lens)
+        ]
         available = {label.layer for one in maps for label in one.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - available)
@@ -178,14 +215,24 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             return None  # what lies on disk are plain texts
         if any(item.text is None for item in self.items):
             if pipeline:
-                raise SettingError("spacy", "to be left out: only texts have parts of speech, not token ids", pipeline)
+                raise SettingError(
+                    "spacy",
+                    "to be left out: only texts have parts of speech, not token ids",
+                    pipeline,
+                )
             return None
         pair = isinstance(texts, tuple) and len(self.items) == 1
-        entries = [parts_of(text) for text in ([texts] if pair or isinstance(texts, str) else texts)]
-        if pipeline is None and not any(isinstance(part, TaggedText) for parts in entries for part in parts):
+        entries = [
+            parts_of(text) for text in ([texts] if pair or isinstance(texts, str) else texts)
+        ]
+        if pipeline is None and not any(
+            isinstance(part, TaggedText) for parts in entries for part in parts
+        ):
             return None
         if self.settings.max_length is not None:
-            raise SettingError("max_length", "to be left out: tags are of whole texts", self.settings.max_length)
+            raise SettingError(
+                "max_length", "to be left out: tags are of whole texts", self.settings.max_length
+            )
         # An encoder-decoder reads the second text of a pair as its target, whose states stand one token behind.
         sources_only = self.lens.model.config.is_encoder_decoder
         read = [tuple(parts[:1] if sources_only else parts) for parts in entries]
@@ -193,16 +240,31 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
         return tag_tokens(read, self.lens.tokenizer, tagger, self.settings.tags)
 
 
-def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
+def _layer_table(
+    text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None
+) -> pl.DataFrame:
     shares = contributions(norms.squares, norms.variances, norms.freedom)
     hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
     raw, effective = (None, None) if rollout is None else (one[label.layer - 1] for one in rollout)
     matrices = {
-        "contribution": shares.shares, "standard_error": shares.errors, "margin": shares.margins,
-        "norm": norms.squares.clamp_min(0).sqrt(), "raw_rollout": raw, "effective_rollout": effective,
-    }  # fmt: skip
-    flat = {name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()}
-    columns = {"text": text, "kind": label.kind, "layer": label.layer, "hidden": hidden, "input": inputs, **flat}
+        "contribution": shares.shares,
+        "standard_error": shares.errors,
+        "margin": shares.margins,
+        "norm": norms.squares.clamp_min(0).sqrt(),
+        "raw_rollout": raw,
+        "effective_rollout": effective,
+    }
+    flat = {
+        name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()
+    }
+    columns = {
+        "text": text,
+        "kind": label.kind,
+        "layer": label.layer,
+        "hidden": hidden,
+        "input": inputs,
+        **flat,
+    }
     return pl.DataFrame(columns).cast(pl.Schema(Mixing.schema["table"]))
 
 

@@ -15,7 +15,10 @@ TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
 
 
 def tag_tokens(
-    texts: Iterable[str | tuple[str, ...]], tokenizer: Any, tagger: Tagger | None = None, tags: Tags = "xpos"
+    texts: Iterable[str | tuple[str, ...]],
+    tokenizer: Any,
+    tagger: Tagger | None = None,
+    tags: Tags = "xpos",
 ) -> pl.DataFrame:
     """Return the tag of every token of every text: columns text, position, tag.
 
@@ -49,7 +52,8 @@ def spacy_tagger(pipeline: Any = "en_core_web_sm", tags: Tags = "xpos") -> Tagge
             ) from error
     fine = tags == "xpos"
     return lambda text: [
-        (word.idx, word.idx + len(word.text), word.tag_ if fine else word.pos_) for word in pipeline(text)
+        (word.idx, word.idx + len(word.text), word.tag_ if fine else word.pos_)
+        for word in pipeline(text)
     ]
 
 
@@ -58,7 +62,9 @@ def parts_of(text: Any) -> Sequence[Any]:
     return text if isinstance(text, tuple) else (text,)
 
 
-def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags) -> list[str]:
+def _token_tags(
+    parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags
+) -> list[str]:
     """Return each token's tag: that of the word it shares most characters with, or its own if it is a special token."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
@@ -76,10 +82,16 @@ def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:
     if isinstance(text, TaggedText):
         return text.spans(tags)
     if tagger is None:
-        raise InputError(f"{text!r:.60} has no tags. Take texts from a treebank (.conllu), or name a spaCy pipeline.")
+        raise InputError(
+            f"{text!r:.60} has no tags. Take texts from a treebank (.conllu), or name a spaCy pipeline."
+        )
     return list(tagger(text))
 
 
 def _tag_at(spans: Sequence[Span], start: int, end: int) -> str:
-    overlaps = [(min(end, stop) - max(start, begin), tag) for begin, stop, tag in spans if begin < end and start < stop]
+    overlaps = [
+        (min(end, stop) - max(start, begin), tag)
+        for begin, stop, tag in spans
+        if begin < end and start < stop
+    ]
     return max(overlaps, key=lambda overlap: overlap[0])[1] if overlaps else NO_WORD

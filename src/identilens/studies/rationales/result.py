@@ -36,16 +36,23 @@ class Rationales(Result):
     title: ClassVar = "Are the tokens that explain a decision needed, and are they enough?"
     schema: ClassVar = {
         "table": {
-            "text": pl.Int64, "tokens": pl.Int64, "predicted": pl.Int64, "probability": pl.Float64,
-            "explanation": pl.String, "comprehensiveness": pl.Float64, "sufficiency": pl.Float64,
+            "text": pl.Int64,
+            "tokens": pl.Int64,
+            "predicted": pl.Int64,
+            "probability": pl.Float64,
+            "explanation": pl.String,
+            "comprehensiveness": pl.Float64,
+            "sufficiency": pl.Float64,
         }
-    }  # fmt: skip
+    }
 
     def measured(self, measure: Measure = "comprehensiveness") -> pl.DataFrame:
         """Return the mean of a measure by explanation, with its 95 % bootstrap interval over texts."""
         return means(self.table, ["explanation"], measure)
 
-    def against(self, reference: str = "random", measure: Measure = "comprehensiveness") -> pl.DataFrame:
+    def against(
+        self, reference: str = "random", measure: Measure = "comprehensiveness"
+    ) -> pl.DataFrame:
         """Return the mean difference of each explanation to a reference on the same texts, with its interval."""
         return differences(self.table, [], measure, reference)
 
@@ -53,11 +60,17 @@ class Rationales(Result):
         """Return the finding: the most comprehensive and the most sufficient explanation, compared with random ones."""
         texts = self.table["text"].n_unique()
         if not texts:
-            return Finding("No text was tested: none has two tokens that can be removed.", {"texts": 0})
+            return Finding(
+                "No text was tested: none has two tokens that can be removed.", {"texts": 0}
+            )
         lines, headline = [], []
         numbers: dict[str, float | int | None] = {"texts": texts}
         for measure, label, words, descending in _QUESTIONS:
-            best = self.against("random", measure).sort("mean", descending=descending).row(0, named=True)
+            best = (
+                self.against("random", measure)
+                .sort("mean", descending=descending)
+                .row(0, named=True)
+            )
             mean = self.measured(measure).filter(explanation=best["explanation"])["mean"].item()
             difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
             lines.append(
@@ -78,7 +91,9 @@ class Rationales(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``comprehensiveness`` and ``sufficiency`` by explanation."""
-        return {measure: views.drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS}
+        return {
+            measure: views.drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS
+        }
 
     def sections(self) -> list[Section]:
         """Return each measure with its numbers, and the differences to random tokens."""
@@ -87,7 +102,12 @@ class Rationales(Result):
             control = self.against("random", measure)
             found += [
                 Section(measure, label, [_WORDS[measure]], [measure], self.measured(measure)),
-                Section(f"{measure}-random", f"{label}, against random tokens", [_CONTROL], frame=control),
+                Section(
+                    f"{measure}-random",
+                    f"{label}, against random tokens",
+                    [_CONTROL],
+                    frame=control,
+                ),
             ]
         return found
 

@@ -83,7 +83,10 @@ class Decision:
             def logit(batch: Tensor) -> Tensor:
                 return torch.stack([decide.run(inputs).logits[0, self.label] for inputs in batch])
 
-            found |= {name: one[0].detach().cpu() for name, one in attributions([logit], decide.inputs).items()}
+            found |= {
+                name: one[0].detach().cpu()
+                for name, one in attributions([logit], decide.inputs).items()
+            }
         return {name: scores[self.removable].double() for name, scores in found.items()}
 
 
@@ -96,7 +99,9 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
     if any("input_ids" not in item.tensors for item in items):
         raise InputError("expected texts; their tokens are removed.")
     batches = lens.batches(items, range(len(items)), len(items))
-    parts = [lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches]
+    parts = [
+        lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches
+    ]
     logits = None if parts[0] is None else torch.cat(parts)
     if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
         raise InputError(
@@ -109,13 +114,18 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
 def _special(lens: Lens) -> Int[Tensor, " special"]:
     """Return the special tokens; the unknown token is a word of the text."""
     tokenizer = lens.tokenizer
-    found = set() if tokenizer is None else set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    found = (
+        set() if tokenizer is None else set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    )
     return torch.tensor(sorted(found), dtype=torch.long)
 
 
 def _only(item: Item, kept: Bool[Tensor, " position"]) -> Item:
     tensors = {name: one[kept] if is_per_token(name) else one for name, one in item.tensors.items()}
-    return Item(tensors, {kind: tuple(compress(names, kept.tolist())) for kind, names in item.tokens.items()})
+    return Item(
+        tensors,
+        {kind: tuple(compress(names, kept.tolist())) for kind, names in item.tokens.items()},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,19 +195,29 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         generator = torch.Generator().manual_seed(seed)
         explained = decision.explained(seed, settings.attribution)
         scores = {name: explanation[None] for name, explanation in explained.items()}
-        scores["random"] = torch.rand(settings.draws, tokens, generator=generator, dtype=torch.float64)
+        scores["random"] = torch.rand(
+            settings.draws, tokens, generator=generator, dtype=torch.float64
+        )
         # At least one token is removed, and at least one stays.
         sizes = [min(ceil(share * tokens), tokens - 1) for share in SHARES]
         first = removal_sets(removal_order(torch.cat(list(scores.values())), generator), sizes)
         needed = comprehensiveness(decision.probability, decision.probabilities(~first))
         enough = sufficiency(decision.probability, decision.probabilities(first))
         counts = [len(orders) for orders in scores.values()]
-        for name, lost, left in zip(scores, needed.split(counts), enough.split(counts), strict=True):
-            rows.append({
-                "text": part, "tokens": tokens, "predicted": decision.label,
-                "probability": float(decision.probability), "explanation": name,
-                "comprehensiveness": float(lost.mean()), "sufficiency": float(left.mean()),
-            })  # fmt: skip
+        for name, lost, left in zip(
+            scores, needed.split(counts), enough.split(counts), strict=True
+        ):
+            rows.append(
+                {
+                    "text": part,
+                    "tokens": tokens,
+                    "predicted": decision.label,
+                    "probability": float(decision.probability),
+                    "explanation": name,
+                    "comprehensiveness": float(lost.mean()),
+                    "sufficiency": float(left.mean()),
+                }
+            )
         return Output({"table": table_of(Rationales.schema["table"], rows)})
 
 

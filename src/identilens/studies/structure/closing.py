@@ -30,19 +30,29 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
 def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
     kind, layer = key.split(".layer")
-    lists = {name: values.tolist() if isinstance(values, Tensor) else values for name, values in columns.items()}
+    lists = {
+        name: values.tolist() if isinstance(values, Tensor) else values
+        for name, values in columns.items()
+    }
     heads = next(len(values) for values in lists.values() if isinstance(values, list))
     return [
         {"kind": kind, "layer": int(layer), "head": head}
-        | {name: values[head] if isinstance(values, list) else values for name, values in lists.items()}
+        | {
+            name: values[head] if isinstance(values, list) else values
+            for name, values in lists.items()
+        }
         for head in range(heads)
     ]
 
 
-def spaces(sums: Mapping[str, Tensor], key: str, site: Site, texts: int) -> tuple[Subspace, Subspace]:
+def spaces(
+    sums: Mapping[str, Tensor], key: str, site: Site, texts: int
+) -> tuple[Subspace, Subspace]:
     """Return R of a layer from projectors, and the spectrum of the values' energy in the same form."""
     d_model = site.output_projection.shape[-1]
-    visibility, energy = (subspace_of(sums[f"{key}.{name}"], texts, d_model) for name in ("visibility", "energy"))
+    visibility, energy = (
+        subspace_of(sums[f"{key}.{name}"], texts, d_model) for name in ("visibility", "energy")
+    )
     return visibility, energy
 
 
@@ -88,47 +98,79 @@ class Closing:
         )
         return {key: (raw[key], effective[key]) for key in self.sites}
 
-    def tables(self, special: Sequence[int], members: Sequence[int], tokens: Sequence[str]) -> Tables:
+    def tables(
+        self, special: Sequence[int], members: Sequence[int], tokens: Sequence[str]
+    ) -> Tables:
         """Return the tables by head, and those on the choice of representatives, of the largest cluster first."""
         heads, spectrum, patterns = [], [], []
         for key, site in self.sites.items():
             space, energy = spaces(self.sums, key, site, self.texts)
             indices = torch.arange(space.eigenvalues.shape[-1]).expand_as(space.eigenvalues)
-            columns = {"index": indices, "visibility": space.eigenvalues, "energy": energy.eigenvalues}
+            columns = {
+                "index": indices,
+                "visibility": space.eigenvalues,
+                "energy": energy.eigenvalues,
+            }
             spectrum += head_rows(key, columns)
             for row in self._heads(key, site, space, energy):
-                for name, structures in zip(("raw", "effective"), self.structures[key], strict=True):
+                for name, structures in zip(
+                    ("raw", "effective"), self.structures[key], strict=True
+                ):
                     W, prefix = structures[row["head"]], "" if name == "raw" else "effective_"
                     scores = pattern_scores(W, special)
                     where = {column: row[column] for column in ("kind", "layer", "head")}
                     patterns += [{**where, "weights": name, **asdict(one)} for one in scores]
-                    row |= {f"{prefix}{column}": value for column, value in _named(W, scores).items()}
+                    row |= {
+                        f"{prefix}{column}": value for column, value in _named(W, scores).items()
+                    }
                 heads.append(row)
         sizes = self.clusterings[self.clusters].sizes.tolist()
         chosen = zip(members, sizes, tokens, strict=True)
         return {
             "table": frame("table", heads),
-            "spectrum": pl.DataFrame(spectrum).explode("index", "visibility", "energy").fill_nan(None),
+            "spectrum": pl.DataFrame(spectrum)
+            .explode("index", "visibility", "energy")
+            .fill_nan(None),
             "patterns": frame("patterns", patterns),
-            "clusters": frame("clusters", [
-                {"clusters": count, "silhouette": one.silhouette, "chosen": count == self.clusters}
-                for count, one in self.clusterings.items()
-            ]),
-            "representatives": frame("representatives", [
-                {"text": text, "cluster": cluster, "size": size, "tokens": names}
-                for cluster, (text, size, names) in enumerate(chosen)
-            ]),
+            "clusters": frame(
+                "clusters",
+                [
+                    {
+                        "clusters": count,
+                        "silhouette": one.silhouette,
+                        "chosen": count == self.clusters,
+                    }
+                    for count, one in self.clusterings.items()
+                ],
+            ),
+            "representatives": frame(
+                "representatives",
+                [
+                    {"text": text, "cluster": cluster, "size": size, "tokens": names}
+                    for cluster, (text, size, names) in enumerate(chosen)
+                ],
+            ),
             "stability": frame("stability", list(self._stability())),
-        }  # fmt: skip
+        }
 
-    def _heads(self, key: str, site: Site, space: Subspace, energy: Subspace) -> list[dict[str, Any]]:
+    def _heads(
+        self, key: str, site: Site, space: Subspace, energy: Subspace
+    ) -> list[dict[str, Any]]:
         raw, effective = self.structures[key]
-        return head_rows(key, {
-            "length": space.eigenvalues.shape[-1], "d_v": site.value_bias.shape[-1], "texts": self.texts,
-            "representatives": self.clusters, "threshold": self.threshold, **dimensions(space, energy),
-            "texts_to_fill": self.sums[f"{key}.grown"][:, 1].long(), "mean_rank": space.eigenvalues.sum(-1),
-            "raw_to_effective": _relative(effective, raw),
-        })  # fmt: skip
+        return head_rows(
+            key,
+            {
+                "length": space.eigenvalues.shape[-1],
+                "d_v": site.value_bias.shape[-1],
+                "texts": self.texts,
+                "representatives": self.clusters,
+                "threshold": self.threshold,
+                **dimensions(space, energy),
+                "texts_to_fill": self.sums[f"{key}.grown"][:, 1].long(),
+                "mean_rank": space.eigenvalues.sum(-1),
+                "raw_to_effective": _relative(effective, raw),
+            },
+        )
 
     def _stability(self) -> Iterator[dict[str, Any]]:
         """Yield how far W of k representatives is from that of the next k and of all texts."""
@@ -138,13 +180,20 @@ class Closing:
             whole = self.sums[f"{key}.all_raw"] / self.texts
             cut = {one: self._cut(mean) for one, mean in means.items()}
             for one, following in zip(ladder, [*ladder[1:], None], strict=True):
-                yield from head_rows(key, {
-                    "clusters": one,
-                    "to_all": _relative(cut[one], self._cut(whole)),
-                    "to_next": None if following is None else _relative(cut[one], cut[following]),
-                    "mean_to_all": _relative(means[one], whole),
-                    "random_to_all": self._of_random_texts(self.sums[f"{key}.squares"], whole, one),
-                })  # fmt: skip
+                yield from head_rows(
+                    key,
+                    {
+                        "clusters": one,
+                        "to_all": _relative(cut[one], self._cut(whole)),
+                        "to_next": None
+                        if following is None
+                        else _relative(cut[one], cut[following]),
+                        "mean_to_all": _relative(means[one], whole),
+                        "random_to_all": self._of_random_texts(
+                            self.sums[f"{key}.squares"], whole, one
+                        ),
+                    },
+                )
 
     def _of_random_texts(
         self, squares: Float[Tensor, " head"], whole: Float[Tensor, "head q k"], clusters: int
@@ -164,13 +213,20 @@ class Closing:
 def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> dict[str, Any]:
     """Return the pattern of a structure by name, its score and place; "empty" where most rows have nothing left."""
     best, empty = pattern_of(scores), int((structure.sum(-1) == 0).sum())
-    row = {"empty_rows": empty, "pattern": "mixed", "score": max(one.score for one in scores), "place": None}
+    row = {
+        "empty_rows": empty,
+        "pattern": "mixed",
+        "score": max(one.score for one in scores),
+        "place": None,
+    }
     if 2 * empty > len(structure):
         return row | {"pattern": "empty"}
     return row | asdict(best) if best else row
 
 
-def _relative(weights: Float[Tensor, "head q k"], reference: Float[Tensor, "head q k"]) -> Float[Tensor, " head"]:
+def _relative(
+    weights: Float[Tensor, "head q k"], reference: Float[Tensor, "head q k"]
+) -> Float[Tensor, " head"]:
     """Return ‖found − wanted‖_F / ‖wanted‖_F, NaN where a structure is measured by one with nothing left in it."""
     size, apart = torch.linalg.matrix_norm(reference), torch.linalg.matrix_norm(weights - reference)
     return torch.where(size > 0, apart / size, torch.where(apart > 0, torch.nan, 0.0))

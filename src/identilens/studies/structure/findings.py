@@ -17,24 +17,38 @@ def finding(frames: Mapping[str, pl.DataFrame]) -> Finding:
     """Return the finding of the tables ``table``, ``texts``, ``pairs``, ``stability`` and ``correlations``."""
     heads = frames["table"]
     parts: Sequence[tuple[Callable[[pl.DataFrame], _Said], str]] = (
-        (_subspace, "table"), (_patterns, "table"), (_stability, "stability"), (_projection, "texts"),
-        (_pairs, "pairs"), (_norms, "correlations"),
-    )  # fmt: skip
+        (_subspace, "table"),
+        (_patterns, "table"),
+        (_stability, "stability"),
+        (_projection, "texts"),
+        (_pairs, "pairs"),
+        (_norms, "correlations"),
+    )
     said = [say(frames[name]) for say, name in parts]
     numbers = {name: value for _, measured in said for name, value in measured.items()}
-    return Finding("\n".join(words for words, _ in said if words), numbers, _headline(heads, numbers))
+    return Finding(
+        "\n".join(words for words, _ in said if words), numbers, _headline(heads, numbers)
+    )
 
 
 def _headline(heads: pl.DataFrame, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
     n, count = heads["length"][0], len(heads)
     headline = [
-        (f"{numbers['full_heads']} of {count}", f"heads whose R is the whole space of {n} dimensions"),
+        (
+            f"{numbers['full_heads']} of {count}",
+            f"heads whose R is the whole space of {n} dimensions",
+        ),
         (f"{numbers['dim_95']:.1f}", "directions hold 95 % of R's spectrum (mean over heads)"),
-        (f"{numbers['patterned_heads']} of {count}", f"heads show a simple pattern at l = {heads['threshold'][0]:.4g}"),
+        (
+            f"{numbers['patterned_heads']} of {count}",
+            f"heads show a simple pattern at l = {heads['threshold'][0]:.4g}",
+        ),
     ]
     within = numbers.get("spearman_structure")
     if within is not None:
-        headline.append((f"{within:.2f}", "rank correlation of ‖·‖_S with the change of the final state"))
+        headline.append(
+            (f"{within:.2f}", "rank correlation of ‖·‖_S with the change of the final state")
+        )
     return headline
 
 
@@ -43,9 +57,14 @@ def _subspace(heads: pl.DataFrame) -> _Said:
     full = heads.filter(pl.col("dim_r") == n)
     most = max(full["texts_to_fill"].to_list(), default=None)
     numbers = {
-        "texts": texts, "length": n, "heads": len(heads), "full_heads": len(full), "texts_to_fill": most,
-        "dim_half": heads["dim_half"].mean(), "dim_95": heads["dim_95"].mean(),
-    }  # fmt: skip
+        "texts": texts,
+        "length": n,
+        "heads": len(heads),
+        "full_heads": len(full),
+        "texts_to_fill": most,
+        "dim_half": heads["dim_half"].mean(),
+        "dim_95": heads["dim_95"].mean(),
+    }
     after = "" if most is None else f", after {counted(most, 'text')} at the latest"
     return (
         f"{counted(texts, 'text')} of {counted(n, 'token')}: R is the whole space in {len(full)} of {len(heads)} "
@@ -55,7 +74,9 @@ def _subspace(heads: pl.DataFrame) -> _Said:
 
 
 def _patterns(heads: pl.DataFrame) -> _Said:
-    named = ", ".join(f"{name} {count}" for name, count in heads["pattern"].value_counts(sort=True).iter_rows())
+    named = ", ".join(
+        f"{name} {count}" for name, count in heads["pattern"].value_counts(sort=True).iter_rows()
+    )
     numbers = heads.select(
         pl.first("threshold", "representatives"),
         patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
@@ -84,9 +105,11 @@ def _projection(texts: pl.DataFrame) -> _Said:
     if not len(signs):
         return "", {}
     numbers = signs.select(
-        negative_maps=(pl.col("least") < -1e-9).mean(), negative_entries=pl.col("negative").mean(),
-        least_entry=pl.col("least").min(), row_sum_error=pl.col("row_sum_error").max(),
-    ).row(0, named=True)  # fmt: skip
+        negative_maps=(pl.col("least") < -1e-9).mean(),
+        negative_entries=pl.col("negative").mean(),
+        least_entry=pl.col("least").min(),
+        row_sum_error=pl.col("row_sum_error").max(),
+    ).row(0, named=True)
     return (
         f"Naim & Asher's projection has negative entries on {percent(numbers['negative_maps'])} of the heads and texts "
         f"({percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "
@@ -112,7 +135,11 @@ def _norms(correlations: pl.DataFrame) -> _Said:
     labels = NORM_NAMES | {"structure_effective": "‖·‖_S with W from effective attention"}
     named = ", ".join(
         f"{label} {'undefined' if within[name] is None else f'{within[name]:.2f}'}"
-        for name, label in labels.items() if name != "output"
-    )  # fmt: skip
+        for name, label in labels.items()
+        if name != "output"
+    )
     numbers = {f"spearman_{name}": value for name, value in within.items()}
-    return f"Rank correlation of norms with the change of the final hidden state, within heads: {named}.", numbers
+    return (
+        f"Rank correlation of norms with the change of the final hidden state, within heads: {named}.",
+        numbers,
+    )

@@ -30,7 +30,12 @@ def texts_of_length(
         InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
     """
     if isinstance(texts, Corpus):
-        items = LazyItems(lens, _fitting(lens, texts, length, cut, shorter), length, partial(_refuse_short, length))
+        items = LazyItems(
+            lens,
+            _fitting(lens, texts, length, cut, shorter),
+            length,
+            partial(_refuse_short, length),
+        )
     else:
         items = _read(lens, texts, length, cut, shorter)
     if len(items) < 2:
@@ -47,7 +52,9 @@ def _read(lens: Lens, texts: Any, length: int, cut: Cut, shorter: Shorter) -> li
     else:
         pieces = list(_windows(lens, [texts] if isinstance(texts, str) else texts, length))
         items = lens.read(pieces) if pieces else []
-    short = {number: item.length for number, item in enumerate(items) if _too_short(item, number, length)}
+    short = {
+        number: item.length for number, item in enumerate(items) if _too_short(item, number, length)
+    }
     if short and shorter == "error":
         first, tokens = next(iter(short.items()))
         raise InputError(
@@ -62,20 +69,25 @@ def _fitting(lens: Lens, texts: Corpus, length: int, cut: Cut, shorter: Shorter)
         return texts
     entries = enumerate(texts if cut == "clip" else _windows(lens, texts, length))
     return Corpus(
-        entry for number, entry in entries
+        entry
+        for number, entry in entries
         if shorter == "error" or not _too_short(lens.read([entry], length)[0], number, length)
-    )  # fmt: skip
+    )
 
 
 def _refuse_short(length: int, item: Item, number: int) -> None:
     if _too_short(item, number, length):
-        raise InputError(f"text {number:,} has {item.length} tokens, fewer than {length}. {_REMEDY}")
+        raise InputError(
+            f"text {number:,} has {item.length} tokens, fewer than {length}. {_REMEDY}"
+        )
 
 
 def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
     """Return the positions that hold a special token in every text; of a `Corpus`, in the first texts."""
     special, ids = _special(lens), [item.tensors["input_ids"].tolist() for item in sample(items)]
-    return [place for place, column in enumerate(zip(*ids, strict=True)) if special.issuperset(column)]
+    return [
+        place for place, column in enumerate(zip(*ids, strict=True)) if special.issuperset(column)
+    ]
 
 
 def _special(lens: Lens) -> set[int]:
@@ -84,18 +96,26 @@ def _special(lens: Lens) -> set[int]:
 
 def _too_short(item: Item, number: int, length: int) -> bool:
     if not item.tokens or "input_ids" not in item.tensors:
-        raise InputError(f"text {number} is not made of tokens; a structure needs texts or token ids of one length.")
+        raise InputError(
+            f"text {number} is not made of tokens; a structure needs texts or token ids of one length."
+        )
     return any(len(tokens) < length for tokens in item.tokens.values())
 
 
 def _windows(lens: Lens, entries: Iterable[Any], length: int) -> Iterator[list[int]]:
-    return (piece for number, entry in enumerate(entries) for piece in _pieces(lens, entry, number, length))
+    return (
+        piece
+        for number, entry in enumerate(entries)
+        for piece in _pieces(lens, entry, number, length)
+    )
 
 
 def _pieces(lens: Lens, entry: Any, number: int, length: int) -> Iterator[list[int]]:
     if isinstance(entry, str):
         if lens.tokenizer is None:
-            raise InputError(f"text {number} needs a tokenizer, and the model has none. Give token ids.")
+            raise InputError(
+                f"text {number} needs a tokenizer, and the model has none. Give token ids."
+            )
         ids = list(lens.tokenizer(entry, verbose=False)["input_ids"])
     elif isinstance(entry, list):
         ids = list(entry)
@@ -105,7 +125,10 @@ def _pieces(lens: Lens, entry: Any, number: int, length: int) -> Iterator[list[i
             "Use cut='clip' (--cut clip) for pairs and batches."
         )
     special = _special(lens)
-    plain = [place for place, one in enumerate(ids) if one not in special] or [len(ids), len(ids) - 1]
+    plain = [place for place, one in enumerate(ids) if one not in special] or [
+        len(ids),
+        len(ids) - 1,
+    ]
     start, end = plain[0], plain[-1] + 1
     room = length - start - (len(ids) - end)
     if room < 1:

@@ -20,25 +20,43 @@ def levels(table: pl.DataFrame) -> list[float]:
     """Return the thresholds whose W is shown: the run's own, none, and multiples of its own that weights can reach."""
     threshold = table["threshold"][0]
     return list(
-        dict.fromkeys([threshold, 0.0, *(factor * threshold for factor in (0.5, 2, 4) if factor * threshold <= 1)])
+        dict.fromkeys(
+            [
+                threshold,
+                0.0,
+                *(factor * threshold for factor in (0.5, 2, 4) if factor * threshold <= 1),
+            ]
+        )
     )
 
 
-def gallery(table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float) -> AnyChart:
+def gallery(
+    table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float
+) -> AnyChart:
     """Return W of every head of a kind as a small map, ``raw`` or ``effective``, with a choice of thresholds."""
     rows, pictures, n = [], [], table["length"][0]
     names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
     prefix = "" if name == "raw" else "effective_"
-    for layer, head, pattern in table.filter(kind=kind).select("layer", "head", f"{prefix}pattern").iter_rows():
+    for layer, head, pattern in (
+        table.filter(kind=kind).select("layer", "head", f"{prefix}pattern").iter_rows()
+    ):
         mean = matrices[f"{kind}.layer{layer}.{name}"][head]
         for level in names:
-            rows.append({"layer": layer, "head": head, "best pattern": pattern, "threshold": names[level]})
+            rows.append(
+                {"layer": layer, "head": head, "best pattern": pattern, "threshold": names[level]}
+            )
             pictures.append(structure_weights(mean, level, penalty=penalty))
     drawn = thumbnails(
-        pl.DataFrame(rows), "head", "layer", pictures, x_title="Head", y_title="Layer", also=["best pattern"],
+        pl.DataFrame(rows),
+        "head",
+        "layer",
+        pictures,
+        x_title="Head",
+        y_title="Layer",
+        also=["best pattern"],
         title=f"W of every {kind} head, {SHOWN[name]}",
         description="Small maps by layer and head; rows are queries, columns keys; shade is the root of the weight.",
-    )  # fmt: skip
+    )
     return choose(drawn, "threshold", "Threshold", list(names.values()))
 
 
@@ -47,15 +65,24 @@ def token_maps(
 ) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
     threshold, token_maps = table["threshold"][0], []
-    names = [f"{place} (special)" if place in special else str(place) for place in range(table["length"][0])]
-    means = (("", f"{table['representatives'][0]} representatives"), ("all_", f"all {table['texts'][0]} texts"))
+    names = [
+        f"{place} (special)" if place in special else str(place)
+        for place in range(table["length"][0])
+    ]
+    means = (
+        ("", f"{table['representatives'][0]} representatives"),
+        ("all_", f"all {table['texts'][0]} texts"),
+    )
     for row in table.iter_rows(named=True):
         choices = {name: row[name] for name in ("kind", "layer", "head")}
         for name, words in SHOWN.items():
             for prefix, over in means:
                 mean = matrices[f"{row['kind']}.layer{row['layer']}.{prefix}{name}"][row["head"]]
                 shown = [threshold] if prefix or 2 * threshold > 1 else [threshold, 2 * threshold]
-                layers = {f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty) for level in shown}
+                layers = {
+                    f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty)
+                    for level in shown
+                }
                 layers["mean weights"] = mean
                 where = {**choices, "weights": words, "mean over": over}
                 token_maps.append(TokenMap(where, layers, names, names, _facts(row, special)))
@@ -70,7 +97,9 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
     frames = []
     sites = table.select("kind", "layer").unique(maintain_order=True)
     means = {
-        (*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites.iter_rows() for name in SHOWN
+        (*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"]
+        for site in sites.iter_rows()
+        for name in SHOWN
     }
     most = max(float(mean.max()) for mean in means.values())
     thresholds = [most * (step / _STEPS) ** 2 for step in range(_STEPS + 1)]
@@ -78,18 +107,24 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
         stays = [mean >= level for level in thresholds]
         shares = torch.stack([one.double().mean((-2, -1)) for one in stays], -1)
         emptied = torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1)
-        by_threshold = by_place(kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied)
-        frames.append(by_threshold.insert_column(3, pl.Series("weights", [name] * len(by_threshold))))
+        by_threshold = by_place(
+            kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied
+        )
+        frames.append(
+            by_threshold.insert_column(3, pl.Series("weights", [name] * len(by_threshold)))
+        )
     return pl.concat(frames)
 
 
-def by_place(kind: str, layer: int, places: Mapping[str, Sequence[Any]], **values: Tensor) -> pl.DataFrame:
+def by_place(
+    kind: str, layer: int, places: Mapping[str, Sequence[Any]], **values: Tensor
+) -> pl.DataFrame:
     """Return a row for each head of a layer and each place, with the values [head, place] there."""
     heads = pl.DataFrame({"head": range(len(next(iter(values.values()))))})
     columns = {name: pl.Series(value.flatten().numpy()) for name, value in values.items()}
     return heads.join(pl.DataFrame(places), how="cross").select(
         pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), pl.all(), **columns
-    )  # fmt: skip
+    )
 
 
 def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:

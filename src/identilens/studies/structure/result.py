@@ -18,8 +18,18 @@ from identilens.studies.structure.findings import finding
 from identilens.studies.structure.sections import report_sections
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_DIMENSIONS: Columns = {"dim_r": pl.Int64, "dim_half": pl.Int64, "dim_95": pl.Int64, "energy_95": pl.Int64}
-_PATTERN: Columns = {"empty_rows": pl.Int64, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64}
+_DIMENSIONS: Columns = {
+    "dim_r": pl.Int64,
+    "dim_half": pl.Int64,
+    "dim_95": pl.Int64,
+    "energy_95": pl.Int64,
+}
+_PATTERN: Columns = {
+    "empty_rows": pl.Int64,
+    "pattern": pl.String,
+    "score": pl.Float64,
+    "place": pl.Int64,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,31 +66,68 @@ class Structure(Result):
     schema: ClassVar = {
         "table": {
             **HEAD,
-            "length": pl.Int64, "d_v": pl.Int64, "texts": pl.Int64, "representatives": pl.Int64,
-            "threshold": pl.Float64, **_DIMENSIONS, "texts_to_fill": pl.Int64, "mean_rank": pl.Float64, **_PATTERN,
-            **{f"effective_{name}": kind for name, kind in _PATTERN.items()}, "raw_to_effective": pl.Float64,
+            "length": pl.Int64,
+            "d_v": pl.Int64,
+            "texts": pl.Int64,
+            "representatives": pl.Int64,
+            "threshold": pl.Float64,
+            **_DIMENSIONS,
+            "texts_to_fill": pl.Int64,
+            "mean_rank": pl.Float64,
+            **_PATTERN,
+            **{f"effective_{name}": kind for name, kind in _PATTERN.items()},
+            "raw_to_effective": pl.Float64,
         },
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
         "spectrum": {**HEAD, "index": pl.Int64, "visibility": pl.Float64, "energy": pl.Float64},
         "texts": {
-            "text": pl.Int64, **HEAD, "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64,
-            "outside": pl.Float64, "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64,
+            "text": pl.Int64,
+            **HEAD,
+            "rank": pl.Int64,
+            "ignored_dimension": pl.Float64,
+            "ignored": pl.Float64,
+            "outside": pl.Float64,
+            "outside_half": pl.Float64,
+            "negative": pl.Float64,
+            "least": pl.Float64,
             "row_sum_error": pl.Float64,
         },
         "pairs": {
-            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD, "freedom": pl.Int64, "overlap": pl.Float64,
-            "chance": pl.Float64, "moved": pl.Float64, "change_first": pl.Float64, "change_second": pl.Float64,
+            "first_text": pl.Int64,
+            "second_text": pl.Int64,
+            **HEAD,
+            "freedom": pl.Int64,
+            "overlap": pl.Float64,
+            "chance": pl.Float64,
+            "moved": pl.Float64,
+            "change_first": pl.Float64,
+            "change_second": pl.Float64,
             "disagree": pl.Boolean,
         },
-        "patterns": {**HEAD, "weights": pl.String, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64},
+        "patterns": {
+            **HEAD,
+            "weights": pl.String,
+            "pattern": pl.String,
+            "score": pl.Float64,
+            "place": pl.Int64,
+        },
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
-        "representatives": {"text": pl.Int64, "cluster": pl.Int64, "size": pl.Int64, "tokens": pl.String},
+        "representatives": {
+            "text": pl.Int64,
+            "cluster": pl.Int64,
+            "size": pl.Int64,
+            "tokens": pl.String,
+        },
         "stability": {
-            **HEAD, "clusters": pl.Int64, "to_all": pl.Float64, "to_next": pl.Float64, "mean_to_all": pl.Float64,
+            **HEAD,
+            "clusters": pl.Int64,
+            "to_all": pl.Float64,
+            "to_next": pl.Float64,
+            "mean_to_all": pl.Float64,
             "random_to_all": pl.Float64,
         },
         "perturbations": PERTURBATIONS,
-    }  # fmt: skip
+    }
 
     growth: pl.DataFrame
     spectrum: pl.DataFrame
@@ -102,7 +149,9 @@ class Structure(Result):
         """Threshold l of Eq. 8 in units of the mean weight, in [0, 1]."""
         return float(self.table["threshold"][0])
 
-    def mean_weights(self, layer: int, head: int, kind: str | None = None, name: str = "raw") -> Float[Tensor, "q k"]:
+    def mean_weights(
+        self, layer: int, head: int, kind: str | None = None, name: str = "raw"
+    ) -> Float[Tensor, "q k"]:
         """Return Ã/n of one head, what Cut_l is applied to: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
 
         ``kind`` is needed where the model has several kinds of attention.
@@ -117,7 +166,9 @@ class Structure(Result):
         key = f"{kind}.layer{layer}.{name}"
         if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
             available = ", ".join(f"{one} layer {number}" for one, number in self.sites)
-            raise InputError(f"no {name} weights of {kind} layer {layer}, head {head}. There are {available}.")
+            raise InputError(
+                f"no {name} weights of {kind} layer {layer}, head {head}. There are {available}."
+            )
         return self.matrices[key][head]
 
     def visibility_by_position(self) -> pl.DataFrame:
@@ -127,7 +178,9 @@ class Structure(Result):
         """
         frames, places = [], {"position": range(self.table["length"][0])}
         for kind, layer in self.sites:
-            visibility = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            visibility = (
+                self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            )
             frames.append(maps.by_place(kind, layer, places, visibility=visibility))
         return pl.concat(frames)
 
@@ -162,9 +215,12 @@ class Structure(Result):
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""
         galleries = {
-            f"structures_{kind}_{name}": maps.gallery(self.table, self.matrices, kind, name, self._penalty)
-            for kind in self.table["kind"].unique(maintain_order=True) for name in maps.SHOWN
-        }  # fmt: skip
+            f"structures_{kind}_{name}": maps.gallery(
+                self.table, self.matrices, kind, name, self._penalty
+            )
+            for kind in self.table["kind"].unique(maintain_order=True)
+            for name in maps.SHOWN
+        }
         return galleries | views.charts(self._frames())
 
     def sections(self) -> list[Section]:
@@ -179,8 +235,15 @@ class Structure(Result):
 
     def _tables(self) -> dict[str, pl.DataFrame]:
         tables = {name: getattr(self, name) for name in self.schema}
-        return {**tables, "correlations": self.correlations(), "by_perturbation": self.by_perturbation()}
+        return {
+            **tables,
+            "correlations": self.correlations(),
+            "by_perturbation": self.by_perturbation(),
+        }
 
     def _frames(self) -> dict[str, pl.DataFrame]:
-        made = {"positions": self.visibility_by_position(), "kept": maps.kept(self.table, self.matrices)}
+        made = {
+            "positions": self.visibility_by_position(),
+            "kept": maps.kept(self.table, self.matrices),
+        }
         return self._tables() | made

@@ -11,7 +11,11 @@ from torch import Tensor
 from identilens.measures.structure.circularity import circularity
 from identilens.measures.structure.classes import TOLERANCE
 from identilens.measures.structure.efficient import efficient_attention
-from identilens.measures.structure.representatives import Representatives, best_clusters, choose_clusters
+from identilens.measures.structure.representatives import (
+    Representatives,
+    best_clusters,
+    choose_clusters,
+)
 from identilens.measures.structure.subspace import against_subspace
 from identilens.measures.structure.weights import check_threshold
 from identilens.models.inputs import Item
@@ -46,12 +50,24 @@ class Runner:
     @cached_property
     def parts(self) -> list[tuple[int, str, Callable[[], Tables]]]:
         """Steps in each part, and what is done there."""
-        chunks = [range(len(self.items))[start : start + PART] for start in range(0, len(self.items), PART)]
+        chunks = [
+            range(len(self.items))[start : start + PART]
+            for start in range(0, len(self.items), PART)
+        ]
         words = "perturbed weights in the model"
         return [
-            *((len(one), "first pass: R and representatives", partial(self._first_pass, one)) for one in chunks),
-            *((len(one), "second pass: texts against R", partial(self._second_pass, one)) for one in chunks),
-            *((1, words, partial(self._perturbed, place)) for place in range(self.settings.perturbed)),
+            *(
+                (len(one), "first pass: R and representatives", partial(self._first_pass, one))
+                for one in chunks
+            ),
+            *(
+                (len(one), "second pass: texts against R", partial(self._second_pass, one))
+                for one in chunks
+            ),
+            *(
+                (1, words, partial(self._perturbed, place))
+                for place in range(self.settings.perturbed)
+            ),
             (0, words, self._last),
         ]
 
@@ -74,7 +90,9 @@ class Runner:
     @cached_property
     def clusterings(self) -> dict[int, Representatives]:
         """Clusterings of the pool, by number of clusters."""
-        return choose_clusters(self.state.sums["embeddings"].numpy(), self.settings.clusters, self.settings.seed)
+        return choose_clusters(
+            self.state.sums["embeddings"].numpy(), self.settings.clusters, self.settings.seed
+        )
 
     @cached_property
     def chosen(self) -> int:
@@ -104,8 +122,14 @@ class Runner:
     @cached_property
     def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The projectors on R of each layer, and on its weighted version."""
-        by_layer = {key: spaces(self.state.sums, key, site, len(self.items))[0] for key, site in self._sites.items()}
-        return {key: (space.projector(), space.projector(VISIBLE_SHARE)) for key, space in by_layer.items()}
+        by_layer = {
+            key: spaces(self.state.sums, key, site, len(self.items))[0]
+            for key, site in self._sites.items()
+        }
+        return {
+            key: (space.projector(), space.projector(VISIBLE_SHARE))
+            for key, space in by_layer.items()
+        }
 
     def _first_pass(self, texts: range) -> Tables:
         rows: list[Rows] = []
@@ -114,9 +138,13 @@ class Runner:
                 self.state.keep(self._pool[view.text], len(self._pool), view.embedding)
             for layer in view.layers:
                 self.state.add(
-                    layer.key, visibility=layer.column, energy=layer.energy, all_raw=layer.weights,
-                    squares=layer.weights.square().sum((-2, -1)), all_effective=layer.effective.abs(),
-                )  # fmt: skip
+                    layer.key,
+                    visibility=layer.column,
+                    energy=layer.energy,
+                    all_raw=layer.weights,
+                    squares=layer.weights.square().sum((-2, -1)),
+                    all_effective=layer.effective.abs(),
+                )
             if _is_mark(view.text + 1) or view.text + 1 == len(self.items):
                 rows += [self._growth(key, view.text + 1) for key in self._sites]
         return {"growth": frame("growth", [row for of_text in rows for row in of_text])}
@@ -125,14 +153,18 @@ class Runner:
         """Return the rows of a layer's dim R after so many texts, and remember when it last grew."""
         measured = dimensions(*spaces(self.state.sums, key, self._sites[key], texts))
         grown = measured["dim_r"].double()
-        before = self.state.sums.get(f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64))
+        before = self.state.sums.get(
+            f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64)
+        )
         now = torch.stack([grown, torch.full_like(grown, texts)], 1)
         self.state.sums[f"{key}.grown"] = torch.where((grown > before[:, 0])[:, None], now, before)
         return head_rows(key, {"texts": texts, **measured})
 
     def _second_pass(self, texts: range) -> Tables:
         if texts.start == 0:
-            _ = self.threshold  # A threshold outside its range is told before the pass, not after it.
+            _ = (
+                self.threshold
+            )  # A threshold outside its range is told before the pass, not after it.
         members = {clusters: self.members(clusters) for clusters in self.clusterings}
         rows, pairs = [], []
         before: TextView | None = None
@@ -143,32 +175,61 @@ class Runner:
                     if clusters == self.chosen:
                         self.state.add(layer.key, effective=layer.effective.abs())
                 rows += self._text_rows(view.text, layer)
-            if view.text % 2 and view.text // 2 < self.settings.compared_pairs and before is not None:
+            if (
+                view.text % 2
+                and view.text // 2 < self.settings.compared_pairs
+                and before is not None
+            ):
                 for one, other in zip(before.layers, view.layers, strict=True):
                     pairs += self._pair_rows(before.text, view.text, one, other)
             before = view
         return {"texts": frame("texts", rows), "pairs": frame("pairs", pairs)}
 
     def _text_rows(self, text: int, layer: LayerView) -> Rows:
-        inside, half = (against_subspace(layer.weights, layer.column, kept) for kept in self._projectors[layer.key])
-        signs = efficient_attention(layer.weights, layer.projected) if layer.visible is None else None
-        return head_rows(layer.key, {
-            "text": text, "rank": layer.projected.factor.rank, "ignored_dimension": inside.ignored_dimension,
-            "ignored": inside.ignored, "outside": inside.outside, "outside_half": half.outside,
-            **{name: getattr(signs, name, None) for name in ("negative", "least", "row_sum_error")},
-        })  # fmt: skip
+        inside, half = (
+            against_subspace(layer.weights, layer.column, kept)
+            for kept in self._projectors[layer.key]
+        )
+        signs = (
+            efficient_attention(layer.weights, layer.projected) if layer.visible is None else None
+        )
+        return head_rows(
+            layer.key,
+            {
+                "text": text,
+                "rank": layer.projected.factor.rank,
+                "ignored_dimension": inside.ignored_dimension,
+                "ignored": inside.ignored,
+                "outside": inside.outside,
+                "outside_half": half.outside,
+                **{
+                    name: getattr(signs, name, None)
+                    for name in ("negative", "least", "row_sum_error")
+                },
+            },
+        )
 
     def _pair_rows(self, first: int, second: int, one: LayerView, other: LayerView) -> Rows:
         if one.visible is not None:
             return []
-        circle = circularity(one.weights, one.projected, other.projected, seed=self.settings.seed + first)
+        circle = circularity(
+            one.weights, one.projected, other.projected, seed=self.settings.seed + first
+        )
         disagree = zip(circle.able.tolist(), circle.disagree(TOLERANCE).tolist(), strict=True)
-        return head_rows(one.key, {
-            "first_text": first, "second_text": second, "freedom": circle.freedom, "overlap": circle.overlap,
-            "chance": circle.chance, "moved": circle.moved,
-            "change_first": circle.first, "change_second": circle.second,
-            "disagree": [apart if able else None for able, apart in disagree],
-        })  # fmt: skip
+        return head_rows(
+            one.key,
+            {
+                "first_text": first,
+                "second_text": second,
+                "freedom": circle.freedom,
+                "overlap": circle.overlap,
+                "chance": circle.chance,
+                "moved": circle.moved,
+                "change_first": circle.first,
+                "change_second": circle.second,
+                "disagree": [apart if able else None for able, apart in disagree],
+            },
+        )
 
     def _perturbed(self, place: int) -> Tables:
         if place >= self.chosen:

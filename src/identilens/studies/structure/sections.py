@@ -12,9 +12,21 @@ from identilens.studies.structure.views import classes, pairs_by_head, subspace,
 Frames = Mapping[str, pl.DataFrame]
 
 _HEAD_COLUMNS = (
-    "kind", "layer", "head", "dim_r", "dim_half", "dim_95", "pattern", "score", "place", "effective_pattern",
-    "effective_score", "raw_to_effective", "empty_rows", "effective_empty_rows",
-)  # fmt: skip
+    "kind",
+    "layer",
+    "head",
+    "dim_r",
+    "dim_half",
+    "dim_95",
+    "pattern",
+    "score",
+    "place",
+    "effective_pattern",
+    "effective_score",
+    "raw_to_effective",
+    "empty_rows",
+    "effective_empty_rows",
+)
 
 
 def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
@@ -24,23 +36,41 @@ def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
     kinds = frames["table"]["kind"].unique(maintain_order=True)
     galleries = [f"structures_{kind}_{name}" for kind in kinds for name in ("raw", "effective")]
     return [
-        Section("maps", "W of every head", [_W.format(**_counts(frames))], [*galleries, kept], maps=maps),
         Section(
-            "patterns", "Patterns", [_PATTERNS], ["pattern_scores", "patterns"],
-            frames["table"].select(_HEAD_COLUMNS), note=_PLACES,
+            "maps", "W of every head", [_W.format(**_counts(frames))], [*galleries, kept], maps=maps
         ),
         Section(
-            "subspace", "The subspace R", [_R, _GROWTH, _POSITIONS, _against(frames)], list(each.values()),
+            "patterns",
+            "Patterns",
+            [_PATTERNS],
+            ["pattern_scores", "patterns"],
+            frames["table"].select(_HEAD_COLUMNS),
+            note=_PLACES,
+        ),
+        Section(
+            "subspace",
+            "The subspace R",
+            [_R, _GROWTH, _POSITIONS, _against(frames)],
+            list(each.values()),
             texts_by_head(frames["texts"]),
         ),
         _classes(frames),
         Section(
-            "stability", "Representatives", [_STABILITY], ["stability", "silhouette"],
-            frames["representatives"].select("text", pl.col("size").alias("texts in its cluster"), "tokens"),
+            "stability",
+            "Representatives",
+            [_STABILITY],
+            ["stability", "silhouette"],
+            frames["representatives"].select(
+                "text", pl.col("size").alias("texts in its cluster"), "tokens"
+            ),
         ),
         *_norms(frames),
-        Section("reading", "How to read this report", [line.format(**_counts(frames)) for line in _READING]),
-    ]  # fmt: skip
+        Section(
+            "reading",
+            "How to read this report",
+            [line.format(**_counts(frames)) for line in _READING],
+        ),
+    ]
 
 
 def _counts(frames: Frames) -> dict[str, int]:
@@ -49,7 +79,9 @@ def _counts(frames: Frames) -> dict[str, int]:
 
 def _against(frames: Frames) -> str:
     texts = texts_by_head(frames["texts"])
-    ignored, outside, half = (percent(texts[name].mean()) for name in ("ignored", "outside", "outside_half"))
+    ignored, outside, half = (
+        percent(texts[name].mean()) for name in ("ignored", "outside", "outside_half")
+    )
     return (
         f"Each text against R: on average T has rank {texts['rank'].mean():.3g} of {_counts(frames)['length']}. "
         f"{ignored} of a text's attention (squared) lies in directions of R that this text's values send to zero. "
@@ -67,8 +99,12 @@ def _classes(frames: Frames) -> Section:
             f"text's output moves by {percent(pairs['change_second'].mean())} on average."
         )
     return Section(
-        "classes", "Equivalent weights", [_CLASSES, said], list(classes(frames)), note=_PROJECTION if len(signs) else ""
-    )  # fmt: skip
+        "classes",
+        "Equivalent weights",
+        [_CLASSES, said],
+        list(classes(frames)),
+        note=_PROJECTION if len(signs) else "",
+    )
 
 
 def _norms(frames: Frames) -> list[Section]:
@@ -76,7 +112,14 @@ def _norms(frames: Frames) -> list[Section]:
     if not len(frames["perturbations"]):
         return [Section("norms", title, [_UNPERTURBED])]
     return [
-        Section("norms", title, [_PERTURBED], ["norms", "perturbations"], frames["correlations"], note=_OUTPUT),
+        Section(
+            "norms",
+            title,
+            [_PERTURBED],
+            ["norms", "perturbations"],
+            frames["correlations"],
+            note=_OUTPUT,
+        ),
         Section("kinds", "Kinds of perturbation", [_WHOLE], frame=frames["by_perturbation"]),
     ]
 

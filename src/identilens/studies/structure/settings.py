@@ -46,4 +46,6 @@ class StructureSettings(Settings):
         """Check that the threshold leaves something."""
         most = 1 if self.scale == "mean" else self.clusters
         if self.threshold is not None and most is not None and self.threshold > most:
-            raise SettingError("threshold", f"in [0, {most}] on the {self.scale} of the weights", self.threshold)
+            raise SettingError(
+                "threshold", f"in [0, {most}] on the {self.scale} of the weights", self.threshold
+            )

@@ -117,13 +117,17 @@ class State:
         """Add to some sums of a layer."""
         for name, tensor in tensors.items():
             total = self.sums.get(f"{layer}.{name}")
-            self.sums[f"{layer}.{name}"] = tensor.double().clone() if total is None else total.add_(tensor)
+            self.sums[f"{layer}.{name}"] = (
+                tensor.double().clone() if total is None else total.add_(tensor)
+            )
 
     def keep(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
         """Keep the embedding of one text of the pool."""
         embeddings = self.sums.get("embeddings")
         if embeddings is None:
-            embeddings = self.sums["embeddings"] = torch.zeros(rows, len(vector), dtype=torch.float64)
+            embeddings = self.sums["embeddings"] = torch.zeros(
+                rows, len(vector), dtype=torch.float64
+            )
         embeddings[row] = vector
 
     def save(self, folder: Path, part: int) -> None:

@@ -51,7 +51,9 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def __init__(self, lens: Lens, texts: Any, settings: StructureSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = texts_of_length(lens, texts, settings.length, cut=settings.cut, shorter=settings.shorter)
+        self.items = texts_of_length(
+            lens, texts, settings.length, cut=settings.cut, shorter=settings.shorter
+        )
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
@@ -60,7 +62,10 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def identity(self) -> Identity:
         """Return the model and the texts, with the threshold that is used."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        facts: dict[str, Any] = {"special_positions": self.runner.special, "rank_tolerance": tolerance}
+        facts: dict[str, Any] = {
+            "special_positions": self.runner.special,
+            "rank_tolerance": tolerance,
+        }
         # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}

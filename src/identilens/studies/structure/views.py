@@ -12,19 +12,28 @@ Frames = Mapping[str, pl.DataFrame]
 
 _HEAD = ["kind", "layer", "head"]
 _GROWTH = {
-    "dim_r": "dim R", "dim_half": "visible in half of the texts", "dim_95": "95 % of the spectrum",
+    "dim_r": "dim R",
+    "dim_half": "visible in half of the texts",
+    "dim_95": "95 % of the spectrum",
     "energy_95": "95 % of the energy",
-}  # fmt: skip
-_SPECTRUM = {"visibility": "visible in this share of texts", "energy": "share of the values’ energy"}
+}
+_SPECTRUM = {
+    "visibility": "visible in this share of texts",
+    "energy": "share of the values’ energy",
+}
 _KEPT = {"kept": "entries kept", "emptied": "rows emptied"}
 _STABILITY = {
-    "to_all": "W to that of all texts", "to_next": "W to the next", "mean_to_all": "before the cut",
+    "to_all": "W to that of all texts",
+    "to_next": "W to the next",
+    "mean_to_all": "before the cut",
     "random_to_all": "random texts, before the cut",
-}  # fmt: skip
+}
 _PAIRS = {
-    "overlap": "shared null space", "chance": "shared by chance", "disagree": "not equivalent under the other text",
+    "overlap": "shared null space",
+    "chance": "shared by chance",
+    "disagree": "not equivalent under the other text",
     "change_second": "change of the other text’s output",
-}  # fmt: skip
+}
 
 
 def charts(frames: Frames) -> dict[str, AnyChart]:
@@ -47,26 +56,60 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
     band, spread = (None, "") if each else (("low", "high"), " (bands: 80 % of heads)")
     charts: dict[str, AnyChart] = {
         "growth": lines(
-            growth, "texts", "value", "measure", log_x=True, y_domain=(0, 1.04 * n), x_title="Texts",
-            y_title="Dimension", color_title="", title="Growth of R with the number of texts",
+            growth,
+            "texts",
+            "value",
+            "measure",
+            log_x=True,
+            y_domain=(0, 1.04 * n),
+            x_title="Texts",
+            y_title="Dimension",
+            color_title="",
+            title="Growth of R with the number of texts",
         ),
         "spectrum": rule(
             lines(
-                directions, "direction", "value", "measure", error=band, points=False, y_domain=(0, 1.03),
-                x_title="Direction", y_title="Eigenvalue", color_title="", title=f"Spectrum of R{spread}",
+                directions,
+                "direction",
+                "value",
+                "measure",
+                error=band,
+                points=False,
+                y_domain=(0, 1.03),
+                x_title="Direction",
+                y_title="Eigenvalue",
+                color_title="",
+                title=f"Spectrum of R{spread}",
             ),
-            y=frames["table"]["mean_rank"].mean() / n, label="mean rank of T over n",  # pyright: ignore[reportOptionalOperand, reportOperatorIssue, reportArgumentType] a float column
+            y=frames["table"]["mean_rank"].mean() / n,
+            label="mean rank of T over n",  # pyright: ignore[reportOptionalOperand, reportOperatorIssue, reportArgumentType] a float column
         ),
         "positions": lines(
-            positions, "position", "value", error=band, points=n <= 128 and each, y_domain=(0, 1.03), y_format=".0%",
-            x_title="Position", y_title="Visible share of a weight there",
+            positions,
+            "position",
+            "value",
+            error=band,
+            points=n <= 128 and each,
+            y_domain=(0, 1.03),
+            y_format=".0%",
+            x_title="Position",
+            y_title="Visible share of a weight there",
             title=f"How visible each position is{spread}",
         ),
         "kept": lines(
-            kept, "threshold", "value", "measure", points=False, y_domain=(0, 1.02), y_format=".0%",
-            x_title="Threshold l", y_title="Share", color_title="", title="Entries kept and rows emptied, by l",
+            kept,
+            "threshold",
+            "value",
+            "measure",
+            points=False,
+            y_domain=(0, 1.02),
+            y_format=".0%",
+            x_title="Threshold l",
+            y_title="Share",
+            color_title="",
+            title="Entries kept and rows emptied, by l",
         ),
-    }  # fmt: skip
+    }
     if not each:
         return charts
     names = growth["heads"].unique(maintain_order=True).to_list()
@@ -79,13 +122,28 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
     label = pl.format("{} {}.{}", *_HEAD) if several else pl.format("{}.{}", "layer", "head")
     drawn = frames["patterns"].select("pattern", "score", "place", "weights", heads=label)
     scores = heat(
-        drawn, "heads", "pattern", "score", diverging=True, domain=(-1, 1), numbers=None, also=["place"],
-        x_title="Layer.head", y_title="Pattern", color_title="Score", title="Score of each pattern for each head",
-    )  # fmt: skip
+        drawn,
+        "heads",
+        "pattern",
+        "score",
+        diverging=True,
+        domain=(-1, 1),
+        numbers=None,
+        also=["place"],
+        x_title="Layer.head",
+        y_title="Pattern",
+        color_title="Score",
+        title="Score of each pattern for each head",
+    )
     spread = strip(
-        drawn.select("score", "pattern", "weights"), "score", "pattern", "weights",
-        x_title="Score", color_title="Weights", title="Scores of patterns over heads",
-    )  # fmt: skip
+        drawn.select("score", "pattern", "weights"),
+        "score",
+        "pattern",
+        "weights",
+        x_title="Score",
+        color_title="Weights",
+        title="Scores of patterns over heads",
+    )
     weights: dict[Value, str] = {"raw": "raw attention", "effective": "effective attention (sizes)"}
     return {"pattern_scores": choose(scores, "weights", "Weights", weights), "patterns": spread}
 
@@ -93,54 +151,92 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
 def classes(frames: Frames) -> dict[str, AnyChart]:
     """Return null spaces of two texts and negative entries of projections, where there are any."""
     charts: dict[str, AnyChart] = {}
-    pairs, signs = pairs_by_head(frames["pairs"]), texts_by_head(frames["texts"]).drop_nulls("negative")
+    pairs, signs = (
+        pairs_by_head(frames["pairs"]),
+        texts_by_head(frames["texts"]).drop_nulls("negative"),
+    )
     if len(pairs):
         shared = _placed(_long(pairs, _HEAD, {"overlap": "measured", "chance": "by chance"}))
         means = shared.group_by("place", "measure", maintain_order=True).agg(pl.col("value").mean())
         charts["overlap"] = lines(
-            means, "place", "value", "measure", y_domain=(0, 1.02), y_format=".0%", x_title="Layer", y_title="Share",
-            color_title="", title="Null space shared by two texts",
-        )  # fmt: skip
+            means,
+            "place",
+            "value",
+            "measure",
+            y_domain=(0, 1.02),
+            y_format=".0%",
+            x_title="Layer",
+            y_title="Share",
+            color_title="",
+            title="Null space shared by two texts",
+        )
         cells = _placed(_long(pairs, _HEAD, _PAIRS))
-        each = _cells(cells.select("head", "place", "measure", "value"), "Two texts, head by head", "Share")
+        each = _cells(
+            cells.select("head", "place", "measure", "value"), "Two texts, head by head", "Share"
+        )
         charts["overlap_heads"] = choose(each, "measure", "Measure", list(_PAIRS.values()))
     if len(signs):
         placed = _placed(signs.select(*_HEAD, value="negative"))
         charts["negative"] = bars(
-            placed.group_by("place", maintain_order=True).agg(pl.col("value").mean()), "place", "value",
-            y_format=".0%", x_title="Layer", y_title="Share of entries", title="Negative entries of the projection",
-        )  # fmt: skip
-        charts["negative_heads"] = _cells(placed, "Negative entries, head by head", "Share of entries")
+            placed.group_by("place", maintain_order=True).agg(pl.col("value").mean()),
+            "place",
+            "value",
+            y_format=".0%",
+            x_title="Layer",
+            y_title="Share of entries",
+            title="Negative entries of the projection",
+        )
+        charts["negative_heads"] = _cells(
+            placed, "Negative entries, head by head", "Share of entries"
+        )
     return charts
 
 
 def representatives(frames: Frames) -> dict[str, AnyChart]:
     """Return how W changes as clusters grow, and the silhouette of each number of clusters."""
     stability, several = frames["stability"], frames["stability"]["kind"].n_unique() > 1
-    means = stability.group_by("kind", "clusters").agg(pl.col(list(_STABILITY)).mean()).sort("kind", "clusters")
+    means = (
+        stability.group_by("kind", "clusters")
+        .agg(pl.col(list(_STABILITY)).mean())
+        .sort("kind", "clusters")
+    )
     drawn = _long(means, ["kind", "clusters"], _STABILITY).drop_nulls("value")
     if several:
         drawn = drawn.with_columns(measure=pl.format("{} ({})", "measure", "kind"))
     scored = frames["clusters"].drop_nulls("silhouette")
     silhouette = lines(
-        scored.select("clusters", "silhouette"), "clusters", "silhouette", log_x=True, x_title="Clusters",
-        y_title="Mean silhouette", title="Number of clusters",
-    )  # fmt: skip
+        scored.select("clusters", "silhouette"),
+        "clusters",
+        "silhouette",
+        log_x=True,
+        x_title="Clusters",
+        y_title="Mean silhouette",
+        title="Number of clusters",
+    )
     for count in scored.filter("chosen")["clusters"]:
         silhouette = rule(silhouette, x=count, label="chosen")
     return {
         "stability": lines(
-            drawn, "clusters", "value", "measure", log_x=True, x_title="Clusters", y_title="Relative distance",
-            color_title="", title="Change of W as clusters grow",
+            drawn,
+            "clusters",
+            "value",
+            "measure",
+            log_x=True,
+            x_title="Clusters",
+            y_title="Relative distance",
+            color_title="",
+            title="Change of W as clusters grow",
         ),
         "silhouette": silhouette,
-    }  # fmt: skip
+    }
 
 
 def pairs_by_head(pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the means over pairs of texts whose weights can be moved at all."""
     groups = pairs.filter(pl.col("freedom") > 0).group_by(_HEAD)
-    return groups.agg(pl.col("overlap", "chance", "change_second", "disagree").mean(), pairs=pl.len()).sort(_HEAD)
+    return groups.agg(
+        pl.col("overlap", "chance", "change_second", "disagree").mean(), pairs=pl.len()
+    ).sort(_HEAD)
 
 
 def texts_by_head(texts: pl.DataFrame) -> pl.DataFrame:
@@ -167,7 +263,9 @@ def _by_head(frame: pl.DataFrame, by: str, measures: Mapping[str, str], each: bo
     every = pl.lit(f"mean over all {frame.select(_HEAD).n_unique()} heads")
     name = pl.format("{} layer {}, head {}", *_HEAD)
     columns = (by, "measure", "value")
-    return pl.concat([mean.select(every.alias("heads"), *columns), long.select(name.alias("heads"), *columns)])
+    return pl.concat(
+        [mean.select(every.alias("heads"), *columns), long.select(name.alias("heads"), *columns)]
+    )
 
 
 def _long(frame: pl.DataFrame, index: list[str], measures: Mapping[str, str]) -> pl.DataFrame:
@@ -180,10 +278,20 @@ def _long(frame: pl.DataFrame, index: list[str], measures: Mapping[str, str]) ->
 def _placed(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame with a column ``place``: the layer, named by its kind where there are several."""
     several = frame["kind"].n_unique() > 1
-    return frame.with_columns(place=pl.format("{} {}", "kind", "layer") if several else pl.col("layer"))
+    return frame.with_columns(
+        place=pl.format("{} {}", "kind", "layer") if several else pl.col("layer")
+    )
 
 
 def _cells(frame: pl.DataFrame, title: str, value: str) -> AnyChart:
     return heat(
-        frame, "head", "place", "value", domain=(0, 1), x_title="Head", y_title="Layer", color_title=value, title=title
+        frame,
+        "head",
+        "place",
+        "value",
+        domain=(0, 1),
+        x_title="Head",
+        y_title="Layer",
+        color_title=value,
+        title=title,
     )

@@ -7,7 +7,12 @@ from itertools import product
 from identilens.errors import InputError, SettingError
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
-from identilens.measures.tokens.splits import checked_lengths, keep_training_share, split_sentences, token_rows
+from identilens.measures.tokens.splits import (
+    checked_lengths,
+    keep_training_share,
+    split_sentences,
+    token_rows,
+)
 from identilens.studies.tokens.settings import ProbeName, TokenSettings
 
 
@@ -37,7 +42,13 @@ class ProbeKind:
         """Return the estimator."""
         if self.probe in ("naive", "ridge"):
             return NaiveProbe(self.distance) if self.probe == "naive" else RidgeProbe()
-        course = (settings.learning_rates, settings.batch_size, settings.patience, settings.max_epochs, settings.seed)
+        course = (
+            settings.learning_rates,
+            settings.batch_size,
+            settings.patience,
+            settings.max_epochs,
+            settings.seed,
+        )
         if self.probe == "linear":
             return LinearProbe(self.distance, *course)
         return MlpProbe(self.distance, *course, hidden_units=settings.hidden_units)
@@ -64,7 +75,9 @@ def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
     if settings.experiment == "layer-to-layer":
         return [Cell(layer, (layer,), target=layer - 1) for layer in trained]
     if settings.experiment == "neighbours":
-        return [Cell(layer, (layer,), offset=offset) for offset in settings.offsets for layer in trained]
+        return [
+            Cell(layer, (layer,), offset=offset) for offset in settings.offsets for layer in trained
+        ]
     if settings.experiment == "data-share":
         trained = settings.layers or (max(1, layers - 1),)
         shares = (1.0,) if probe == "naive" else settings.shares
@@ -76,7 +89,9 @@ def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
     """Raise InputError unless every fold finds tokens to train on, to stop by and to test."""
     sizes = checked_lengths(lengths)
     if settings.folds > len(sizes) > 0:
-        raise SettingError("folds", f"of at most {len(sizes)}, the number of sentences", settings.folds)
+        raise SettingError(
+            "folds", f"of at most {len(sizes)}, the number of sentences", settings.folds
+        )
     offsets = settings.offsets if settings.experiment == "neighbours" else (0,)
     shares = settings.shares if settings.experiment == "data-share" else (1.0,)
     for split in split_sentences(len(sizes), folds=settings.folds, seed=settings.seed):

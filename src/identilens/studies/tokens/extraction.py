@@ -28,8 +28,16 @@ Progress = Callable[[int, int, str], None]
 
 BATCH_SIZE = 16
 _TOLD_EVERY = 1000
-MARK_BYTES = 256 * 2**20  # Between two marks of how far an extraction has come: what an interruption can cost.
-_STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "tokens.parquet", "states.json", "done.json"
+MARK_BYTES = (
+    256 * 2**20
+)  # Between two marks of how far an extraction has come: what an interruption can cost.
+_STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = (
+    "states.npy",
+    "partial.npy",
+    "tokens.parquet",
+    "states.json",
+    "done.json",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +55,14 @@ class HiddenStates:
 
 
 def extract(
-    lens: Lens, texts: Any, cache: str | Path, *,
-    max_length: int | None = None, batch_size: int = BATCH_SIZE, progress: Progress | None = None,
-) -> HiddenStates:  # fmt: skip
+    lens: Lens,
+    texts: Any,
+    cache: str | Path,
+    *,
+    max_length: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> HiddenStates:
     """Return the hidden states of all layers on all texts, from ``cache`` where they are held there already.
 
     The states of one model on one list of texts lie in a folder of their own, named by a hash of the model's
@@ -78,7 +91,10 @@ def extract(
 
 def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
     """Return a hash that is equal for equal models, precisions and inputs."""
-    digest, read = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode()), identities(items)
+    digest, read = (
+        hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode()),
+        identities(items),
+    )
     for identity in read:
         digest.update(hashlib.sha256(str(identity).encode("utf-8", "surrogatepass")).digest())
     return digest.hexdigest()
@@ -101,7 +117,11 @@ def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
             f"expected one hidden state per token, got {states.shape[1]} for {len(item.tensors['input_ids'])} tokens; "
             "the model shortens its sequences, so its states have no input token of their own"
         )
-    return states.shape[0], states.shape[2], np.dtype("f8" if states.dtype == torch.float64 else "f4")
+    return (
+        states.shape[0],
+        states.shape[2],
+        np.dtype("f8" if states.dtype == torch.float64 else "f4"),
+    )
 
 
 def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
@@ -111,7 +131,9 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         for numbers in lens.batches(items, range(len(items)), len(items)):
             batch = [items[number] for number in numbers]
             output, lengths = lens.run(batch, output_hidden_states=True), Lengths(batch)
-            states += [split_states(output, lengths, index)["encoder"] for index in range(len(batch))]
+            states += [
+                split_states(output, lengths, index)["encoder"] for index in range(len(batch))
+            ]
         return states
     except RuntimeError as error:
         raise InputError(
@@ -127,7 +149,9 @@ def _check_finite(states: Tensor, number: int) -> None:
         )
 
 
-def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
+def _fill(
+    lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None
+) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     with translated_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,9 +172,13 @@ def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, prog
     with translated_write_errors(partial), partial.open("r+b") as file:
         while done < len(items):
             chosen = order[done : done + batch_size]
-            for index, states in zip(chosen, _states(lens, [items[index] for index in chosen]), strict=True):
+            for index, states in zip(
+                chosen, _states(lens, [items[index] for index in chosen]), strict=True
+            ):
                 _check_finite(states, index)
-                for layer, rows in enumerate(states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)):
+                for layer, rows in enumerate(
+                    states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)
+                ):
                     file.seek(offset + (layer * starts[-1] + starts[index]) * row)
                     file.write(rows.contiguous().numpy().tobytes())
                 unmarked += lengths[index] * layers * row
@@ -165,7 +193,10 @@ def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, prog
     with translated_write_errors(folder):
         partial.replace(folder / _STATES)
         mark.unlink(missing_ok=True)
-    write_json(folder / _RECORD, {"fingerprint": fingerprint(lens, items), "model": lens.facts, "texts": len(items)})
+    write_json(
+        folder / _RECORD,
+        {"fingerprint": fingerprint(lens, items), "model": lens.facts, "texts": len(items)},
+    )
 
 
 def _token_table(items: Sequence[Item], progress: Progress | None) -> pl.DataFrame:
@@ -177,11 +208,15 @@ def _token_table(items: Sequence[Item], progress: Progress | None) -> pl.DataFra
         for number, item in enumerate(some, start):
             check_tokens(item, number)
         lengths = [len(item.tensors["input_ids"]) for item in some]
-        frames.append(pl.DataFrame({
-            "text": np.repeat(np.arange(start, start + len(some), dtype=np.int64), lengths),
-            "token_id": torch.cat([item.tensors["input_ids"] for item in some]).numpy(),
-            "token": [name for item in some for name in item.tokens["encoder"]],
-        }))  # fmt: skip
+        frames.append(
+            pl.DataFrame(
+                {
+                    "text": np.repeat(np.arange(start, start + len(some), dtype=np.int64), lengths),
+                    "token_id": torch.cat([item.tensors["input_ids"] for item in some]).numpy(),
+                    "token": [name for item in some for name in item.tokens["encoder"]],
+                }
+            )
+        )
     return pl.concat(frames)
 
 
@@ -197,7 +232,9 @@ def _lengths(tokens: pl.DataFrame) -> list[int]:
 
 
 def _unreadable(folder: Path, error: Exception) -> OutputFolderError:
-    return OutputFolderError(f"{folder} contains hidden states that cannot be read ({error}). Remove it.")
+    return OutputFolderError(
+        f"{folder} contains hidden states that cannot be read ({error}). Remove it."
+    )
 
 
 def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype) -> int | None:

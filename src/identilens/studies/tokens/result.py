@@ -13,11 +13,16 @@ from identilens.studies.tokens.finding import finding
 from identilens.studies.tokens.sections import EXPERIMENTS, sections
 
 CELL = {
-    "experiment": pl.String, "checkpoint": pl.Enum(["model", "compared"]),
-    "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]), "distance": pl.Enum(["cosine", "l2"]),
-    "layer_trained": pl.Int64, "layer_tested": pl.Int64, "layer_target": pl.Int64,
-    "offset": pl.Int64, "share": pl.Float64,
-}  # fmt: skip
+    "experiment": pl.String,
+    "checkpoint": pl.Enum(["model", "compared"]),
+    "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]),
+    "distance": pl.Enum(["cosine", "l2"]),
+    "layer_trained": pl.Int64,
+    "layer_tested": pl.Int64,
+    "layer_target": pl.Int64,
+    "offset": pl.Int64,
+    "share": pl.Float64,
+}
 """Columns that a mean over folds is taken within."""
 
 
@@ -45,12 +50,24 @@ class TokenIdentifiability(Result):
     title: ClassVar = "Token identifiability"
     schema: ClassVar = {
         "table": {
-            **CELL, "fold": pl.Int64, "rate": pl.Float64, "token_rate": pl.Float64, "train_rate": pl.Float64,
-            "chance": pl.Float64, "token_chance": pl.Float64, "validation_loss": pl.Float64, "tokens": pl.Int64,
-            "sentences": pl.Int64, "train_tokens": pl.Int64, "learning_rate": pl.Float64, "penalty": pl.Float64,
-            "epochs": pl.Int64, "best_epoch": pl.Int64, "converged": pl.Boolean,
+            **CELL,
+            "fold": pl.Int64,
+            "rate": pl.Float64,
+            "token_rate": pl.Float64,
+            "train_rate": pl.Float64,
+            "chance": pl.Float64,
+            "token_chance": pl.Float64,
+            "validation_loss": pl.Float64,
+            "tokens": pl.Int64,
+            "sentences": pl.Int64,
+            "train_tokens": pl.Int64,
+            "learning_rate": pl.Float64,
+            "penalty": pl.Float64,
+            "epochs": pl.Int64,
+            "best_epoch": pl.Int64,
+            "converged": pl.Boolean,
         }
-    }  # fmt: skip
+    }
 
     @property
     def experiment(self) -> str:
@@ -67,15 +84,20 @@ class TokenIdentifiability(Result):
         return (
             self.table.group_by(*CELL, maintain_order=True)
             .agg(
-                pl.len().alias("folds"), pl.col("rate").mean(),
+                pl.len().alias("folds"),
+                pl.col("rate").mean(),
                 (pl.col("rate").std() / pl.len().sqrt()).alias("rate_error"),
-                pl.col("token_rate", "train_rate", "chance", "token_chance", "validation_loss").mean(),
-                pl.col("tokens", "sentences").sum(), pl.col("learning_rate").min().name.prefix("lowest_"),
-                pl.col("learning_rate").max().name.prefix("highest_"), pl.col("epochs").max(),
+                pl.col(
+                    "token_rate", "train_rate", "chance", "token_chance", "validation_loss"
+                ).mean(),
+                pl.col("tokens", "sentences").sum(),
+                pl.col("learning_rate").min().name.prefix("lowest_"),
+                pl.col("learning_rate").max().name.prefix("highest_"),
+                pl.col("epochs").max(),
                 pl.col("converged").mean(),
             )
             .sort(*CELL, maintain_order=True)
-        )  # fmt: skip
+        )
 
     def same_layer(self) -> pl.DataFrame:
         """Return the means of the cells that are tested on the layer they were trained on."""
@@ -87,10 +109,22 @@ class TokenIdentifiability(Result):
         What differs within the result (checkpoint, layer trained on, offset, share) has columns of its own.
         """
         means = self.means()
-        most = self.table.group_by("layer_tested").agg(pl.col("layer_trained", "offset", "share").n_unique()).max()
+        most = (
+            self.table.group_by("layer_tested")
+            .agg(pl.col("layer_trained", "offset", "share").n_unique())
+            .max()
+        )
         varying = [name for name in ("layer_trained", "offset", "share") if most[name].item() != 1]
-        index = ["probe", "distance", *(["checkpoint"] if views.compared(means) else []), *varying, "folds"]
-        percent = means.with_columns((100 * pl.col("rate")).round(2), pl.col("layer_tested").cast(pl.String))
+        index = [
+            "probe",
+            "distance",
+            *(["checkpoint"] if views.compared(means) else []),
+            *varying,
+            "folds",
+        ]
+        percent = means.with_columns(
+            (100 * pl.col("rate")).round(2), pl.col("layer_tested").cast(pl.String)
+        )
         return percent.pivot("layer_tested", index=index, values="rate")
 
     def summary(self) -> Finding:

@@ -9,14 +9,20 @@ from identilens.charts.page import Section
 from identilens.studies.tokens.views import probe_words
 
 EXPERIMENTS = {
-    "same-layer": "each layer's own probe", "across-layers": "trained on one layer, tested on all",
-    "layer-to-layer": "from each layer to the one below", "neighbours": "neighbouring tokens",
+    "same-layer": "each layer's own probe",
+    "across-layers": "trained on one layer, tested on all",
+    "layer-to-layer": "from each layer to the one below",
+    "neighbours": "neighbouring tokens",
     "data-share": "share of the training data",
-}  # fmt: skip
+}
 _OPTIONAL = {
-    "checkpoint": "Checkpoint", "layer_trained": "Trained on", "layer_tested": "Tested on",
-    "layer_target": "Recovers layer", "offset": "Offset", "share": "Training share",
-}  # fmt: skip
+    "checkpoint": "Checkpoint",
+    "layer_trained": "Trained on",
+    "layer_tested": "Tested on",
+    "layer_target": "Recovers layer",
+    "offset": "Offset",
+    "share": "Training share",
+}
 
 
 def sections(means: pl.DataFrame, charts: Sequence[str]) -> list[Section]:
@@ -35,13 +41,21 @@ def means_table(means: pl.DataFrame) -> pl.DataFrame:
     shown = {name: label for name, label in _OPTIONAL.items() if means[name].n_unique() > 1}
     if means["layer_trained"].equals(means["layer_tested"], check_names=False):
         both = ("layer_trained", "layer_tested")
-        shown = {"layer_tested": "Layer", **{name: label for name, label in shown.items() if name not in both}}
+        shown = {
+            "layer_tested": "Layer",
+            **{name: label for name, label in shown.items() if name not in both},
+        }
     percents = {
-        "rate": "Recovered (%)", "rate_error": "±", "token_rate": "Any position (%)", "train_rate": "On training (%)",
+        "rate": "Recovered (%)",
+        "rate_error": "±",
+        "token_rate": "Any position (%)",
+        "train_rate": "On training (%)",
         "chance": "Chance (%)",
-    }  # fmt: skip
+    }
     frame = means.select(
-        pl.Series("Probe", [probe_words(*pair) for pair in means.select("probe", "distance").iter_rows()]),
+        pl.Series(
+            "Probe", [probe_words(*pair) for pair in means.select("probe", "distance").iter_rows()]
+        ),
         *(pl.col(name).alias(label) for name, label in shown.items()),
         *((100 * pl.col(name)).round(1).alias(label) for name, label in percents.items()),
         pl.col("validation_loss").alias("Validation loss"),
@@ -60,32 +74,37 @@ def _rates(row: Mapping[str, Any]) -> str | None:
 
 _GROUPS = {
     "rates": (
-        "Layer by layer", ("rate_by_layer", "token_rate_by_layer"),
+        "Layer by layer",
+        ("rate_by_layer", "token_rate_by_layer"),
         "The share of test tokens whose own input vector is the nearest one in the sentence to what the probe makes of "
         "the hidden state (Brunner et al. 2020, Fig. 2a; from layer to layer Fig. 11 to 13). The second figure also "
         "counts another position that contains the same token.",
     ),
     "across": (
-        "Trained on one layer, tested on all", "across_layers",
+        "Trained on one layer, tested on all",
+        "across_layers",
         "Each line is one probe, trained on the hidden states of a single layer and tested on those of every layer "
         "(Brunner et al. 2020, Fig. 2b, 8, 9 and 10). The maps show the same numbers.",
     ),
     "neighbours": (
-        "Neighbouring tokens", "neighbours",
+        "Neighbouring tokens",
+        "neighbours",
         "Here the probe must recover a neighbour's input vector, to the left or to the right (Brunner et al. 2020, "
         "Fig. 14 to 17). Tokens without such a neighbour are left out.",
     ),
     "shares": (
-        "How much data the probe needs", "rate_by_share",
+        "How much data the probe needs",
+        "rate_by_share",
         "The probe is trained on a part of the training sentences; validation and test sentences stay the same "
         "(Brunner et al. 2020, B.2). Smaller parts lie within larger ones.",
     ),
     "train": (
-        "Training against test sentences", "train_and_test",
+        "Training against test sentences",
+        "train_and_test",
         "How much better a probe does on the sentences it was trained on (dashed) than on test sentences (Brunner "
         "et al. 2020, Fig. 7).",
     ),
-}  # fmt: skip
+}
 """Parts of the report: heading, how the names of their charts begin, and text."""
 
 _BARS = "Means over folds; bars are standard errors over folds. Point at a mark for its numbers."

@@ -16,7 +16,9 @@ from identilens.runs.settings import AS_TYPED, LIST, NOT_RECORDED, Numbers, Sett
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
 
-_NEGATIVE = Parameter(allow_leading_hyphen=True)  # A list on the command line may begin with a negative number.
+_NEGATIVE = Parameter(
+    allow_leading_hyphen=True
+)  # A list on the command line may begin with a negative number.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +71,12 @@ class TokenSettings(Settings):
             if getattr(self, name) == ():
                 raise SettingError(name, "with at least one value", ())
         if self.probes == ("ridge",) and "l2" not in self.distances:
-            raise SettingError("distances", "with l2: the ridge probe has no cosine form", self.distances)
+            raise SettingError(
+                "distances", "with l2: the ridge probe has no cosine form", self.distances
+            )
         if self.mlp_folds is not None and self.mlp_folds > self.folds:
             raise SettingError("mlp_folds", f"of at most the {self.folds} folds", self.mlp_folds)
         if self.experiment == "neighbours" and 0 in self.offsets:
-            raise SettingError("offsets", "other than 0, which is the experiment same-layer", self.offsets)
+            raise SettingError(
+                "offsets", "other than 0, which is the experiment same-layer", self.offsets
+            )

@@ -68,9 +68,16 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         if settings.compare_model is not None:
             other = settings.compare_model
             loaded = isinstance(other, Lens)
-            self.lenses["compared"] = other if loaded else load(other, device=lens.device, dtype=lens.facts["dtype"])
-        self.items = {name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()}
-        self.layers = {name: _checked_layers(each, self.items[name], settings) for name, each in self.lenses.items()}
+            self.lenses["compared"] = (
+                other if loaded else load(other, device=lens.device, dtype=lens.facts["dtype"])
+            )
+        self.items = {
+            name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()
+        }
+        self.layers = {
+            name: _checked_layers(each, self.items[name], settings)
+            for name, each in self.lenses.items()
+        }
         # Very many texts are checked before the first part, so that progress is shown meanwhile.
         self._checked = not isinstance(texts, Corpus)
         if self._checked:
@@ -133,9 +140,14 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             # Hidden states stay after the run: later runs on the same texts use them.
             with recording(None):
                 self._held[name] = extract(
-                    self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,
-                    progress=lambda done, total, step: self.tell(f"{step} of {done:,} of {total:,} texts"),
-                )  # fmt: skip
+                    self.lenses[name],
+                    self.texts,
+                    self._cache,
+                    max_length=self.settings.max_length,
+                    progress=lambda done, total, step: self.tell(
+                        f"{step} of {done:,} of {total:,} texts"
+                    ),
+                )
         return self._held[name]
 
     def _check_texts(self) -> None:

@@ -10,7 +10,10 @@ from identilens.charts.kit import AnyChart, choose, lines, rule
 _PROBES = {"naive": "Naive look-up", "linear": "Linear probe", "mlp": "MLP", "ridge": "Ridge probe"}
 _DISTANCES = {"cosine": "cosine", "l2": "L2"}
 _ERROR = "standard error"
-_SHARES = (("rate", "chance", ", by layer"), ("token_rate", "token_chance", ", any of its positions"))
+_SHARES = (
+    ("rate", "chance", ", by layer"),
+    ("token_rate", "token_chance", ", any of its positions"),
+)
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
@@ -18,12 +21,17 @@ def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
     experiment = means["experiment"][0]
     rows = means.rename({"rate_error": _ERROR}).with_columns(
         pl.col("checkpoint").cast(pl.String),
-        curve=pl.Series([probe_words(*pair) for pair in means.select("probe", "distance").iter_rows()]),
+        curve=pl.Series(
+            [probe_words(*pair) for pair in means.select("probe", "distance").iter_rows()]
+        ),
         percent=100 * pl.col("share"),
     )
     if experiment == "data-share":
         layers = rows["layer_trained"].unique().sort()
-        return {f"rate_by_share_layer{layer}": _by_share(rows.filter(layer_trained=layer), layer) for layer in layers}
+        return {
+            f"rate_by_share_layer{layer}": _by_share(rows.filter(layer_trained=layer), layer)
+            for layer in layers
+        }
     if experiment == "neighbours":
         return {f"neighbours_{key}": _neighbours(of_probe) for key, of_probe in _by_probe(rows)}
     charts = _by_layer(rows)
@@ -52,11 +60,22 @@ def probe_words(probe: str, distance: str) -> str:
 def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
     """Return the rates by layer: Fig. 2a, 11 to 13, 38 and 39, and the same where position does not count."""
     same = same_layer(rows)
-    title = "State of the layer below recovered" if rows["experiment"][0] == "layer-to-layer" else "Token recovered"
+    title = (
+        "State of the layer below recovered"
+        if rows["experiment"][0] == "layer-to-layer"
+        else "Token recovered"
+    )
     dash = "checkpoint" if compared(rows) else None
     return {
         f"{measure}_by_layer": _rates(
-            same, "layer_tested", "curve", dash, measure=measure, chance=chance, title=title + more, x_title="Layer"
+            same,
+            "layer_tested",
+            "curve",
+            dash,
+            measure=measure,
+            chance=chance,
+            title=title + more,
+            x_title="Layer",
         )
         for measure, chance, more in _SHARES
     }
@@ -65,20 +84,37 @@ def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
 def _across(rows: pl.DataFrame) -> AnyChart:
     """Return one probe, trained on one layer and tested on all: Fig. 2b, 8 to 10."""
     title = f"{rows['curve'][0]}: trained on one layer, tested on all"
-    return _by_checkpoint(_rates(
-        rows, "layer_tested", "layer_trained",
-        title=title, x_title="Layer tested on", color_title="Layer trained on",
-    ), rows)  # fmt: skip
+    return _by_checkpoint(
+        _rates(
+            rows,
+            "layer_tested",
+            "layer_trained",
+            title=title,
+            x_title="Layer tested on",
+            color_title="Layer trained on",
+        ),
+        rows,
+    )
 
 
 def _across_map(rows: pl.DataFrame) -> AnyChart:
     """Return the same rates as a cell for each pair of layers."""
-    return _by_checkpoint(heat(
-        rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
-        "layer_tested", "layer_trained", "rate", domain=(0, 1), stretch=True, also=(_ERROR,),
-        title=f"{rows['curve'][0]}: share recovered by pair of layers",
-        x_title="Layer tested on", y_title="Layer trained on", color_title="Share recovered",
-    ), rows)  # fmt: skip
+    return _by_checkpoint(
+        heat(
+            rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
+            "layer_tested",
+            "layer_trained",
+            "rate",
+            domain=(0, 1),
+            stretch=True,
+            also=(_ERROR,),
+            title=f"{rows['curve'][0]}: share recovered by pair of layers",
+            x_title="Layer tested on",
+            y_title="Layer trained on",
+            color_title="Share recovered",
+        ),
+        rows,
+    )
 
 
 def _neighbours(rows: pl.DataFrame) -> AnyChart:
@@ -88,18 +124,28 @@ def _neighbours(rows: pl.DataFrame) -> AnyChart:
         side=pl.when(right).then(pl.lit("to the right")).otherwise(pl.lit("to the left")),
         distance=pl.format("{} away", steps),
     ).sort(right, steps, "layer_tested")
-    return _by_checkpoint(_rates(
-        sides, "layer_tested", "side", "distance",
-        title=f"{rows['curve'][0]}: neighbours recovered, by layer", x_title="Layer",
-    ), rows)  # fmt: skip
+    return _by_checkpoint(
+        _rates(
+            sides,
+            "layer_tested",
+            "side",
+            "distance",
+            title=f"{rows['curve'][0]}: neighbours recovered, by layer",
+            x_title="Layer",
+        ),
+        rows,
+    )
 
 
 def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
     return _rates(
-        rows, "percent", "curve", "checkpoint" if compared(rows) else None,
+        rows,
+        "percent",
+        "curve",
+        "checkpoint" if compared(rows) else None,
         title=f"Layer {layer}: tokens recovered, by share of the training sentences",
         x_title="Training sentences used (%)",
-    )  # fmt: skip
+    )
 
 
 def _train_and_test(rows: pl.DataFrame) -> dict[str, AnyChart]:
@@ -107,39 +153,76 @@ def _train_and_test(rows: pl.DataFrame) -> dict[str, AnyChart]:
     same = same_layer(rows).filter(pl.col("train_rate").is_not_null())
     if same["layer_tested"].n_unique() < 2:
         return {}
-    training = same.with_columns(rate="train_rate", sentences=pl.lit("training"), **{_ERROR: pl.lit(None, pl.Float64)})
+    training = same.with_columns(
+        rate="train_rate", sentences=pl.lit("training"), **{_ERROR: pl.lit(None, pl.Float64)}
+    )
     both = pl.concat([same.with_columns(sentences=pl.lit("test")), training])
     return {
         f"train_and_test_{distance}": _by_checkpoint(
             _rates(
-                both.filter(distance=distance), "layer_tested", "curve", "sentences",
-                title=f"Training and test sentences, {_DISTANCES[distance]}", x_title="Layer",
+                both.filter(distance=distance),
+                "layer_tested",
+                "curve",
+                "sentences",
+                title=f"Training and test sentences, {_DISTANCES[distance]}",
+                x_title="Layer",
             ),
             rows,
         )
         for distance in both["distance"].unique(maintain_order=True)
-    }  # fmt: skip
+    }
 
 
 def _rates(
-    rows: pl.DataFrame, x: str, color: str, dash: str | None = None, *, measure: str = "rate", chance: str = "chance",
-    title: str, x_title: str, color_title: str = "",
-) -> AnyChart:  # fmt: skip
+    rows: pl.DataFrame,
+    x: str,
+    color: str,
+    dash: str | None = None,
+    *,
+    measure: str = "rate",
+    chance: str = "chance",
+    title: str,
+    x_title: str,
+    color_title: str = "",
+) -> AnyChart:
     # Errors were taken of the rate itself; other measures are shown without.
     known = measure == "rate" and rows[_ERROR].null_count() < len(rows)
     error = _ERROR if known else None
-    columns = [x, measure, color, *([dash] if dash else []), *([error] if error else []), "folds", "checkpoint"]
+    columns = [
+        x,
+        measure,
+        color,
+        *([dash] if dash else []),
+        *([error] if error else []),
+        "folds",
+        "checkpoint",
+    ]
     chart = lines(
-        rows.select(*dict.fromkeys(columns)), x, measure, color, dash=dash, error=error, stretch=True,
-        title=title, x_title=x_title, y_title="Share recovered", color_title=color_title, y_domain=(0, 1),
-        y_format=".0~%", also=[error, "folds"] if error else ["folds"],
-    )  # fmt: skip
+        rows.select(*dict.fromkeys(columns)),
+        x,
+        measure,
+        color,
+        dash=dash,
+        error=error,
+        stretch=True,
+        title=title,
+        x_title=x_title,
+        y_title="Share recovered",
+        color_title=color_title,
+        y_domain=(0, 1),
+        y_format=".0~%",
+        also=[error, "folds"] if error else ["folds"],
+    )
     guess = rows[chance].mean()
     return rule(chart, y=guess, label="chance") if isinstance(guess, float) else chart
 
 
 def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:
-    return choose(chart, "checkpoint", "Checkpoint", ["model", "compared"]) if compared(rows) else chart
+    return (
+        choose(chart, "checkpoint", "Checkpoint", ["model", "compared"])
+        if compared(rows)
+        else chart
+    )
 
 
 def _by_probe(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:

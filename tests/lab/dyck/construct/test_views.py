@@ -29,9 +29,13 @@ def test_a_line_for_each_construction(found, measure):
 def test_the_finding_says_what_holds_at_every_length_and_what_breaks_at_the_longest(found):
     finding = found.summary()
     uniform, balanced, slightly, far = finding.text.splitlines()
-    assert uniform.startswith("Uniform attention (Corollary 1): at every length to 60 at least 100.0 % of the places")
+    assert uniform.startswith(
+        "Uniform attention (Corollary 1): at every length to 60 at least 100.0 % of the places"
+    )
     assert balanced.startswith("Balanced attention (Theorem 1): at every length to 60")
-    last = found.table.filter((pl.col("off_balance") == 2) & (pl.col("length") == 60)).row(0, named=True)
+    last = found.table.filter((pl.col("off_balance") == 2) & (pl.col("length") == 60)).row(
+        0, named=True
+    )
     assert f"{100 * last['argmax']:.1f} % of the closing brackets right at length 60" in far
     assert slightly.startswith("Moved 0.5 logits off balance (violation ")
     assert finding.numbers["uniform_argmax"] == finding.numbers["balanced_support"] == 1

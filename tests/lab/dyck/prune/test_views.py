@@ -9,7 +9,9 @@ from helpers.charts import marks
 
 @pytest.fixture(scope="module")
 def found():
-    return idl.lab.prune_dyck(size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20)
+    return idl.lab.prune_dyck(
+        size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20
+    )
 
 
 def test_mean_and_largest_error_by_width(found):
@@ -18,7 +20,9 @@ def test_mean_and_largest_error_by_width(found):
         seen = dict(drawn.filter(pl.col("width") == width).select("over", "error").iter_rows())
         assert seen["largest by ascent"] == pytest.approx(rows["error"].max(), rel=1e-5)
         assert seen["mean by ascent"] == pytest.approx(rows["error"].mean(), rel=1e-5)
-        assert seen["largest over random inputs"] == pytest.approx(rows["sampled_error"].max(), rel=1e-5)
+        assert seen["largest over random inputs"] == pytest.approx(
+            rows["sampled_error"].max(), rel=1e-5
+        )
 
 
 def test_the_finding_compares_the_widest_with_the_narrowest(found):
@@ -26,14 +30,26 @@ def test_the_finding_compares_the_widest_with_the_narrowest(found):
     narrowest = found.table.filter(pl.col("candidates") == 3)
     first, second, third = found.summary().text.splitlines()
     assert first.startswith(f"With 8 random products for each weight (width {widest['width'][0]})")
-    assert f"at most {widest['sampled_error'].max():.2g} from its target on 50 random inputs, over 2 random" in first
+    assert (
+        f"at most {widest['sampled_error'].max():.2g} from its target on 50 random inputs, over 2 random"
+        in first
+    )
     assert first.endswith(f"{narrowest['sampled_error'].max():.2g}.")
-    assert f"finds inputs where it is {widest['error'].max():.2g} away, and {narrowest['error'].max():.2g}." in second
+    assert (
+        f"finds inputs where it is {widest['error'].max():.2g} away, and {narrowest['error'].max():.2g}."
+        in second
+    )
     assert second.endswith("The largest error over all inputs is at least that.")
-    assert third.startswith("In 4 of 4 pairs the prunings for two targets agree on every weight of layer 0")
+    assert third.startswith(
+        "In 4 of 4 pairs the prunings for two targets agree on every weight of layer 0"
+    )
     assert found.summary().numbers["apart"] == found.table["apart"].min()
 
 
 def test_the_tables_together_hold_every_column(found):
     errors, sizes = found.overview().values()
-    assert errors.join(sizes, on="candidates", how="left").select(found.table.columns).equals(found.table)
+    assert (
+        errors.join(sizes, on="candidates", how="left")
+        .select(found.table.columns)
+        .equals(found.table)
+    )

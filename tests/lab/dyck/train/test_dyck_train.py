@@ -46,7 +46,10 @@ def test_patterns_are_those_of_the_saved_models(study):
     result, folder = study
     lens = idl.load(folder / "models" / "2_layers__2_heads" / "seed001", device="cpu")
     row = result.patterns.filter(
-        (pl.col("setting") == SETTINGS[1].name) & (pl.col("seed") == 1) & (pl.col("layer") == 1) & (pl.col("head") == 1)
+        (pl.col("setting") == SETTINGS[1].name)
+        & (pl.col("seed") == 1)
+        & (pl.col("layer") == 1)
+        & (pl.col("head") == 1)
     ).row(0, named=True)
     text = "".join(row["tokens"][1:])
     captured = next(lens.capture([text], weights=True))
@@ -137,7 +140,12 @@ def test_a_head_without_values_is_not_used():
         (SETTINGS, [0], {"at_once": 0}, "expected at_once of at least 1"),
         (SETTINGS, range(10**6), {}, "seeds at once need about"),
         ([DyckSetting("d", {"max_depth": 0}, QUICK)], [0], {}, "depth of at least 1"),
-        ([DyckSetting("w", {**MINIMAL, "hidden_size": 10}, QUICK)], [0], {}, "hidden size of at least 17"),
+        (
+            [DyckSetting("w", {**MINIMAL, "hidden_size": 10}, QUICK)],
+            [0],
+            {},
+            "hidden size of at least 17",
+        ),
     ],
 )
 def test_impossible_studies(settings, seeds, options, message, tmp_path):
@@ -153,7 +161,13 @@ def test_impossible_measuring():
 
 def test_the_report_holds_every_chart_and_pattern(study, tmp_path):
     result, _ = study
-    assert {"variation", "generalisation", "looks_and_use", "curves", "violation_long_argmax"} <= set(result.charts())
+    assert {
+        "variation",
+        "generalisation",
+        "looks_and_use",
+        "curves",
+        "violation_long_argmax",
+    } <= set(result.charts())
     assert len([name for name in result.charts() if name.startswith("gallery_")]) == 2
     sections = {section.anchor: section for section in result.sections()}
     assert len(sections["gallery"].maps) == 3 * (1 + 4)

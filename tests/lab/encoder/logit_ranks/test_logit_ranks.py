@@ -18,7 +18,9 @@ TEXT = (
 
 def test_logit_ranks_of_alternatives_exceed_what_the_head_can_give(bundled, tmp_path):
     texts = [TEXT, TEXT + " " + TEXT]
-    found = idl.lab.logit_ranks(bundled, texts, layers=[0, 4], heads=3, count=5, out=tmp_path / "ranks")
+    found = idl.lab.logit_ranks(
+        bundled, texts, layers=[0, 4], heads=3, count=5, out=tmp_path / "ranks"
+    )
     table = found.table
     assert table["text"].unique().to_list() == [1], "a text shorter than 2 d_v takes no part"
     assert (table["original_rank"] <= 32).all()
@@ -31,7 +33,10 @@ def test_logit_ranks_of_alternatives_exceed_what_the_head_can_give(bundled, tmp_
 
 
 def test_logit_ranks_say_what_they_cannot_do(bundled):
-    with pytest.raises(InputError, match=r"no text has 64 to 128 tokens \(2 to 4 times d_v = 32\); the longest has 6"):
+    with pytest.raises(
+        InputError,
+        match=r"no text has 64 to 128 tokens \(2 to 4 times d_v = 32\); the longest has 6",
+    ):
         idl.lab.logit_ranks(bundled, "A short one.")
     with pytest.raises(InputError, match="the model has no bidirectional attention"):
         idl.lab.logit_ranks(idl.Lens(zoo.build("gpt2")), {"input_ids": torch.arange(5, 30)[None]})
@@ -58,12 +63,18 @@ def test_logit_ranks_of_attention_that_underflows(bundled):
 
 def test_ranks_are_drawn_with_their_range_below_the_largest_possible(tmp_path):
     lens = idl.Lens(zoo.build("bert"))
-    found = idl.lab.logit_ranks(lens, [zoo.ids(16), zoo.ids(20, 1), zoo.ids(30, 2)], layers=0, heads=[0, 1], count=5)
+    found = idl.lab.logit_ranks(
+        lens, [zoo.ids(16), zoo.ids(20, 1), zoo.ids(30, 2)], layers=0, heads=[0, 1], count=5
+    )
     drawn = marks(found.charts()["logit_rank_by_length"])
     table = found.table
     spans = [(row["n_key"], row["lowest_rank"], row["highest_rank"]) for row in drawn["rule"][0]]
     assert spans == table.select("n_key", "lowest_rank", "highest_rank").rows()
-    assert [row["mean_rank"] for row in drawn["point"][0]] == pytest.approx(table["mean_rank"].to_list(), rel=1e-5)
+    assert [row["mean_rank"] for row in drawn["point"][0]] == pytest.approx(
+        table["mean_rank"].to_list(), rel=1e-5
+    )
     assert [(row["n_key"], row["rank"]) for row in drawn["line"][0]] == [(16, 15), (30, 29)]
     assert [row["label"] for row in drawn["rule"][1]] == [f"d_k = {table['d_k'][0]}"]
-    assert [path.name for path in found.save_figures(tmp_path, ["svg"])] == ["logit_rank_by_length.svg"]
+    assert [path.name for path in found.save_figures(tmp_path, ["svg"])] == [
+        "logit_rank_by_length.svg"
+    ]

@@ -41,9 +41,13 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 
 def head_table(
-    models: Sequence[DyckForCausalLM], seeds: Sequence[int], tokens: Int[Tensor, "count n"], *, draws: int = 3,
+    models: Sequence[DyckForCausalLM],
+    seeds: Sequence[int],
+    tokens: Int[Tensor, "count n"],
+    *,
+    draws: int = 3,
     seed: int = 0,
-) -> pl.DataFrame:  # fmt: skip
+) -> pl.DataFrame:
     """Return, for every head of every model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
@@ -54,10 +58,14 @@ def head_table(
     rows = []
     for number, model in zip(seeds, models, strict=True):
         rows += _heads_of(dyck_lens(model, f"seed {number}"), number, tokens, draws, seed)
-    return table_of({name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows)
+    return table_of(
+        {name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows
+    )
 
 
-def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) -> list[dict[str, Any]]:
+def _heads_of(
+    lens: Lens, number: int, tokens: Tensor, draws: int, seed: int
+) -> list[dict[str, Any]]:
     model: Any = lens.model
     items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
     sites = lens.sites(items[0])
@@ -80,15 +88,27 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
         for head in range(site.heads):
             looks = stack_likeness(model.config.language, weights[index][:, head], tokens[:, :-1])
             fallen = {
-                what: fmean(accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count))
+                what: fmean(
+                    accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count)
+                )
                 for what, count in (("removed", 1), ("even", 1), ("random", draws))
             }
             fall = whole - min(fallen.values())
-            rows.append({
-                "seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight,
-                "stack_first": looks.first, "even_weight": looks.even, "accuracy": whole, **fallen,
-                "largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "seed": number,
+                    "layer": site.layer,
+                    "head": head,
+                    "stack_weight": looks.weight,
+                    "stack_first": looks.first,
+                    "even_weight": looks.even,
+                    "accuracy": whole,
+                    **fallen,
+                    "largest_fall": fall,
+                    "looks": looks.weight >= LOOKS,
+                    "used": fall > UNUSED,
+                }
+            )
     return rows
 
 
@@ -117,32 +137,54 @@ class _Changed:
         return output
 
 
-def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device) -> Tables:
+def measure_models(
+    setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device
+) -> Tables:
     """Return the tables of `DyckRuns` for models trained in one setting; accuracies are computed on the device."""
     config, schema = setting.make(), DyckRuns.schema
     accuracies = generalisation(
-        trained.models, setting.training, count=measuring.sequences, long_count=measuring.long_sequences,
-        lengths=measuring.lengths, device=device,
-    )  # fmt: skip
+        trained.models,
+        setting.training,
+        count=measuring.sequences,
+        long_count=measuring.long_sequences,
+        lengths=measuring.lengths,
+        device=device,
+    )
     facts = {
-        "setting": setting.name, "types": config.bracket_types, "depth": config.max_depth,
-        "layers": config.num_hidden_layers, "heads": config.num_attention_heads, "block": config.block,
-        "first_layer": config.first_layer, "positions": config.positions,
-    }  # fmt: skip
+        "setting": setting.name,
+        "types": config.bracket_types,
+        "depth": config.max_depth,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "block": config.block,
+        "first_layer": config.first_layer,
+        "positions": config.positions,
+    }
     for name in ("data", "learning_rate", "weight_decay", "contrast", "epochs"):
         facts[name] = getattr(setting.training, name)
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
-    members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True)
+    members = zip(
+        trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True
+    )
     for seed, model, losses, short, long in members:
         key = {"setting": setting.name, "seed": seed}
         layer = model_second_layer(model)
         balance = None if layer is None else measure_balance(config.language, layer)
-        table.append({
-            **facts, "seed": seed, "loss": losses[-1], "argmax": short.argmax, "threshold": short.threshold,
-            "long_argmax": long.argmax, "long_threshold": long.threshold, "violation": balance and balance.violation,
-            "largest_violation": balance and balance.largest, "condition": balance and balance.condition,
-        })  # fmt: skip
+        table.append(
+            {
+                **facts,
+                "seed": seed,
+                "loss": losses[-1],
+                "argmax": short.argmax,
+                "threshold": short.threshold,
+                "long_argmax": long.argmax,
+                "long_threshold": long.threshold,
+                "violation": balance and balance.violation,
+                "largest_violation": balance and balance.largest,
+                "condition": balance and balance.condition,
+            }
+        )
         curves += [{**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
         for layer, head, weights in probe_patterns(model):
             drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
@@ -172,7 +214,9 @@ def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
     return second_layer(embeddings, *attention_weights(model, 0), through=through)
 
 
-def probe_patterns(model: DyckForCausalLM, prefix: Int[Tensor, " n"] | None = None) -> list[tuple[int, int, Tensor]]:
+def probe_patterns(
+    model: DyckForCausalLM, prefix: Int[Tensor, " n"] | None = None
+) -> list[tuple[int, int, Tensor]]:
     """Return layer, head and attention [query, key] of every head on a prefix behind a start token.
 
     By default on the prefix with all brackets at all depths.
@@ -195,12 +239,25 @@ def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
 def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
     """Return the attention variation of every setting, layer and head, in both conventions on the start token."""
     rows, places = [], ["setting", "layer", "head"]
-    for place, of_head in patterns.filter(pl.len().over(places) > 1).group_by(places, maintain_order=True):
+    for place, of_head in patterns.filter(pl.len().over(places) > 1).group_by(
+        places, maintain_order=True
+    ):
         size = of_head["size"][0]
         maps = torch.tensor(of_head["weights"].to_list()).view(-1, size, size)
         for start in (False, True):
             variation = attention_variation(maps, with_start=start)
-            even, normal = (one.value for one in random_baselines(size, with_start=start, draws=500) if one.causal)
+            even, normal = (
+                one.value
+                for one in random_baselines(size, with_start=start, draws=500)
+                if one.causal
+            )
             random = {"even_on_simplex": even, "softmax_of_normals": normal}
-            rows.append({**dict(zip(places, place, strict=True)), "with_start": start, **asdict(variation), **random})
+            rows.append(
+                {
+                    **dict(zip(places, place, strict=True)),
+                    "with_start": start,
+                    **asdict(variation),
+                    **random,
+                }
+            )
     return table_of(DyckRuns.schema["variation"], rows)

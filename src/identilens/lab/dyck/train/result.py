@@ -10,7 +10,7 @@ from identilens.charts.labels import file_names
 from identilens.charts.page import Section
 from identilens.lab.dyck.train import views
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import percent
+from identilens.runs.tables import counted, percent
 
 _MODEL = {"setting": pl.String, "seed": pl.Int64}
 _HEAD = {**_MODEL, "layer": pl.Int64, "head": pl.Int64}
@@ -44,28 +44,62 @@ class DyckRuns(Result):
     title: ClassVar = "Dyck transformers"
     schema: ClassVar = {
         "table": {
-            "setting": pl.String, "types": pl.Int64, "depth": pl.Int64, "layers": pl.Int64, "heads": pl.Int64,
-            "block": pl.String, "first_layer": pl.String, "positions": pl.String, "data": pl.String,
-            "learning_rate": pl.Float64, "weight_decay": pl.Float64, "contrast": pl.Float64, "epochs": pl.Int64,
-            "seed": pl.Int64, "loss": pl.Float64, "argmax": pl.Float64, "threshold": pl.Float64,
-            "long_argmax": pl.Float64, "long_threshold": pl.Float64, "violation": pl.Float64,
-            "largest_violation": pl.Float64, "condition": pl.Float64,
+            "setting": pl.String,
+            "types": pl.Int64,
+            "depth": pl.Int64,
+            "layers": pl.Int64,
+            "heads": pl.Int64,
+            "block": pl.String,
+            "first_layer": pl.String,
+            "positions": pl.String,
+            "data": pl.String,
+            "learning_rate": pl.Float64,
+            "weight_decay": pl.Float64,
+            "contrast": pl.Float64,
+            "epochs": pl.Int64,
+            "seed": pl.Int64,
+            "loss": pl.Float64,
+            "argmax": pl.Float64,
+            "threshold": pl.Float64,
+            "long_argmax": pl.Float64,
+            "long_threshold": pl.Float64,
+            "violation": pl.Float64,
+            "largest_violation": pl.Float64,
+            "condition": pl.Float64,
         },
         "curves": {**_MODEL, "epoch": pl.Int64, "loss": pl.Float64},
         "heads": {
-            **_HEAD, "stack_weight": pl.Float64, "stack_first": pl.Float64, "even_weight": pl.Float64,
-            "accuracy": pl.Float64, "removed": pl.Float64, "even": pl.Float64, "random": pl.Float64,
-            "largest_fall": pl.Float64, "looks": pl.Boolean, "used": pl.Boolean,
+            **_HEAD,
+            "stack_weight": pl.Float64,
+            "stack_first": pl.Float64,
+            "even_weight": pl.Float64,
+            "accuracy": pl.Float64,
+            "removed": pl.Float64,
+            "even": pl.Float64,
+            "random": pl.Float64,
+            "largest_fall": pl.Float64,
+            "looks": pl.Boolean,
+            "used": pl.Boolean,
         },
         "patterns": {
-            **_HEAD, "size": pl.Int64, "tokens": pl.List(pl.String), "weights": pl.List(pl.Float32),
+            **_HEAD,
+            "size": pl.Int64,
+            "tokens": pl.List(pl.String),
+            "weights": pl.List(pl.Float32),
         },
         "variation": {
-            "setting": pl.String, "layer": pl.Int64, "head": pl.Int64, "with_start": pl.Boolean, "size": pl.Int64,
-            "seeds": pl.Int64, "value": pl.Float64, "error": pl.Float64, "even_on_simplex": pl.Float64,
+            "setting": pl.String,
+            "layer": pl.Int64,
+            "head": pl.Int64,
+            "with_start": pl.Boolean,
+            "size": pl.Int64,
+            "seeds": pl.Int64,
+            "value": pl.Float64,
+            "error": pl.Float64,
+            "even_on_simplex": pl.Float64,
             "softmax_of_normals": pl.Float64,
         },
-    }  # fmt: skip
+    }
 
     curves: pl.DataFrame
     heads: pl.DataFrame
@@ -79,7 +113,9 @@ class DyckRuns(Result):
 
     def means(self) -> pl.DataFrame:
         """Return each measure's mean and standard error over the seeds of a setting."""
-        measures = pl.col("loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation")
+        measures = pl.col(
+            "loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation"
+        )
         errors = (measures.std() / pl.len().sqrt()).name.suffix("_error")
         return self.table.group_by("setting", maintain_order=True).agg(
             pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.col("argmax").min()
@@ -89,17 +125,18 @@ class DyckRuns(Result):
         """Return, for each setting and layer, how many heads look like a stack or not, and are used or not."""
         looks, used = pl.col("looks"), pl.col("used")
         return self.heads.group_by("setting", "layer", maintain_order=True).agg(
-            pl.len().alias("heads"), pl.col("stack_weight", "largest_fall").mean(),
-            misleading=(looks & ~used).sum(), stack_and_used=(looks & used).sum(),
-            used_unlike_a_stack=(~looks & used).sum(), neither=(~looks & ~used).sum(),
-        )  # fmt: skip
+            pl.len().alias("heads"),
+            pl.col("stack_weight", "largest_fall").mean(),
+            misleading=(looks & ~used).sum(),
+            stack_and_used=(looks & used).sum(),
+            used_unlike_a_stack=(~looks & used).sum(),
+            neither=(~looks & ~used).sum(),
+        )
 
     def subject(self) -> str:
         """Return the numbers of settings and seeds."""
         settings, seeds = len(self.settings), self.table["seed"].n_unique()
-        return (
-            f"{settings} {'setting' if settings == 1 else 'settings'}, {seeds} {'seed' if seeds == 1 else 'seeds'} each"
-        )
+        return f"{counted(settings, 'setting')}, {counted(seeds, 'seed')} each"
 
     def summary(self) -> Finding:
         """Return the finding: accuracy and variation of each setting, and heads that look like a stack."""
@@ -111,7 +148,9 @@ class DyckRuns(Result):
                 f"{100 * row['argmax']:.1f} % of the closing brackets right in distribution (least "
                 f"{100 * row['argmax_least']:.1f} %), {100 * row['long_argmax']:.1f} % on long prefixes"
             )
-            of_setting = self.variation.filter((pl.col("setting") == row["setting"]) & ~pl.col("with_start"))
+            of_setting = self.variation.filter(
+                (pl.col("setting") == row["setting"]) & ~pl.col("with_start")
+            )
             if len(of_setting):
                 last = of_setting.sort("layer", "head")[-1].row(0, named=True)
                 line += (
@@ -128,7 +167,10 @@ class DyckRuns(Result):
         numbers = {"argmax": means["argmax"].min(), "long_argmax": means["long_argmax"].max()}
         numbers |= {"models": len(self.table), "misleading": unused}
         headline = (
-            (percent(numbers["argmax"]), "of the closing brackets right in distribution, least mean of a setting"),
+            (
+                percent(numbers["argmax"]),
+                "of the closing brackets right in distribution, least mean of a setting",
+            ),
             (percent(numbers["long_argmax"]), "right on long prefixes, best mean of a setting"),
             (str(len(self.table)), "models trained"),
             (f"{unused} of {len(self.heads)}", "heads look like a stack and are not used"),
@@ -137,11 +179,21 @@ class DyckRuns(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return accuracies and variation."""
-        shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold", "violation"]
+        shown = [
+            "setting",
+            "seeds",
+            "argmax",
+            "threshold",
+            "long_argmax",
+            "long_threshold",
+            "violation",
+        ]
         names = {"even_on_simplex": "random rows", "softmax_of_normals": "random logits"}
         variation = self.variation.filter(~pl.col("with_start")).drop("with_start").rename(names)
         return {
-            "Accuracy in distribution and on long prefixes, means over seeds": self.means().select(shown),
+            "Accuracy in distribution and on long prefixes, means over seeds": self.means().select(
+                shown
+            ),
             "Attention variation, start token left out": variation,
         }
 
@@ -162,7 +214,8 @@ class DyckRuns(Result):
         balanced = self.table.filter(pl.col("violation").is_not_null())
         if len(balanced):
             charts |= {
-                f"violation_{name}": views.violation(balanced, name) for name in ("long_argmax", "long_threshold")
+                f"violation_{name}": views.violation(balanced, name)
+                for name in ("long_argmax", "long_threshold")
             }
         curves = self.curves.filter(pl.col("loss").is_not_nan())
         return charts | ({"curves": views.curves(curves)} if len(curves) else {})
@@ -170,6 +223,10 @@ class DyckRuns(Result):
     def sections(self) -> list[Section]:
         """Return the sections of the report."""
         return views.sections(
-            self.patterns, self.means(), self.variation, self.misleading(), list(self.charts()),
+            self.patterns,
+            self.means(),
+            self.variation,
+            self.misleading(),
+            list(self.charts()),
             self.provenance["settings"].get("lengths"),
-        )  # fmt: skip
+        )

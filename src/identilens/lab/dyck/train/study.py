@@ -62,11 +62,17 @@ class DyckTrainSettings(DyckTraining, Measuring):
     def kind(self) -> DyckSetting:
         """Return the one kind of model that the settings describe."""
         config = {
-            "bracket_types": self.types, "max_depth": self.depth, "open_probability": self.open_probability,
-            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "hidden_size": self.hidden,
-            "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
+            "bracket_types": self.types,
+            "max_depth": self.depth,
+            "open_probability": self.open_probability,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.hidden,
+            "block": self.block,
+            "first_layer": self.first_layer,
             "positions": self.positions,
-        }  # fmt: skip
+        }
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
         layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
         name = f"{self.types} types, depth {self.depth}, {layers}"
@@ -112,13 +118,17 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     result_type = DyckRuns
     merge: ClassVar = {"variation": variation_table}
 
-    def __init__(self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings) -> None:
+    def __init__(
+        self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings
+    ) -> None:
         super().__init__(settings)
         self.kinds = [settings.kind()] if kinds is None else list(kinds)
         seeds = settings.seeds
         size = settings.at_once or len(seeds)
         if not self.kinds or len({folder_name(kind.name) for kind in self.kinds}) < len(self.kinds):
-            raise InputError(f"expected settings with different names, got {[kind.name for kind in self.kinds]}")
+            raise InputError(
+                f"expected settings with different names, got {[kind.name for kind in self.kinds]}"
+            )
         for kind in self.kinds:
             config = kind.make()
             kind.training.sample(config.language, 1, 0)
@@ -129,7 +139,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def identity(self) -> Identity:
         """Return the kinds of models and their training."""
         described = [
-            json.dumps({"name": kind.name, "config": kind.config} | asdict(kind.training)) for kind in self.kinds
+            json.dumps({"name": kind.name, "config": kind.config} | asdict(kind.training))
+            for kind in self.kinds
         ]
         model = {"name": "Dyck transformers", "device": self.settings.device}
         return Identity(model, described, {"settings": described})
@@ -145,7 +156,9 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         def report(epoch: int, epochs: int, loss: float) -> None:
             self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
 
-        trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=report)
+        trained = train_models(
+            kind.make(), seeds, kind.training, device=self.settings.device, progress=report
+        )
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(trained.seeds, trained.models, strict=True):

@@ -37,21 +37,42 @@ class EncoderSweep(Result):
     title: ClassVar = "Encoders by key size"
     schema: ClassVar = {
         "table": {
-            "task": pl.String, "heads": pl.Enum(["concat", "add"]), "d_k": pl.Int64, "d_v": pl.Int64,
-            "seed": pl.Int64, "test_accuracy": pl.Float64, "published": pl.Float64,
-            "validation_accuracy": pl.Float64, "best_epoch": pl.Int64, "epochs": pl.Int64, "test_loss": pl.Float64,
-            "train_rows": pl.Int64, "validation_rows": pl.Int64, "test_rows": pl.Int64, "vocabulary": pl.Int64,
-            "parameters": pl.Int64, "precision": pl.String, "seconds": pl.Float64,
+            "task": pl.String,
+            "heads": pl.Enum(["concat", "add"]),
+            "d_k": pl.Int64,
+            "d_v": pl.Int64,
+            "seed": pl.Int64,
+            "test_accuracy": pl.Float64,
+            "published": pl.Float64,
+            "validation_accuracy": pl.Float64,
+            "best_epoch": pl.Int64,
+            "epochs": pl.Int64,
+            "test_loss": pl.Float64,
+            "train_rows": pl.Int64,
+            "validation_rows": pl.Int64,
+            "test_rows": pl.Int64,
+            "vocabulary": pl.Int64,
+            "parameters": pl.Int64,
+            "precision": pl.String,
+            "seconds": pl.Float64,
         }
-    }  # fmt: skip
+    }
 
     def cells(self) -> pl.DataFrame:
         """Return one row a cell of Table 1: mean over seeds, its standard error (null for one seed), published."""
         accuracy = pl.col("test_accuracy")
-        return self.table.group_by("task", "heads", "d_k", maintain_order=True).agg(
-            pl.len().alias("seeds"), accuracy.mean(), (accuracy.std() / pl.len().sqrt()).alias("standard_error"),
-            pl.col("published").first(), pl.col("train_rows").max(), pl.col("epochs").max(),
-        ).sort("task", "heads", "d_k")  # fmt: skip
+        return (
+            self.table.group_by("task", "heads", "d_k", maintain_order=True)
+            .agg(
+                pl.len().alias("seeds"),
+                accuracy.mean(),
+                (accuracy.std() / pl.len().sqrt()).alias("standard_error"),
+                pl.col("published").first(),
+                pl.col("train_rows").max(),
+                pl.col("epochs").max(),
+            )
+            .sort("task", "heads", "d_k")
+        )
 
     def table_one(self) -> pl.DataFrame:
         """Return accuracies by key size, one row for each task, version and source (measured, published)."""
@@ -63,7 +84,9 @@ class EncoderSweep(Result):
             pl.col("heads").cast(pl.String).replace(NAMES).alias("version"),
             pl.col("value").round(3),
         )
-        wide = named.pivot("d_k", index=["task", "version", "source"], values="value", sort_columns=False)
+        wide = named.pivot(
+            "d_k", index=["task", "version", "source"], values="value", sort_columns=False
+        )
         wide = wide.select(*wide.columns[:3], *sorted(wide.columns[3:], key=int))
         return wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
 
@@ -79,7 +102,9 @@ class EncoderSweep(Result):
     def summary(self) -> Finding:
         """Return the finding: accuracy by task, and how far from the published cells."""
         apart = _apart(self.cells())
-        headline = [] if apart is None else [(f"{apart:.3f}", "from the published cells in the mean")]
+        headline = (
+            [] if apart is None else [(f"{apart:.3f}", "from the published cells in the mean")]
+        )
         return Finding("\n".join(self._sentences()), {"runs": len(self.table)}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -90,7 +115,10 @@ class EncoderSweep(Result):
         """Return ``accuracy_<task>`` by key size for every task."""
         cells = self.cells()
         tasks = cells["task"].unique(maintain_order=True)
-        return {f"accuracy_{task}": views.accuracy(cells.filter(pl.col("task") == task), task) for task in tasks}
+        return {
+            f"accuracy_{task}": views.accuracy(cells.filter(pl.col("task") == task), task)
+            for task in tasks
+        }
 
     def _sentences(self) -> Iterator[str]:
         for (task,), rows in self.cells().group_by("task", maintain_order=True):

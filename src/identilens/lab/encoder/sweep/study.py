@@ -12,7 +12,13 @@ from annotated_types import Ge
 from identilens.errors import SettingError
 from identilens.lab.encoder.published import D_K, published_accuracy
 from identilens.lab.encoder.readers import Splits, read_splits
-from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings, full_name
+from identilens.lab.encoder.settings import (
+    EncoderSettings,
+    HeadsName,
+    TaskName,
+    TrainingSettings,
+    full_name,
+)
 from identilens.lab.encoder.sweep.result import EncoderSweep
 from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.study import TrainStudy
@@ -92,14 +98,18 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         shared = settings.values_of(TrainingSettings)
         self.grid = [
             EncoderSettings(**shared, task=task, heads=heads, d_k=size, seed=seed)
-            for task, heads, size, seed in product(settings.tasks, settings.heads, settings.d_k, settings.seeds)
+            for task, heads, size, seed in product(
+                settings.tasks, settings.heads, settings.d_k, settings.seeds
+            )
         ]
         # A task's parts are read once for the runs that share them.
         self._splits = lru_cache(maxsize=1)(self._read)
 
     def identity(self) -> Identity:
         """Return where the data come from."""
-        return Identity({"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")])
+        return Identity(
+            {"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")]
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return one run for each part."""
@@ -108,7 +118,9 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     def run(self, part: int) -> Output:
         """Return the row of one run."""
         one = self.grid[part]
-        folder = (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        folder = (
+            (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        )
         name = f"{one.task}, {one.heads}, d_k = {one.d_k}, seed {one.seed}"
 
         def told(done: int, steps: int, note: str) -> None:
@@ -116,7 +128,9 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
         study = TrainStudy(one, self._splits(one.task, one.seed))
         # The sweep itself has already checked the versions of the libraries.
-        trained = run_study(study, out=folder, resume=True, allow_version_change=True, progress=told)
+        trained = run_study(
+            study, out=folder, resume=True, allow_version_change=True, progress=told
+        )
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")
         row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}
@@ -125,7 +139,9 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
     def _read(self, task: str, seed: int) -> Splits:
         settings = self.settings
-        return read_splits(task_named(task), settings.data, hub=settings.hub, seed=seed, limit=settings.limit)
+        return read_splits(
+            task_named(task), settings.data, hub=settings.hub, seed=seed, limit=settings.limit
+        )
 
 
 sweep = study_function(SweepStudy, "sweep")

@@ -40,20 +40,45 @@ class EncoderRun(Result):
     title: ClassVar = "Trained encoder"
     schema: ClassVar = {
         "table": {
-            "epoch": pl.Int64, "train_loss": pl.Float64, "validation_loss": pl.Float64,
+            "epoch": pl.Int64,
+            "train_loss": pl.Float64,
+            "validation_loss": pl.Float64,
             "validation_accuracy": pl.Float64,
         },
         "outcome": {
-            "task": pl.String, "heads": pl.String, "d_k": pl.Int64, "d_v": pl.Int64, "layers": pl.Int64,
-            "d_model": pl.Int64, "attention_heads": pl.Int64, "feed_forward": pl.Int64,
-            "block": pl.String, "initial_std": pl.Float64, "logit_scale": pl.String, "dropout": pl.Float64,
-            "max_length": pl.Int64, "max_words": pl.Int64, "epochs": pl.Int64, "batch_size": pl.Int64,
-            "learning_rate": pl.Float64, "precision": pl.String, "limit": pl.Int64, "seed": pl.Int64,
-            "best_epoch": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
-            "test_loss": pl.Float64, "train_rows": pl.Int64, "validation_rows": pl.Int64, "test_rows": pl.Int64,
-            "vocabulary": pl.Int64, "parameters": pl.Int64, "processes": pl.Int64, "seconds": pl.Float64,
+            "task": pl.String,
+            "heads": pl.String,
+            "d_k": pl.Int64,
+            "d_v": pl.Int64,
+            "layers": pl.Int64,
+            "d_model": pl.Int64,
+            "attention_heads": pl.Int64,
+            "feed_forward": pl.Int64,
+            "block": pl.String,
+            "initial_std": pl.Float64,
+            "logit_scale": pl.String,
+            "dropout": pl.Float64,
+            "max_length": pl.Int64,
+            "max_words": pl.Int64,
+            "epochs": pl.Int64,
+            "batch_size": pl.Int64,
+            "learning_rate": pl.Float64,
+            "precision": pl.String,
+            "limit": pl.Int64,
+            "seed": pl.Int64,
+            "best_epoch": pl.Int64,
+            "validation_accuracy": pl.Float64,
+            "test_accuracy": pl.Float64,
+            "test_loss": pl.Float64,
+            "train_rows": pl.Int64,
+            "validation_rows": pl.Int64,
+            "test_rows": pl.Int64,
+            "vocabulary": pl.Int64,
+            "parameters": pl.Int64,
+            "processes": pl.Int64,
+            "seconds": pl.Float64,
         },
-    }  # fmt: skip
+    }
 
     outcome: pl.DataFrame
 
@@ -70,7 +95,9 @@ class EncoderRun(Result):
             InputError: If the result was not read from a folder.
         """
         if self.folder is None:
-            raise InputError("this result was not read from a folder; load it with EncoderRun.load(folder).")
+            raise InputError(
+                "this result was not read from a folder; load it with EncoderRun.load(folder)."
+            )
         return self.folder / "model"
 
     def subject(self) -> str:
@@ -86,8 +113,13 @@ class EncoderRun(Result):
             f"(validation {row['validation_accuracy']:.3f}); {row['train_rows']:,} training, "
             f"{row['validation_rows']:,} validation, {row['test_rows']:,} test rows."
         )
-        headline = ((f"{row['test_accuracy']:.3f}", "test accuracy"), (str(row["best_epoch"]), "best epoch"))
-        return Finding(text, {name: row[name] for name in ("test_accuracy", "best_epoch")}, headline)
+        headline = (
+            (f"{row['test_accuracy']:.3f}", "test accuracy"),
+            (str(row["best_epoch"]), "best epoch"),
+        )
+        return Finding(
+            text, {name: row[name] for name in ("test_accuracy", "best_epoch")}, headline
+        )
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the epochs."""

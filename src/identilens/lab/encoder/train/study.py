@@ -95,10 +95,17 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
         table, metrics = train_encoder(
-            self.folder or Path(), self.task, self.splits, self.settings, self.processes.num_processes,
-            lambda done, note: self.tell(note, done), self.checkpoint,
-        )  # fmt: skip
-        return Output({"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])})
+            self.folder or Path(),
+            self.task,
+            self.splits,
+            self.settings,
+            self.processes.num_processes,
+            lambda done, note: self.tell(note, done),
+            self.checkpoint,
+        )
+        return Output(
+            {"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])}
+        )
 
     def finish(self, tables: Tables) -> Output:
         """Delete the checkpoints, which are not needed after the last part."""
