@@ -117,18 +117,14 @@ def _colors(
     values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None, stretch: bool
 ) -> tuple[alt.Scale, list[Any]]:
     middle: Any = 0 if diverging else alt.Undefined
-    reached = _ends(values, diverging)
+    finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
+    reach = max(map(abs, finite))
+    reached = (-reach, reach) if diverging else (min(finite), max(finite))
     if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     scale, offer = stretching(domain, reached, "Colours")
     scale["domainMid"] = middle
     return scale, [offer]
-
-
-def _ends(values: pl.Series, diverging: bool) -> tuple[float, float]:
-    finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
-    reach = max(map(abs, finite))
-    return (-reach, reach) if diverging else (min(finite), max(finite))
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

@@ -106,7 +106,10 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
         .render(
             page=page,
             parts=parts,
-            groups=_groups(page.sections),
+            groups=[
+                (of, list(group))
+                for of, group in groupby(page.sections, lambda section: section.of)
+            ],
             data=data,
             looks={"light": LIGHT.variables, "dark": DARK.variables},
             facts=run_facts(page.record),
@@ -117,11 +120,6 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
             own_file=own_file,
         )
     )
-
-
-def _groups(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Return sections by the result that they belong to."""
-    return [(of, list(group)) for of, group in groupby(sections, lambda section: section.of)]
 
 
 def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -113,7 +113,10 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Threads that wait sleep: where other programs use the cores, spinning takes many times as long. Read by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _print_log()
+    log, handler = logging.getLogger("identilens"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    log.handlers = [handler]
+    log.setLevel(logging.INFO)
     before = signal.signal(signal.SIGTERM, _terminate)
     file = SettingsFile()
     try:
@@ -125,28 +128,17 @@ def main() -> None:
         say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
-        _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+        by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+        remedy = " Finished parts are saved. To continue, run the same command with --resume."
+        makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
+        say(f"stopped by {by.name}.{remedy if makes_run else ''}", error=True)
+        sys.exit(128 + by)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print_log() -> None:
-    """Print what identilens logs to standard error."""
-    log, handler = logging.getLogger("identilens"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(logging.INFO)
-
-
 def _terminate(*_: object) -> NoReturn:
     raise Terminated
-
-
-def _stopped(by: signal.Signals) -> NoReturn:
-    remedy = " Finished parts are saved. To continue, run the same command with --resume."
-    makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
-    say(f"stopped by {by.name}.{remedy if makes_run else ''}", error=True)
-    sys.exit(128 + by)
 
 
 def _option(argument: str) -> str:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from identilens.cli.options import console
-from identilens.families.table import MEANINGS, Trial, known, read_table
+from identilens.families.table import MEANINGS, known, read_table
 from identilens.runs.terminal import say
 
 
@@ -20,40 +20,35 @@ def families(*, family: Annotated[str | None, Parameter(alias="-f")] = None) -> 
     """
     table = read_table()
     if family is None:
-        _all(table)
+        counts = Counter(one.outcome for one in table.values())
+        view = Table(title=f"{len(table)} model types of transformers")
+        for column in ("outcome", "types", "meaning"):
+            view.add_column(column, justify="right" if column == "types" else "left")
+        for outcome, meaning in MEANINGS.items():
+            view.add_row(outcome, str(counts[outcome]), meaning)
+        console.print(view)
+        for outcome in MEANINGS:
+            names = [name for name, entry in table.items() if entry.outcome == outcome]
+            if names:
+                console.print(
+                    Text(f"{outcome}: ", "bold") + Text(", ".join(names)), highlight=False
+                )
+        console.print("For one model type: identilens families --family NAME", highlight=False)
     else:
-        _one(table[known(family, table)])
-
-
-def _all(table: dict[str, Trial]) -> None:
-    counts = Counter(one.outcome for one in table.values())
-    view = Table(title=f"{len(table)} model types of transformers")
-    for column in ("outcome", "types", "meaning"):
-        view.add_column(column, justify="right" if column == "types" else "left")
-    for outcome, meaning in MEANINGS.items():
-        view.add_row(outcome, str(counts[outcome]), meaning)
-    console.print(view)
-    for outcome in MEANINGS:
-        names = [name for name, entry in table.items() if entry.outcome == outcome]
-        if names:
-            console.print(Text(f"{outcome}: ", "bold") + Text(", ".join(names)), highlight=False)
-    console.print("For one model type: identilens families --family NAME", highlight=False)
-
-
-def _one(trial: Trial) -> None:
-    words = [f"{trial.family}: {trial.outcome}, {MEANINGS[trial.outcome]}."]
-    if trial.outcome == "served":
-        words.append(
-            f"{trial.model} on {trial.inputs}; {trial.layers} attention layers of a tiny model, {trial.way}."
-        )
-        if trial.difference is not None:
+        trial = table[known(family, table)]
+        words = [f"{trial.family}: {trial.outcome}, {MEANINGS[trial.outcome]}."]
+        if trial.outcome == "served":
             words.append(
-                f"Weights differ from its own output_attentions by at most {trial.difference:.1e}."
+                f"{trial.model} on {trial.inputs}; {trial.layers} attention layers of a tiny model, {trial.way}."
             )
-    elif trial.outcome in ("refused", "no attention"):
-        words.append(
-            "What to do: use a model of a served type. The command identilens families lists them."
-        )
-    for line in (words[0], trial.reason, *words[1:]):
-        if line:
-            say(line)
+            if trial.difference is not None:
+                words.append(
+                    f"Weights differ from its own output_attentions by at most {trial.difference:.1e}."
+                )
+        elif trial.outcome in ("refused", "no attention"):
+            words.append(
+                "What to do: use a model of a served type. The command identilens families lists them."
+            )
+        for line in (words[0], trial.reason, *words[1:]):
+            if line:
+                say(line)

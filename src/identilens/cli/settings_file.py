@@ -47,7 +47,16 @@ class SettingsFile:
         if _OPTION not in options or not options[_OPTION].tokens:
             return
         self.path = Path(options[_OPTION].tokens[0].value)
-        hints = _hints(app.default_command)
+        groups = [
+            get_args(one.annotation)[0]
+            for one in inspect.signature(app.default_command).parameters.values()
+        ]
+        hints = {
+            name: hint
+            for group in groups
+            if issubclass(group, Settings)
+            for name, hint in hints_of(group).items()
+        }
         del hints[_OPTION.strip("-")]
         typed = {name for name in _SOURCES if getattr(options.get(f"--{name}"), "tokens", ())}
         for name, value in _options_in(self.path, command).items():
@@ -101,17 +110,6 @@ def _tables(
         yield table, options
     for name, value in inner.items():
         yield from _tables(value, known, (*table, name))
-
-
-def _hints(command: Any) -> dict[str, Any]:
-    """Return the annotation of each option of a command, by the option's name in Python."""
-    groups = [get_args(one.annotation)[0] for one in inspect.signature(command).parameters.values()]
-    return {
-        name: hint
-        for group in groups
-        if issubclass(group, Settings)
-        for name, hint in hints_of(group).items()
-    }
 
 
 def _typed(hint: Any, value: Any) -> Sequence[str]:

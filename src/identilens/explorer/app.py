@@ -33,7 +33,6 @@ from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
 from identilens.explorer.work import (
     Check,
-    Measured,
     Tell,
     alternative,
     contributions,
@@ -164,7 +163,9 @@ class _Site:
         if content is None:
             return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
         try:
-            body = _object(content)
+            body = json.loads(content, parse_float=_finite, parse_constant=_finite)
+            if not isinstance(body, dict):
+                raise ValueError("no object")
         except (ValueError, RecursionError):
             return _refusal(400, "a request must be a JSON object with numbers that are finite.")
         what = request.path_params["what"]
@@ -247,13 +248,6 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
         return model, lambda check, tell: {
             "viewer": contributions(desk.lens(model), at, exact, check, tell)
         }
-    return _of_head(desk, model, at, what, body)
-
-
-def _of_head(
-    desk: Desk, model: str, at: Measured, what: str, body: Mapping[str, Any]
-) -> tuple[str, Any]:
-    """Return the model and the job of what is asked of one head."""
     lens, head = desk.lens(model), at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     if what == "row":
         query = int(body["query"])
@@ -294,14 +288,6 @@ async def _content(request: Request) -> bytes | None:
         if len(content) > MOST_BYTES:
             return None
     return content
-
-
-def _object(content: bytes) -> Mapping[str, Any]:
-    """Return a JSON object; raises ValueError for anything else, and for numbers that are not finite."""
-    body = json.loads(content, parse_float=_finite, parse_constant=_finite)
-    if not isinstance(body, dict):
-        raise ValueError("no object")
-    return body
 
 
 def _finite(number: str) -> float:

@@ -27,7 +27,14 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
     Raises:
         InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
-    _require_room(head)
+    rank, (queries, keys) = int(head.projected.rank), head.attention.shape
+    seen = torch.full((queries,), keys) if head.visible is None else head.visible.sum(-1)
+    size, most = head.group * int((seen - 1).clamp(0, rank).sum()), isqrt(ROOM // (8 * COPIES))
+    if size > most:
+        raise InputError(
+            f"expected a text on which the output sets at most {most} conditions on queries and keys; this one sets "
+            f"{size}. Take a shorter text, or run: identilens alternatives --realisable."
+        )
     alternative, parameters, run = made(
         lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
     )
@@ -51,14 +58,3 @@ def _longer(head: Head) -> str:
     if head.visible is not None or spare <= 0:
         return ""
     return f"; take a text of {(head.d_k * head.d_k + head.d_k) // spare + 1} tokens or more"
-
-
-def _require_room(head: Head) -> None:
-    rank, (queries, keys) = int(head.projected.rank), head.attention.shape
-    seen = torch.full((queries,), keys) if head.visible is None else head.visible.sum(-1)
-    size, most = head.group * int((seen - 1).clamp(0, rank).sum()), isqrt(ROOM // (8 * COPIES))
-    if size > most:
-        raise InputError(
-            f"expected a text on which the output sets at most {most} conditions on queries and keys; this one sets "
-            f"{size}. Take a shorter text, or run: identilens alternatives --realisable."
-        )

@@ -75,11 +75,12 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
         check()
         output, weights = call.attend()
         layers.append(CapturedLayer.of(call, sites[call.index], output, weights))
+        layer = layers[-1]
         tell(
             {
                 "layer": len(layers),
                 "layers": len(sites),
-                "viewer": viewer_data(_maps(lens, item, layers[-1])),
+                "viewer": viewer_data([_map(lens, item, head) for head in layer.heads]),
             }
         )
         return output
@@ -217,10 +218,6 @@ def _relative(before: Tensor, after: Tensor) -> float:
     return float(
         (after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-300)
     )
-
-
-def _maps(lens: Lens, item: Item, layer: CapturedLayer) -> list[TokenMap]:
-    return [_map(lens, item, head) for head in layer.heads]
 
 
 def _map(lens: Lens, item: Item, head: Head) -> TokenMap:

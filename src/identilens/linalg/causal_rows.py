@@ -153,18 +153,18 @@ class CausalRows:
                 white = outputs[:, local] @ self._whitener
             else:
                 white = weights[:, local, :end] @ self.white[:, :end]
-            result[:, local, :end] = self._nested(begin, end, white)
+            block = self.white[:, begin:end]
+            lower = torch.linalg.cholesky(self.gram_before(begin))
+            half, start = (
+                torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, white)
+            )
+            nested, (partial,) = _leading_parts(half, start)
+            update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
+            result[:, local, :end] = (
+                torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT
+                @ self.white[:, :end].mT
+            ).tril(begin)
         return result
-
-    def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
-        """Return effective attention of rows begin to end from their outputs in the whitened basis."""
-        block = self.white[:, begin:end]
-        lower = torch.linalg.cholesky(self.gram_before(begin))
-        half, start = (
-            torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, outputs)
-        )
-        nested, (partial,) = _leading_parts(half, start)
-        return (_solved(lower, half, nested, start, partial) @ self.white[:, :end].mT).tril(begin)
 
     def gram_before(self, begin: int) -> Tensor:
         """Return the Gram matrix of the whitened values before a row; rows are usually processed in order."""
@@ -445,11 +445,3 @@ def _leading_parts(
     nested = torch.linalg.cholesky(gram)
     parts = torch.linalg.solve_triangular(nested, products, upper=False).split(size, -1)
     return nested, [part.triu() for part in parts]
-
-
-def _solved(
-    lower: Tensor, half: Tensor, nested: Tensor, start: Tensor, partial: Tensor
-) -> Float[Tensor, "head row r"]:
-    """Return G_i⁻¹ of each row's output by Woodbury's identity, from L⁻¹ of the output and its leading part."""
-    update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
-    return torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT

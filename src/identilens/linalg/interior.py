@@ -150,7 +150,12 @@ class SharedPrograms:
     ) -> tuple[Tensor, Tensor, Tensor]:
         primal, dual = residuals
         ratio = x / s
-        factor = self._factor(ratio)
+        rho = self.kept.shape[1]
+        equations = ratio.new_zeros(len(ratio), rho, rho)
+        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
+        diagonal = equations.diagonal(dim1=1, dim2=2)
+        diagonal.add_(1e-15 * diagonal.amax(1, keepdim=True))
+        factor = torch.linalg.cholesky_ex(equations)[0]
 
         def direction(product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             right = primal + (ratio * dual - product / s) @ self.kept
@@ -167,15 +172,6 @@ class SharedPrograms:
             for one, move in ((x, dx), (s, ds))
         )
         return x + forward * dx, y + backward * dy, s + backward * ds
-
-    def _factor(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
-        """Return the Cholesky factor of Bᵀ D B for each diagonal D, of which one triangle is formed."""
-        rho = self.kept.shape[1]
-        equations = ratio.new_zeros(len(ratio), rho, rho)
-        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
-        diagonal = equations.diagonal(dim1=1, dim2=2)
-        diagonal.add_(1e-15 * diagonal.amax(1, keepdim=True))
-        return torch.linalg.cholesky_ex(equations)[0]
 
     def _vertices(
         self,

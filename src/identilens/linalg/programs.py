@@ -96,7 +96,18 @@ class RowPrograms:
         self._solver.silent()
         self._configure()
         # A warning only says that entries below `small_matrix_value` were dropped; the certificates see to that.
-        if self._solver.passModel(self._model()) == highspy.HighsStatus.kError:
+        keys, equations = self._kept.shape
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = keys, equations
+        model.col_cost_ = np.zeros(keys)
+        model.col_lower_ = np.zeros(keys)
+        model.col_upper_ = np.full(keys, highspy.kHighsInf)
+        model.row_lower_ = model.row_upper_ = self._right_side
+        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        model.a_matrix_.start_ = np.arange(0, keys * equations + 1, equations)
+        model.a_matrix_.index_ = np.tile(np.arange(equations), keys)
+        model.a_matrix_.value_ = self._kept.ravel()
+        if self._solver.passModel(model) == highspy.HighsStatus.kError:
             raise NumericalError(
                 f"HiGHS refused a program of {len(self._weights)} weights and {self._kept.shape[1]} equations; "
                 "expected finite weights and values; check them for extreme magnitudes."
@@ -136,20 +147,6 @@ class RowPrograms:
     def _configure(self) -> None:
         for name, setting in _OPTIONS.items():
             self._solver.setOptionValue(name, setting)
-
-    def _model(self) -> highspy.HighsLp:
-        keys, equations = self._kept.shape
-        model = highspy.HighsLp()
-        model.num_col_, model.num_row_ = keys, equations
-        model.col_cost_ = np.zeros(keys)
-        model.col_lower_ = np.zeros(keys)
-        model.col_upper_ = np.full(keys, highspy.kHighsInf)
-        model.row_lower_ = model.row_upper_ = self._right_side
-        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        model.a_matrix_.start_ = np.arange(0, keys * equations + 1, equations)
-        model.a_matrix_.index_ = np.tile(np.arange(equations), keys)
-        model.a_matrix_.value_ = self._kept.ravel()
-        return model
 
     def _certified(self, costs: np.ndarray) -> tuple[Optimum | None, str]:
         status = self._solver.getModelStatus()

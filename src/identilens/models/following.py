@@ -276,7 +276,19 @@ class Follower(TorchFunctionMode):
         if (projected := self._projected(name, args)) is not None:
             return projected
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
-            return self._multiplied(product, result)
+            origin = self._state.origin()
+            if origin is not None and any(
+                map(holds_distributions, (product.first, product.second))
+            ):
+                self._state.normalised.add(origin)
+            tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
+            for track, turned in zip(tracks, (product, product.turned), strict=True):
+                if isinstance(track, Weights):
+                    return self._mix(turned, track, result)
+                if isinstance(track, Mixed):
+                    track.outputs.changed = "a product"
+            self._state.tracks[result] = Scores(product, product.factor)
+            return result
         self._note(name, func, args, kwargs, result)
         return result
 
@@ -294,19 +306,6 @@ class Follower(TorchFunctionMode):
         self._state.tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
         self._state.projecting(module, joined)
         return module(joined)
-
-    def _multiplied(self, product: Contraction, result: Tensor) -> Tensor:
-        origin = self._state.origin()
-        if origin is not None and any(map(holds_distributions, (product.first, product.second))):
-            self._state.normalised.add(origin)
-        tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
-        for track, turned in zip(tracks, (product, product.turned), strict=True):
-            if isinstance(track, Weights):
-                return self._mix(turned, track, result)
-            if isinstance(track, Mixed):
-                track.outputs.changed = "a product"
-        self._state.tracks[result] = Scores(product, product.factor)
-        return result
 
     def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
         state = self._state

@@ -193,9 +193,33 @@ class InputReader:
 
     def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
         if _is_image(entry):
-            return self._from_image(entry)
+            if self.image_processor is None:
+                raise InputError(
+                    "an image needs an image processor, and the model has none. Put its "
+                    "preprocessor_config.json into the "
+                    "model's folder, pass image_processor=... to Lens, or a batch with pixel_values."
+                )
+            return next(
+                self._from_batch(
+                    dict(self.image_processor(images=entry, return_tensors="pt")), None
+                )
+            )
         if isinstance(entry, Audio):
-            return self._from_audio(entry)
+            if self.feature_extractor is None:
+                raise InputError(
+                    "a recording needs a feature extractor, and the model has none. Put its "
+                    "preprocessor_config.json into "
+                    "the model's folder, pass feature_extractor=... to Lens, or a batch of features."
+                )
+            rate = self.feature_extractor.sampling_rate
+            batch = dict(
+                self.feature_extractor(
+                    entry.at(rate).samples, sampling_rate=rate, return_tensors="pt"
+                )
+            )
+            if self.config.is_encoder_decoder:
+                batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
+            return next(self._from_batch(batch, None))
         if isinstance(entry, Tensor):
             entry = entry.tolist()
         if _is_ids(entry):
@@ -232,7 +256,13 @@ class InputReader:
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
         for part in (first, pair or ""):
-            _check_characters(part, index)
+            try:
+                part.encode()
+            except UnicodeEncodeError as error:
+                half = (
+                    f"half a character (surrogate {part[error.start]!a}) at position {error.start}"
+                )
+                raise InputError(f"text {index} has {half}. Correct the text.") from error
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
         encoded = self.tokenizer(first, pair, max_length=max_length, **options)
@@ -270,30 +300,6 @@ class InputReader:
             )
         target = self._tokenize(entry[1], index, max_length)[0] if _is_pair(entry) else ids
         return [start, *target[:-1]]
-
-    def _from_image(self, image: Any) -> Item:
-        if self.image_processor is None:
-            raise InputError(
-                "an image needs an image processor, and the model has none. Put its preprocessor_config.json into the "
-                "model's folder, pass image_processor=... to Lens, or a batch with pixel_values."
-            )
-        return next(
-            self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None)
-        )
-
-    def _from_audio(self, audio: Audio) -> Item:
-        if self.feature_extractor is None:
-            raise InputError(
-                "a recording needs a feature extractor, and the model has none. Put its preprocessor_config.json into "
-                "the model's folder, pass feature_extractor=... to Lens, or a batch of features."
-            )
-        rate = self.feature_extractor.sampling_rate
-        batch = dict(
-            self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt")
-        )
-        if self.config.is_encoder_decoder:
-            batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
-        return next(self._from_batch(batch, None))
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {
@@ -437,14 +443,6 @@ def _side(mask_name: str) -> str:
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:
     # The first axis of pictures and spectrograms with channels first is not an axis of positions.
     return len(tensor) == len(mask) and (is_per_token(name) or tensor.ndim <= 2)
-
-
-def _check_characters(text: str, index: int) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"half a character (surrogate {text[error.start]!a}) at position {error.start}"
-        raise InputError(f"text {index} has {half}. Correct the text.") from error
 
 
 def _is_pair(entry: Any) -> bool:

@@ -123,7 +123,26 @@ class LayerBatch(Layer):
                     if not spans:
                         yield self._attended(call, texts, rows)
                         continue
-                    block = self._spanned(call, texts, rows)
+                    heads = self._of(texts)
+                    weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
+                    mixed = times_few(weights, self._columns[texts].flatten(0, 1))
+                    sampled = sampled_rows(rows)
+                    outputs = weights.new_empty(len(weights), 0, self._lower.shape[-1])
+                    if sampled:
+                        outputs = (call.rows(sampled).run().transpose(1, 2) @ self._lower).flatten(
+                            0, 1
+                        )
+                    block = Block(
+                        heads=heads,
+                        rows=rows,
+                        weights=weights,
+                        norms=mixed[..., 0],
+                        by_type=mixed[..., 1:],
+                        outputs=outputs,
+                        places=[row - rows.start for row in sampled],
+                        back=self._back[heads],
+                        reusable=True,
+                    )
                     yield block
                     output = cast(Tensor, block.rebuilt)
                     self.output[texts, rows] = output.unflatten(0, (-1, self.heads)).transpose(1, 2)
@@ -229,27 +248,6 @@ class LayerBatch(Layer):
         inner = self.projected.factor.inner.unflatten(0, (-1, self.heads))
         return (
             torch.cat([inner, inner @ self.factor.inverse], -1).to(self._lower.dtype).flatten(0, 1)
-        )
-
-    def _spanned(self, call: AttentionCall, texts: slice, rows: slice) -> Block:
-        """Return weights whose output follows from effective attention; the model's own, of a few rows, is a check."""
-        heads = self._of(texts)
-        weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
-        mixed = times_few(weights, self._columns[texts].flatten(0, 1))
-        sampled = sampled_rows(rows)
-        outputs = weights.new_empty(len(weights), 0, self._lower.shape[-1])
-        if sampled:
-            outputs = (call.rows(sampled).run().transpose(1, 2) @ self._lower).flatten(0, 1)
-        return Block(
-            heads=heads,
-            rows=rows,
-            weights=weights,
-            norms=mixed[..., 0],
-            by_type=mixed[..., 1:],
-            outputs=outputs,
-            places=[row - rows.start for row in sampled],
-            back=self._back[heads],
-            reusable=True,
         )
 
     def _attended(self, call: AttentionCall, texts: slice, rows: slice) -> Block:

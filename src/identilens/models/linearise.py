@@ -80,7 +80,27 @@ class HiddenMap:
         if wrt == "embedding_sum":
             self._module = self._embedding_norm(site.name)
         self.source: Source = source
-        self.inputs: Float[Tensor, "position d_in"] = self._record_input()
+        found: list[Any] = []
+
+        def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            found.append(args[0] if args else kwargs.get("hidden_states"))
+
+        with (
+            self._module.register_forward_pre_hook(only_here(record), with_kwargs=True),
+            torch.no_grad(),
+        ):
+            self._forward()
+        if (
+            not found
+            or not isinstance(found[0], Tensor)
+            or found[0].ndim != 3
+            or len(found[0]) != 1
+        ):
+            raise UnsupportedModelError(
+                f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
+                "so they cannot be varied."
+            )
+        self.inputs: Float[Tensor, "position d_in"] = found[0][0].clone()
         if self.inputs.dtype not in (torch.float32, torch.float64):
             raise InputError(
                 f"{lens.name} computes in {str(self.inputs.dtype).removeprefix('torch.')}, too coarse for derivatives. "
@@ -131,29 +151,6 @@ class HiddenMap:
             for kind, states in found.items()
             for layer, state in enumerate(states[1:], 1)
         ]
-
-    def _record_input(self) -> Tensor:
-        found: list[Any] = []
-
-        def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.append(args[0] if args else kwargs.get("hidden_states"))
-
-        with (
-            self._module.register_forward_pre_hook(only_here(record), with_kwargs=True),
-            torch.no_grad(),
-        ):
-            self._forward()
-        if (
-            not found
-            or not isinstance(found[0], Tensor)
-            or found[0].ndim != 3
-            or len(found[0]) != 1
-        ):
-            raise UnsupportedModelError(
-                f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
-                "so they cannot be varied."
-            )
-        return found[0][0].clone()
 
     def _forward(self) -> Any:
         # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.

@@ -115,7 +115,22 @@ def _loaded(
         "use_safetensors": True,
         **common,
     }
-    network = _with_weights(model, _model_class(config), options)
+    kind = _model_class(config)
+    network: Any
+    network, missing, more = _from_checkpoint(model, kind, options)
+    if missing and kind is not AutoModel:
+        network, missing, more = _from_checkpoint(model, AutoModel, options)
+    if missing:
+        raise InputError(
+            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
+            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+        )
+    if more:
+        raise InputError(
+            f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
+            f"with: {_listed(more)}. It would be another model than the one that was saved. Download config.json "
+            "again, or correct what it declares (a number of layers, biases, quantization)."
+        )
     network.to(device).eval()
     tokenizer, images = (
         _processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor)
@@ -134,25 +149,6 @@ def _loaded(
             f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
         )
     return lens
-
-
-def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
-    """Return the model in a class, or the base model of its family if only the task head has no weights."""
-    network, missing, more = _from_checkpoint(model, kind, options)
-    if missing and kind is not AutoModel:
-        network, missing, more = _from_checkpoint(model, AutoModel, options)
-    if missing:
-        raise InputError(
-            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
-            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
-        )
-    if more:
-        raise InputError(
-            f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
-            f"with: {_listed(more)}. It would be another model than the one that was saved. Download config.json "
-            "again, or correct what it declares (a number of layers, biases, quantization)."
-        )
-    return network
 
 
 def _listed(names: list[str]) -> str:

@@ -72,7 +72,11 @@ class MapRuns:
                 ("logits", self._plain.logits, outcome.logits),
             ):
                 if before is not None and after is not None:
-                    effects.setdefault(name, []).append(_moved(before, after))
+                    move, size = (after.double() - before.double()).flatten(1), before.double()
+                    effects.setdefault(name, []).append(
+                        torch.linalg.vector_norm(move, dim=-1)
+                        / torch.linalg.vector_norm(size).clamp_min(1e-300)
+                    )
             if self._plain.losses is not None and outcome.losses is not None:
                 effects.setdefault("loss", []).append((outcome.losses - self._plain.losses).abs())
         return {name: torch.cat(parts) for name, parts in effects.items()}
@@ -182,8 +186,3 @@ class MapRuns:
 
 def _layer_of(lens: Lens, place: tuple[str, int] | None) -> nn.Module | None:
     return None if place is None else list(lens.body.get_submodule(place[0]).children())[place[1]]
-
-
-def _moved(before: Tensor, after: Tensor) -> Tensor:
-    move, size = (after.double() - before.double()).flatten(1), before.double()
-    return torch.linalg.vector_norm(move, dim=-1) / torch.linalg.vector_norm(size).clamp_min(1e-300)

@@ -257,7 +257,10 @@ class Proof:
         self._note(
             "captured attention is the model's own", relative(reference, own), self.noise, remark
         )
-        self._check_sums(call, weights)
+        sums, least = weights.double().sum(-1), float(weights.min())
+        over = float((sums - 1).max()) if call.has_sink else float((sums - 1).abs().max())
+        name = "rows sum to 1, or to 1 less a sink"
+        self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
         seen = torch.ones_like(weights[0], dtype=torch.bool)
         if (visible := call.visible(rows)) is not None:
             seen = visible[text][here].clone()
@@ -269,12 +272,6 @@ class Proof:
             "largest weight on padding or a masked key",
         )
         self._check_padding(call, text, seen if len(places) == call.query.shape[2] else None)
-
-    def _check_sums(self, call: AttentionCall, weights: Tensor) -> None:
-        sums, least = weights.double().sum(-1), float(weights.min())
-        over = float((sums - 1).max()) if call.has_sink else float((sums - 1).abs().max())
-        name = "rows sum to 1, or to 1 less a sink"
-        self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
 
     def _check_padding(self, call: AttentionCall, text: int, seen: Tensor | None) -> None:
         kind = self.sites[call.index].kind

@@ -148,7 +148,18 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
     for turned in (False, True):
         scores = _score_heads(mixture, mixture.scores, heads, turned)
         if scores is not None:
-            return _simplified(Route(module, heads, scores, turned), mixture)
+            route = Route(module, heads, scores, turned)
+            call = route.call(mixture, 0)
+            bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
+            size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
+            count = route.heads.count
+            groups = [
+                size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)
+            ]
+            biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (
+                1 + size
+            )
+            return replace(route, biased=biased, group=groups[0] if groups else 1)
     raise UnsupportedModelError(_NO_SCORES.format(name))
 
 
@@ -192,19 +203,6 @@ def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -
         if shape[axis] % heads.count == 0 and bool((place % heads.count == head).all()):
             return Heads(axis, heads.count)
     return None
-
-
-def _simplified(route: Route, mixture: Mixture) -> Route:
-    """Return a route without a position bias if there is none, and with the groups that share keys and values."""
-    call = route.call(mixture, 0)
-    bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
-    size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
-    count = route.heads.count
-    groups = [size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)]
-    biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (
-        1 + size
-    )
-    return replace(route, biased=biased, group=groups[0] if groups else 1)
 
 
 def _shared(call: AttentionCall, size: int) -> bool:

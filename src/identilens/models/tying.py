@@ -179,7 +179,24 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     """
     refuse_shared(lens, item, head)
     replay = Replay.of(lens, item, head.site)
-    group = GroupParameters(head, replay, _parts(replay, _owned(replay, head)))
+    parameters = {
+        name: one.detach().requires_grad_() for name, one in replay.module.named_parameters()
+    }
+    ran, heads = replay.run(parameters), _heads(head)
+    parameters = {
+        name: one for name, one in parameters.items() if name.rpartition(".")[0] in ran.inputs
+    }
+    others = [one for one in range(ran.call.query.shape[1]) if one not in heads]
+    rest = [*ran.rest, ran.call.value, *([_logits(ran.call, others, head)] if others else [])]
+    felt, used = _touched([_logits(ran.call, heads, head)], parameters), _touched(rest, parameters)
+    found = {}
+    for name, mine in felt.items():
+        axis = _input_axis(replay.module, name)
+        both = (mine, used[name]) if axis is None else (mine.any(axis), used[name].any(axis))
+        places = (both[0] & ~both[1]).flatten().nonzero()[:, 0]
+        if len(places):
+            found[name] = places
+    group = GroupParameters(head, replay, _parts(replay, found))
     what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
     if not group.parts:
         raise UnsupportedModelError(
@@ -213,31 +230,6 @@ def _logits(call: AttentionCall, heads: Sequence[int], head: Head) -> Float[Tens
             for one in heads
         ]
     )
-
-
-def _owned(replay: Replay, head: Head) -> dict[str, Tensor]:
-    """Return the rows or entries of parameters that only the logits of the group depend on.
-
-    Parameters of the module itself are left out, and those of tables: their inputs are no floating-point numbers.
-    """
-    parameters = {
-        name: one.detach().requires_grad_() for name, one in replay.module.named_parameters()
-    }
-    ran, heads = replay.run(parameters), _heads(head)
-    parameters = {
-        name: one for name, one in parameters.items() if name.rpartition(".")[0] in ran.inputs
-    }
-    others = [one for one in range(ran.call.query.shape[1]) if one not in heads]
-    rest = [*ran.rest, ran.call.value, *([_logits(ran.call, others, head)] if others else [])]
-    felt, used = _touched([_logits(ran.call, heads, head)], parameters), _touched(rest, parameters)
-    found = {}
-    for name, mine in felt.items():
-        axis = _input_axis(replay.module, name)
-        both = (mine, used[name]) if axis is None else (mine.any(axis), used[name].any(axis))
-        places = (both[0] & ~both[1]).flatten().nonzero()[:, 0]
-        if len(places):
-            found[name] = places
-    return found
 
 
 def _touched(outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -228,7 +228,25 @@ class Watch:
         layer = (
             self.reached if self.reached and module in {*self.reached.module.modules()} else None
         )
-        return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), layer, **found)
+        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        bound = {**bound, **bound.get("kwargs", {})}
+        first = next(iter(bound.values()), None)
+        # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
+        others = any(
+            bound.get(name) is not None
+            for name in ("key_value_states", "encoder_hidden_states", "kv")
+        )
+        return Meeting(
+            module,
+            others
+            or any(
+                isinstance(bound.get(n), Tensor) and bound[n] is not first
+                for n in ("key", "context")
+            ),
+            (args, kwargs),
+            layer,
+            **found,
+        )
 
 
 def watched(
@@ -280,20 +298,6 @@ def is_attention(module: nn.Module) -> bool:
     return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [
         module
     ]
-
-
-def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
-    """Whether an attention module is given another sequence to attend to."""
-    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-    bound = {**bound, **bound.get("kwargs", {})}
-    first = next(iter(bound.values()), None)
-    # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
-    others = any(
-        bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv")
-    )
-    return others or any(
-        isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context")
-    )
 
 
 def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:

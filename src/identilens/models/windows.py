@@ -19,38 +19,40 @@ def by_text(handler: Handler, texts: int) -> Handler:
         windows, rest = divmod(call.query.shape[0], texts)
         if windows < 2 or rest:
             return handler(call)
-        return handler(_joined(call, windows)).unflatten(1, (windows, -1)).flatten(0, 1)
+        batch, queries = call.query.shape[0], call.query.shape[2]
+        arguments = {**call.arguments, "is_causal": False}
+        if (bias := arguments.get("position_bias")) is not None:
+            arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
+        mask = call.mask
+        if mask is None:
+            mask = torch.ones(
+                1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device
+            )
+            mask = mask.tril() if call.unmasked_pattern() == "causal" else mask
+        hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        query, key, value = (
+            one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
+            for one in (call.query, call.key, call.value)
+        )
+        own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
+        return (
+            handler(
+                replace(
+                    call,
+                    query=query,
+                    key=key,
+                    value=value,
+                    mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
+                    arguments=arguments,
+                    own=lambda *_, **__: (own, own),
+                    windows=windows,
+                )
+            )
+            .unflatten(1, (windows, -1))
+            .flatten(0, 1)
+        )
 
     return answer
-
-
-def _joined(call: AttentionCall, windows: int) -> AttentionCall:
-    batch, queries = call.query.shape[0], call.query.shape[2]
-    arguments = {**call.arguments, "is_causal": False}
-    if (bias := arguments.get("position_bias")) is not None:
-        arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
-    mask = call.mask
-    if mask is None:
-        mask = torch.ones(
-            1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device
-        )
-        mask = mask.tril() if call.unmasked_pattern() == "causal" else mask
-    hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-    query, key, value = (
-        one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
-        for one in (call.query, call.key, call.value)
-    )
-    own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
-    return replace(
-        call,
-        query=query,
-        key=key,
-        value=value,
-        mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
-        arguments=arguments,
-        own=lambda *_, **__: (own, own),
-        windows=windows,
-    )
 
 
 def _blocks(

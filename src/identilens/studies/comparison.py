@@ -215,8 +215,22 @@ def compare(a: Result, b: Result) -> Comparison:
         for name, kind in Comparison.schema["places"].items()
         if name not in differences.columns
     )
+    said = {
+        name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}"
+        for name, one in (("a", a), ("b", b))
+    }
+    texts = dict.fromkeys(
+        [*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())]
+    )
+    models = [str(one.provenance["model"].get("name")) for one in (a, b)]
+    model = {"name": " and ".join(dict.fromkeys(models))}
+    settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
+    if "n_key" in a.table.columns:
+        settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
+    record = provenance("compare", Identity(model, []), settings)
     return Comparison.of(
-        {"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b)
+        {"table": table, "places": full.select(list(Comparison.schema["places"]))},
+        {**record, "texts": {"count": len(texts), "sha256": list(texts)}},
     )
 
 
@@ -299,23 +313,6 @@ def _error(
 def _of_mean(values: pl.Series) -> float | None:
     spread: Any = values.std()
     return None if spread is None else float(spread) / sqrt(len(values))
-
-
-def _record(a: Result, b: Result) -> dict[str, Any]:
-    said = {
-        name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}"
-        for name, one in (("a", a), ("b", b))
-    }
-    texts = dict.fromkeys(
-        [*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())]
-    )
-    models = [str(one.provenance["model"].get("name")) for one in (a, b)]
-    model = {"name": " and ".join(dict.fromkeys(models))}
-    settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
-    if "n_key" in a.table.columns:
-        settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
-    record = provenance("compare", Identity(model, []), settings)
-    return {**record, "texts": {"count": len(texts), "sha256": list(texts)}}
 
 
 def _difference(frame: pl.DataFrame, name: str) -> AnyChart:

@@ -11,7 +11,6 @@ from torch import Tensor
 from identilens.measures.structure.norm import matrix_norms, positive_structure, structure_norm
 from identilens.measures.structure.perturbation import perturbation_directions, perturbed
 from identilens.models.capture import Collector
-from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
@@ -57,13 +56,18 @@ def perturbation_rows(
             for name, draw, share, after in _moves(one.attention.cpu(), raw, seed):
                 after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))
                 changed = torch.linalg.matrix_norm(after_run - plain)
+                change = after - one.attention.cpu()
                 rows.append(
                     {
                         **where,
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
-                        **_norms(one, after, raw, effective),
+                        **asdict(matrix_norms(change, positive_structure(raw))),
+                        "structure_effective": float(
+                            structure_norm(change, positive_structure(effective))
+                        ),
+                        "output": one.output_error(after.to(one.attention.device)),
                         "hidden": float(
                             changed / torch.linalg.matrix_norm(plain).clamp_min(1e-300)
                         ),
@@ -89,15 +93,6 @@ def _moves(
             for share in SHARES:
                 yield name, draw, share, perturbed(weights, direction, share * reach)
             yield name, draw, None, (weights + direction).clamp_min(0.0)
-
-
-def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> dict[str, float]:
-    change = after - one.attention.cpu()
-    return {
-        **asdict(matrix_norms(change, positive_structure(raw))),
-        "structure_effective": float(structure_norm(change, positive_structure(effective))),
-        "output": one.output_error(after.to(one.attention.device)),
-    }
 
 
 def _final(run: ModelRun) -> Tensor:

@@ -89,19 +89,17 @@ def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
             if digest not in numbers:
                 numbers[digest], later = later, later + 1
         places = {index: numbers[digest] for index, digest in enumerate(digests)}
-        by_analysis.setdefault(one.analysis, []).append(_renumbered(one, places))
+        text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
+        tables = {name: getattr(one, name).with_columns(text) for name in one.schema}
+        matrices = {}
+        for name in one.matrices:
+            key = MatrixKey.parse(name)
+            matrices[str(replace(key, text=places[key.text])) if key else name] = one.matrices[name]
+        tokens = {places[number]: names for number, names in one.tokens.items()}
+        by_analysis.setdefault(one.analysis, []).append(
+            type(one).of(tables, one.provenance, matrices, tokens)
+        )
     return [_as_one(results) for results in by_analysis.values()]
-
-
-def _renumbered(result: Result, places: dict[int, int]) -> Result:
-    text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
-    tables = {name: getattr(result, name).with_columns(text) for name in result.schema}
-    matrices = {}
-    for name in result.matrices:
-        key = MatrixKey.parse(name)
-        matrices[str(replace(key, text=places[key.text])) if key else name] = result.matrices[name]
-    tokens = {places[number]: names for number, names in result.tokens.items()}
-    return type(result).of(tables, result.provenance, matrices, tokens)
 
 
 def _as_one(results: Sequence[Result]) -> Result:

@@ -181,12 +181,19 @@ def balanced_layer(
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
+    k, q = language.types, language.open_probability
+    head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
+    head[:, k + 1] = -IMPOSSIBLE
+    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
+    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
+    for i in range(k):
+        head[language.close(i), i] = IMPOSSIBLE + log(1 - q)
     return LayerWeights(
         torch.eye(size, dtype=torch.float64),
         size**0.5 * inverse @ scores @ inverse.T,
         (inverse @ values).T,
         _reading_projection(language, embeddings, directions, least),
-        _head(language, size),
+        head,
     )
 
 
@@ -215,24 +222,8 @@ def _reading_projection(
     share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
     second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
-    return [
-        (first, first_bias),
-        (second, second_bias),
-        *_top_layers(language, len(second), embeddings.shape[1]),
-    ]
-
-
-def between_steps(count: int) -> Float[Tensor, "place units"]:
-    """Return the weights that distinguish places on a line, with two units per step: up before a place, down after it.
-
-    The first place has no step up and needs a bias of 1 instead; the last place has no step down.
-    """
-    steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
-    return torch.cat([steps, -steps], 1)
-
-
-def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the last two layers of g: which bracket is on top, whether the stack is full, and a constant."""
+    width = len(second)
+    size = embeddings.shape[1]
     k, D = language.types, language.max_depth
     opens, closes = pair_symbols(language)
     inner = k * (D - 1)
@@ -250,19 +241,20 @@ def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Ten
     third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
     last_bias = torch.zeros(size, dtype=torch.float64)
     last_bias[k + 1] = 1.0
-    return [(third, third_bias), (last, last_bias)]
+    return [
+        (first, first_bias),
+        (second, second_bias),
+        *[(third, third_bias), (last, last_bias)],
+    ]
 
 
-def _head(language: Dyck, size: int) -> Float[Tensor, "token d"]:
-    """Return W_Head: log-probabilities of Definition 1, and −40 for impossible tokens."""
-    k, q = language.types, language.open_probability
-    head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
-    head[:, k + 1] = -IMPOSSIBLE
-    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
-    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
-    for i in range(k):
-        head[language.close(i), i] = IMPOSSIBLE + log(1 - q)
-    return head
+def between_steps(count: int) -> Float[Tensor, "place units"]:
+    """Return the weights that distinguish places on a line, with two units per step: up before a place, down after it.
+
+    The first place has no step up and needs a bias of 1 instead; the last place has no step down.
+    """
+    steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
+    return torch.cat([steps, -steps], 1)
 
 
 def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Tensor, " d"]:

@@ -49,8 +49,24 @@ class IdentifiableAttention(nn.Module):
             **kwargs,
         }
         if queries == 1 and self.config._attn_implementation in (None, "eager", "sdpa"):
+            heads = self.config.num_attention_heads
+            key_map, value_map = (
+                torch.cat([linear.weight, linear.bias[:, None]], 1).unflatten(0, (heads, -1))
+                for linear in (self.k_proj, self.v_proj)
+            )
+            padded = nn.functional.pad(hidden_states, (0, 1), value=1.0)[:, None]
+            query = self.q_proj(hidden_states[:, 0]).unflatten(-1, (heads, -1))
+            folded = torch.einsum("bhk,hkd->bhd", query, key_map)[:, None]
+            mixed, _ = attend(
+                self,
+                folded,
+                padded.to(folded.dtype),
+                padded.to(folded.dtype),
+                attention_mask,
+                **chosen,
+            )
             return self.out_proj(
-                self._join(self._first(hidden_states, attention_mask, attend, chosen))
+                self._join(torch.einsum("bhd,hvd->bhv", mixed[:, :, 0], value_map)[:, None])
             ), None
 
         def split(mapped: Tensor) -> Tensor:
@@ -65,31 +81,6 @@ class IdentifiableAttention(nn.Module):
             **chosen,
         )
         return self.out_proj(self._join(output)), weights
-
-    def _first(
-        self,
-        states: Float[Tensor, "batch m d_model"],
-        mask: Tensor | None,
-        attend: Callable,
-        chosen: dict,
-    ) -> Float[Tensor, "batch 1 head d_v"]:
-        """Return the head outputs at the first position, without the keys and values of the other positions.
-
-        q (x W_K)ᵀ = (q W_Kᵀ) xᵀ and a (x W_V) = (a x) W_V: the maps are applied to one vector of each head instead of
-        to every position. The heads then attend to the same states, one query each. A 1 behind x has the biases.
-        """
-        heads = self.config.num_attention_heads
-        key_map, value_map = (
-            torch.cat([linear.weight, linear.bias[:, None]], 1).unflatten(0, (heads, -1))
-            for linear in (self.k_proj, self.v_proj)
-        )
-        padded = nn.functional.pad(states, (0, 1), value=1.0)[:, None]
-        query = self.q_proj(states[:, 0]).unflatten(-1, (heads, -1))
-        folded = torch.einsum("bhk,hkd->bhd", query, key_map)[:, None]
-        mixed, _ = attend(
-            self, folded, padded.to(folded.dtype), padded.to(folded.dtype), mask, **chosen
-        )
-        return torch.einsum("bhd,hvd->bhv", mixed[:, :, 0], value_map)[:, None]
 
     def _join(self, output: Float[Tensor, "batch n head d_v"]) -> Tensor:
         return output.sum(2) if self.config.heads == "add" else output.flatten(2)

@@ -39,7 +39,22 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
     Raises:
         InputError: If there is no such file or more than one, or for a row that cannot be used, with its line.
     """
-    file = _find(task, folder, part)
+    endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
+    place = folder / task.name if (folder / task.name).is_dir() else folder
+    files = sorted(
+        path
+        for start in _FILES[part]
+        for end in endings
+        for path in place.glob(f"{start}*{end}")
+        if path.is_file()
+    )
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
+        raise InputError(
+            f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
+            f"{names}. Pass the folder of the task, or the folder above it, with --data."
+        )
+    file = files[0]
     kind = kind_of(file)
     try:
         with open_text(file, newline="") as stream:
@@ -96,25 +111,6 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         texts.append(_text(task, [row[column] or "" for column in columns], where))
         labels.append(classes[label])
     return Examples(tuple(texts), tuple(labels))
-
-
-def _find(task: Task, folder: Path, part: Part) -> Path:
-    endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
-    place = folder / task.name if (folder / task.name).is_dir() else folder
-    files = sorted(
-        path
-        for start in _FILES[part]
-        for end in endings
-        for path in place.glob(f"{start}*{end}")
-        if path.is_file()
-    )
-    if len(files) != 1:
-        names = ", ".join(path.name for path in files) or "none"
-        raise InputError(
-            f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
-            f"{names}. Pass the folder of the task, or the folder above it, with --data."
-        )
-    return files[0]
 
 
 def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:

@@ -177,18 +177,14 @@ def _mixing(
         before = pilots.shares()
         pilots.walk(legs)
         legs *= 2
-        found = _compared(legs, before, pilots.shares())
+        after = pilots.shares()
+        # With differences of a pair the mean position is not needed: Cov(x, y) = E (x − x')(y − y') / 2.
+        apart, later = (places[:, 0] - places[:, 1] for places in (before, after))
+        memory = _ratio((apart * later).sum(-1), later.square().sum(-1))
+        sizes, grown = (places.square().sum((-2, -1)) for places in (before, after))
+        found = Mixing(legs, *memory, *_ratio(grown - sizes, grown))
         if found.settled or legs >= 2 * FIRST * LONGEST:
             return found
-
-
-def _compared(legs: int, before: Tensor, after: Tensor) -> Mixing:
-    """Compare the positions of pairs of chains, (pair, 2, key), after half the legs and at the end."""
-    # With differences of a pair the mean position is not needed: Cov(x, y) = E (x − x')(y − y') / 2.
-    apart, later = (places[:, 0] - places[:, 1] for places in (before, after))
-    memory = _ratio((apart * later).sum(-1), later.square().sum(-1))
-    sizes, grown = (places.square().sum((-2, -1)) for places in (before, after))
-    return Mixing(legs, *memory, *_ratio(grown - sizes, grown))
 
 
 def _ratio(part: Tensor, whole: Tensor) -> tuple[float, float]:

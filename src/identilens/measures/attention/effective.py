@@ -90,7 +90,15 @@ def effective_attention(
     """
     mixed = values.values if isinstance(values, ProjectedValues) else values
     check_values(mixed, output_projection)
-    given = _checked(mixed, weights, head_output, visible)
+    given = weights if weights is not None else head_output
+    if given is None:
+        raise InputError(
+            "effective_attention needs weights or head_output; got neither. Pass one of them."
+        )
+    check_width("weights", weights, mixed, mixed.shape[-2])
+    check_width("head_output", head_output, mixed, mixed.shape[-1])
+    check_mask(visible, given.shape[-2], mixed.shape[-2])
+    check_finite(weights=weights, head_output=head_output)
     batch, queries = mixed.shape[:-2], given.shape[-2]
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
     if weights is not None:
@@ -123,18 +131,3 @@ def _from_values(
     return span and EffectiveAttention(
         span.project(weights), weights, span.rank, keys - span.rank, tolerance
     )
-
-
-def _checked(
-    mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible
-) -> Tensor:
-    given = weights if weights is not None else head_output
-    if given is None:
-        raise InputError(
-            "effective_attention needs weights or head_output; got neither. Pass one of them."
-        )
-    check_width("weights", weights, mixed, mixed.shape[-2])
-    check_width("head_output", head_output, mixed, mixed.shape[-1])
-    check_mask(visible, given.shape[-2], mixed.shape[-2])
-    check_finite(weights=weights, head_output=head_output)
-    return given

@@ -118,7 +118,8 @@ def logit_alternative(
             f"expected projected values with a left null space; got {T.shape[0]} independent rows: these logits are "
             "identifiable; use a text with more tokens than d_v."
         )
-    chosen = _independent_rows(A, original)
+    pivots = qr(A.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
+    chosen = torch.as_tensor(pivots[:original], dtype=torch.int64, device=A.device)
     coefficients = torch.linalg.lstsq(A[chosen].mT, A.mT, driver="gelsd").solution.mT
     drawn = (
         torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device)
@@ -320,9 +321,3 @@ def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None
             f"expected logits of at least one query over the {projection.keys} rows of T and d_k >= 1; got "
             f"{tuple(logits.shape)} and d_k = {d_k}; pass logits and values of the same text and head."
         )
-
-
-def _independent_rows(matrix: Tensor, rank: int) -> Tensor:
-    """Return the indices of ``rank`` well-conditioned independent rows, by pivoted QR."""
-    pivots = qr(matrix.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
-    return torch.as_tensor(pivots[:rank], dtype=torch.int64, device=matrix.device)

@@ -76,20 +76,11 @@ class MapSolver:
                 break
             costs = one_hot(key, inside.shape[1]).to(inside.dtype)
             moves, multipliers = self._programs.near(costs, inside[row])
-            proven = self._proven(inside, costs, multipliers)
+            least = (costs - multipliers @ self._kept.mT).amin(1)
+            proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
             lo = lo.scatter_reduce(1, key.expand(len(inside), -1), proven, "amax")
             hi = torch.minimum(hi, _reached(inside, moves))
         return torch.minimum(lo, hi), hi
-
-    def _proven(
-        self,
-        inside: Lower,
-        costs: Float[Tensor, "proof seen"],
-        multipliers: Float[Tensor, "proof rho"],
-    ) -> Float[Tensor, "row proof"]:
-        """Return the bound that each proof gives its cost in every row: y·Bᵀa + (Σ a) min(cost − B y)."""
-        least = (costs - multipliers @ self._kept.mT).amin(1)
-        return inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
 
 
 def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tensor, " program"]]:

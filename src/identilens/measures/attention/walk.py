@@ -119,7 +119,20 @@ class Walk:
     def _advance(self, step: float, goal: float) -> float:
         """Make one step and return the length of the next."""
         here = self.family.linearised(self.weights, self.point)
-        slope = _tangent(here, self._slope())
+        change = self.weights - self.original
+        pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
+        logits = self.weights * (pull - (self.weights * pull).sum(-1, keepdim=True))
+        if self.rows != slice(None):
+            logits = torch.zeros_like(logits).index_put_(
+                (torch.arange(len(logits))[self.rows],), logits[self.rows]
+            )
+        move = self.family.slope(logits, self.point)
+        for _ in range(2):
+            move = [
+                part - off
+                for part, off in zip(move, here.least_move(here.forward(move)), strict=True)
+            ]
+        slope = move
         length, reach = _length(slope), _length(self.point)
         if not length > 1e-12 * reach:
             return 0.0
@@ -143,17 +156,6 @@ class Walk:
     def _distance(self, weights: Tensor) -> float:
         return float(total_variation(self.original[self.rows], weights[self.rows]).mean())
 
-    def _slope(self) -> tuple[Tensor, ...]:
-        """Return the gradient of a smooth mean total variation; at the start itself a random direction."""
-        change = self.weights - self.original
-        pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
-        logits = self.weights * (pull - (self.weights * pull).sum(-1, keepdim=True))
-        if self.rows != slice(None):
-            logits = torch.zeros_like(logits).index_put_(
-                (torch.arange(len(logits))[self.rows],), logits[self.rows]
-            )
-        return self.family.slope(logits, self.point)
-
     def _corrected(
         self, here: Linearised, point: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], Tensor] | None:
@@ -167,16 +169,18 @@ class Walk:
             if not error <= 0.9 * last:
                 return None
             last = error
-            move = here.least_move(self._undoing(here, weights - self.original))
+            difference = weights - self.original
+            kept = self.family.outputs.kept
+            move = here.least_move(
+                torch.cat(
+                    [
+                        -(here.maps[index] @ (kept[index].mT @ row))
+                        for index, row in enumerate(difference)
+                    ]
+                )
+            )
             point = [one + part / self.family.unit for one, part in zip(point, move, strict=True)]
         return None
-
-    def _undoing(self, here: Linearised, difference: Tensor) -> Tensor:
-        """Return what J must give to undo the effect of a change of the weights on the output."""
-        kept = self.family.outputs.kept
-        return torch.cat(
-            [-(here.maps[index] @ (kept[index].mT @ row)) for index, row in enumerate(difference)]
-        )
 
     def _output_norm(self, weights: Tensor) -> float:
         outputs = self.family.outputs
@@ -184,15 +188,6 @@ class Walk:
             return float(torch.linalg.vector_norm(weights @ outputs.kept[0]))
         parts = [row @ basis for row, basis in zip(weights, outputs.kept, strict=True)]
         return float(torch.linalg.vector_norm(torch.cat(parts)))
-
-
-def _tangent(here: Linearised, move: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the part of a move in the kernel of J; projected twice, to remove rounding."""
-    for _ in range(2):
-        move = [
-            part - off for part, off in zip(move, here.least_move(here.forward(move)), strict=True)
-        ]
-    return move
 
 
 def _length(parts: Sequence[Tensor]) -> Tensor:

@@ -103,7 +103,11 @@ def _looked_up(
     """Return credit, token credit, chance and token chance of every token that has such a neighbour."""
     scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
     starts = [0, *accumulate(sizes)]
-    for chosen in _blocks(sizes, inputs.shape[1]):
+    d = inputs.shape[1]
+    by_size = sorted(range(len(sizes)), key=lambda s: sizes[s])
+    for chosen in packed(
+        by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES
+    ):
         rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
         padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
         for queries, targets in _query_blocks(padded, offset):
@@ -128,13 +132,6 @@ def check_finite(values: Float[Tensor, "..."], name: str) -> None:
             f"expected finite {name}, got {bad} entries that are NaN or infinite in a tensor of shape "
             f"{tuple(values.shape)}; run the model in float32 and look for the text that causes them"
         )
-
-
-def _blocks(sizes: list[int], d: int) -> Iterator[list[int]]:
-    by_size = sorted(range(len(sizes)), key=lambda s: sizes[s])
-    return packed(
-        by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES
-    )
 
 
 def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:

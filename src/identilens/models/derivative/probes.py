@@ -40,25 +40,6 @@ def leading_directions(
         return inputs.new_zeros(n, width, 0)
     # The results of the passes, and the matrices made of them, need memory too.
     kept = 3 * n * (passes + count) * width * inputs.element_size()
-    found = _row_space(function, inputs, passes, generator, memory_budget, kept)
-    # Subspace iteration on the rows: unlike a decomposition, it cannot fail on the many zero rows.
-    basis = torch.linalg.qr(
-        found.mT @ torch.randn(n, passes, count, generator=generator, dtype=torch.float32).to(found)
-    )[0]
-    for _ in range(3):
-        basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
-    return basis
-
-
-def _row_space(
-    function: Callable[[Tensor], tuple[Tensor, ...]],
-    inputs: Tensor,
-    passes: int,
-    generator: torch.Generator,
-    budget: int,
-    kept: int,
-) -> Float[Tensor, "input pass d_in"]:
-    """Return the vector of each pass for each input token, of length 1; zero if the pass starts at the token itself."""
     with torch.no_grad():
         shapes = [output.shape for output in function(inputs)]
     own = inputs.new_ones(len(inputs), passes)
@@ -84,7 +65,9 @@ def _row_space(
                 own[:, index] = (~support).to(own)
         return weights
 
-    chunk = chunk_size(lambda pieces: pull(zeros(pieces)), passes, budget, "reverse pass", kept)
+    chunk = chunk_size(
+        lambda pieces: pull(zeros(pieces)), passes, memory_budget, "reverse pass", kept
+    )
     found = inputs.new_empty(len(inputs), passes, inputs.shape[1])
     for start in range(0, passes, chunk):
         stop = min(start + chunk, passes)
@@ -94,7 +77,13 @@ def _row_space(
     found *= own[:, :, None] / found.norm(dim=-1, keepdim=True).clamp_min(
         torch.finfo(found.dtype).tiny
     )
-    return found
+    # Subspace iteration on the rows: unlike a decomposition, it cannot fail on the many zero rows.
+    basis = torch.linalg.qr(
+        found.mT @ torch.randn(n, passes, count, generator=generator, dtype=torch.float32).to(found)
+    )[0]
+    for _ in range(3):
+        basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
+    return basis
 
 
 def orthonormal_probes(

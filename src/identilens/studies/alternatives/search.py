@@ -66,7 +66,10 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head's weights one by one."""
     A, T, visible = head.attention, head.projected, head.visible
-    yield _sampled(head, generator)
+    rows = checked_weights(head.attention, head.projected, head.visible)
+    walks = Walks(rows, head.projected.simplex_spaces(len(rows), head.visible), generator)
+    note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
+    yield Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
 
@@ -106,13 +109,6 @@ def or_note(name: str, search: Callable[[], Found]) -> Found:
         return search()
     except IdentilensError as error:
         return Found(name, None, note=str(error))
-
-
-def _sampled(head: Head, generator: torch.Generator) -> Found:
-    rows = checked_weights(head.attention, head.projected, head.visible)
-    walks = Walks(rows, head.projected.simplex_spaces(len(rows), head.visible), generator)
-    note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
-    return Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
 
 
 def _maximum_entropy(head: Head) -> Found:

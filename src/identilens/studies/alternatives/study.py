@@ -16,7 +16,7 @@ from identilens.models.substitution import ModelRun
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.put_back import PutBack, compare_runs
+from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
 from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads, joined
@@ -101,7 +101,34 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         for alternative, run in self._alternatives(place, head):
             put = run and compare_runs(self._unchanged(place.text), run)
             at = {**place.row, "alternative": alternative.name}
-            rows.append({**at, **_measures(head, alternative, put)})
+            (n_query, n_key), weights = head.attention.shape, alternative.weights
+            distance = None if weights is None else total_variation(head.attention, weights)
+            far = alternative.name == "far"
+            rows.append(
+                {
+                    **at,
+                    "n_query": n_query,
+                    "n_key": n_key,
+                    "d_k": head.d_k,
+                    "simplex_nullity": head.simplex_nullity,
+                    "mean_total_variation": None if distance is None else float(distance.mean()),
+                    "largest_total_variation": None if distance is None else float(distance.max()),
+                    "distance_bound": float(
+                        1
+                        - certain_mass(head.attention, head.projected, visible=head.visible).mean()
+                    )
+                    if far
+                    else None,
+                    "output_error": None if weights is None else head.output_error(weights),
+                    "logit_rank": logit_rank(head, weights),
+                    "dimension": alternative.dimension,
+                    "formula": alternative.formula,
+                    "hidden_change": put and put.hidden,
+                    "logits_change": put and put.logits,
+                    "loss_change": put and put.loss,
+                    "note": alternative.note,
+                }
+            )
             changes += [{**at, **row} for row in (put.rows if put else ())]
             kept |= alternative.tensors()
         tables = {"table": rows, "changes": changes}
@@ -139,33 +166,6 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             if alternative.weights is None
             else self.lens.substitute({where: alternative.weights}, item)
         )
-
-
-def _measures(head: Head, alternative: Found, put: PutBack | None) -> dict[str, Any]:
-    (n_query, n_key), weights = head.attention.shape, alternative.weights
-    distance = None if weights is None else total_variation(head.attention, weights)
-    far = alternative.name == "far"
-    return {
-        "n_query": n_query,
-        "n_key": n_key,
-        "d_k": head.d_k,
-        "simplex_nullity": head.simplex_nullity,
-        "mean_total_variation": None if distance is None else float(distance.mean()),
-        "largest_total_variation": None if distance is None else float(distance.max()),
-        "distance_bound": float(
-            1 - certain_mass(head.attention, head.projected, visible=head.visible).mean()
-        )
-        if far
-        else None,
-        "output_error": None if weights is None else head.output_error(weights),
-        "logit_rank": logit_rank(head, weights),
-        "dimension": alternative.dimension,
-        "formula": alternative.formula,
-        "hidden_change": put and put.hidden,
-        "logits_change": put and put.logits,
-        "loss_change": put and put.loss,
-        "note": alternative.note,
-    }
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

@@ -158,8 +158,25 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     choices["alternative"] = TITLES[row["alternative"]]
     distance = row["mean_total_variation"]
     moved = {"alternative − raw": ("alternative", "raw")}
+    measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
+    others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
+    measured += [
+        f"its {what} by {change:.1e}" for what, change in others.items() if change is not None
+    ]
+    bound = row["distance_bound"]
+    bounded = "" if bound is None else f"; no alternative lies beyond {bound:.3f}"
     return TokenMap(
-        choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), moved, distance
+        choices,
+        _layers(row, matrices),
+        *axis_tokens(tokens, row),
+        (
+            f"Simplex nullity {row['simplex_nullity']}. The alternative lies "
+            f"{row['mean_total_variation']:.3f} away (mean "
+            f"total variation; largest row {row['largest_total_variation']:.3f}{bounded}); put into the model, "
+            f"{', '.join(measured)}." + (f" Note: {row['note']}." if row["note"] else "")
+        ),
+        moved,
+        distance,
     )
 
 
@@ -171,21 +188,6 @@ def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
         "alternative": f"alternative_{row['alternative']}",
     }
     return {title: matrices[str(key.named(name))] for title, name in names.items()}
-
-
-def _facts(row: dict[str, Any]) -> str:
-    measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
-    others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
-    measured += [
-        f"its {what} by {change:.1e}" for what, change in others.items() if change is not None
-    ]
-    bound = row["distance_bound"]
-    bounded = "" if bound is None else f"; no alternative lies beyond {bound:.3f}"
-    return (
-        f"Simplex nullity {row['simplex_nullity']}. The alternative lies {row['mean_total_variation']:.3f} away (mean "
-        f"total variation; largest row {row['largest_total_variation']:.3f}{bounded}); put into the model, "
-        f"{', '.join(measured)}." + (f" Note: {row['note']}." if row["note"] else "")
-    )
 
 
 def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:

@@ -114,7 +114,13 @@ class Auditor:
         site, settings = self.sites[call.index], self.settings
         if settings.layers is not None and site.layer not in settings.layers:
             return call.run()
-        factor, stacked_rank = self._projection(call)
+        if call.index not in self._factors:
+            projection = self.sites[call.index].output_projection
+            self._factors[call.index] = (
+                OutputFactor.of(projection),
+                stored_rank(projection.flatten(0, 1)),
+            )
+        factor, stacked_rank = self._factors[call.index]
         output = call.query.new_zeros(
             len(call.query), call.query.shape[2], site.heads, call.value.shape[-1]
         )
@@ -149,16 +155,6 @@ class Auditor:
             self._received.add(site, torch.cat([side.types for side in queries]).sum(0), measures)
             self._matrices |= _matrices(texts[0], layer, measures)
         return output
-
-    def _projection(self, call: AttentionCall) -> tuple[OutputFactor, int]:
-        """Return the small factor of each head's output projection, and the rank of all of a layer's, stacked."""
-        if call.index not in self._factors:
-            projection = self.sites[call.index].output_projection
-            self._factors[call.index] = (
-                OutputFactor.of(projection),
-                stored_rank(projection.flatten(0, 1)),
-            )
-        return self._factors[call.index]
 
     def _step(self, call: AttentionCall) -> int:
         """Return how many rows of a call's weights are held at a time."""

@@ -198,7 +198,16 @@ def axes(table: pl.DataFrame) -> AnyChart:
         y_title="Norm share, in even shares",
         title="Every weight on both axes",
     )
-    return rule(_colored(chart), y=1, label="an even share")
+    classes = {
+        name: chart.encoding[name]
+        for name in ("color", "shape")
+        if chart.encoding[name] is not alt.Undefined
+    }
+    return rule(
+        chart.encode(**{name: one.scale(domain=_DETERMINACY) for name, one in classes.items()}),
+        y=1,
+        label="an even share",
+    )
 
 
 def certain_by_head(heads: pl.DataFrame) -> AnyChart:
@@ -272,16 +281,6 @@ def _classified(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(
         determinacy=determinacy, order=determinacy.cast(pl.Enum(_DETERMINACY)).to_physical()
     )
-
-
-def _colored(chart: Any) -> Any:
-    """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
-    classes = {
-        name: chart.encoding[name]
-        for name in ("color", "shape")
-        if chart.encoding[name] is not alt.Undefined
-    }
-    return chart.encode(**{name: one.scale(domain=_DETERMINACY) for name, one in classes.items()})
 
 
 def _compared(order: pl.DataFrame) -> pl.DataFrame:

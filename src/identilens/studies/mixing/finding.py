@@ -13,7 +13,8 @@ _ENDS = {"first": 0, "last": -1}
 def finding(series: Series) -> Finding:
     """Return how much of a token is still itself, where context comes from, and what attention alone would say."""
     by_kind = _by_kind(series.own, series)
-    typical = _typical_error(series.table)
+    share = pl.col("standard_error") / pl.col("contribution")
+    typical = series.table.filter(pl.col("contribution") > 0).select(share.median()).item()
     sentences = [_own_sentence(kind, rows) for kind, rows in by_kind]
     estimated = (
         f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
@@ -44,11 +45,6 @@ def finding(series: Series) -> Finding:
 
 def _by_kind(frame: pl.DataFrame, series: Series) -> list[tuple[str, pl.DataFrame]]:
     return [(kind, frame.filter(kind=kind)) for kind in series.own_kinds]
-
-
-def _typical_error(table: pl.DataFrame) -> float | None:
-    share = pl.col("standard_error") / pl.col("contribution")
-    return table.filter(pl.col("contribution") > 0).select(share.median()).item()
 
 
 def _own_sentence(kind: str, rows: pl.DataFrame) -> str:

@@ -24,6 +24,10 @@ def sections(
     boxes = series.own.select(
         "kind", "layer", "q1", "median", "q3", "mean", "not_largest", "tokens"
     )
+    raw, effective = (
+        series.own_medians.filter(pl.col("measure") == f"{name} rollout")["median"]
+        for name in ("raw", "effective")
+    )
     return [
         Section(
             "own",
@@ -49,7 +53,9 @@ def sections(
             _ROLLOUT if rollout else _NO_ROLLOUT,
             rollout,
             series.correlation if rollout else None,
-            note=_EQUAL if _equal_rollouts(series.own_medians) else "",
+            note=_EQUAL
+            if (bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all()))
+            else "",
         ),
         Section("reading", "How to read this report", _READING),
     ]
@@ -66,14 +72,6 @@ def _held(maps: Sequence[TokenMap], texts: int) -> str:
     return (
         f"This page contains every token of {shown} of {counted(texts, 'text')}{small}. {_ANY_TEXT}"
     )
-
-
-def _equal_rollouts(medians: pl.DataFrame) -> bool:
-    raw, effective = (
-        medians.filter(pl.col("measure") == f"{name} rollout")["median"]
-        for name in ("raw", "effective")
-    )
-    return bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all())
 
 
 _ANY_TEXT = "In Python, track_token of identilens.measures.mixing gives any text's numbers, with standard errors."

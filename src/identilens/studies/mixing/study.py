@@ -115,7 +115,16 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             find_token(
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
             )
-        self._check_layers()
+        maps = [
+            HiddenMap(self.lens, self.items[0], source, self.settings.wrt)
+            for source in sources(self.lens)
+        ]
+        available = {label.layer for one in maps for label in one.outputs}
+        chosen = self.settings.layers
+        missing = sorted(set(chosen or ()) - available)
+        if missing or chosen == ():
+            expected = f"from 1 (the first layer's output) to {max(available)}; the embeddings (0) are what contributes"
+            raise SettingError("layers", expected, missing)
         self.tags = self._tagged(texts)
 
     def identity(self) -> Identity:
@@ -196,18 +205,6 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             for label, one in labelled
             if settings.layers is None or label.layer in settings.layers
         ]
-
-    def _check_layers(self) -> None:
-        maps = [
-            HiddenMap(self.lens, self.items[0], source, self.settings.wrt)
-            for source in sources(self.lens)
-        ]
-        available = {label.layer for one in maps for label in one.outputs}
-        chosen = self.settings.layers
-        missing = sorted(set(chosen or ()) - available)
-        if missing or chosen == ():
-            expected = f"from 1 (the first layer's output) to {max(available)}; the embeddings (0) are what contributes"
-            raise SettingError("layers", expected, missing)
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy

@@ -45,7 +45,15 @@ class Decision:
         self.label = int(whole.argmax())
         self.probability: Float[Tensor, ""] = whole[self.label]
         ids = item.tensors["input_ids"]
-        self.removable: Int[Tensor, " token"] = (~torch.isin(ids, _special(lens))).nonzero()[:, 0]
+        tokenizer = lens.tokenizer
+        found = (
+            set()
+            if tokenizer is None
+            else set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        )
+        self.removable: Int[Tensor, " token"] = (
+            ~torch.isin(ids, torch.tensor(sorted(found), dtype=torch.long))
+        ).nonzero()[:, 0]
 
     def probabilities(self, kept: Bool[Tensor, "*set token"]) -> Float[Tensor, "*set"]:
         """Return the probability of the class when the text has only some of its removable tokens.
@@ -109,15 +117,6 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
             "more. Pass a fine-tuned checkpoint, such as a model of class BertForSequenceClassification."
         )
     return logits.double().softmax(-1).cpu()
-
-
-def _special(lens: Lens) -> Int[Tensor, " special"]:
-    """Return the special tokens; the unknown token is a word of the text."""
-    tokenizer = lens.tokenizer
-    found = (
-        set() if tokenizer is None else set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    )
-    return torch.tensor(sorted(found), dtype=torch.long)
 
 
 def _only(item: Item, kept: Bool[Tensor, " position"]) -> Item:

@@ -180,6 +180,10 @@ class Closing:
             whole = self.sums[f"{key}.all_raw"] / self.texts
             cut = {one: self._cut(mean) for one, mean in means.items()}
             for one, following in zip(ladder, [*ladder[1:], None], strict=True):
+                size = whole.square().sum((-2, -1))
+                variance = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0) / max(
+                    1, self.texts - 1
+                )
                 yield from head_rows(
                     key,
                     {
@@ -189,22 +193,9 @@ class Closing:
                         if following is None
                         else _relative(cut[one], cut[following]),
                         "mean_to_all": _relative(means[one], whole),
-                        "random_to_all": self._of_random_texts(
-                            self.sums[f"{key}.squares"], whole, one
-                        ),
+                        "random_to_all": (variance / one * (1 - one / self.texts) / size).sqrt(),
                     },
                 )
-
-    def _of_random_texts(
-        self, squares: Float[Tensor, " head"], whole: Float[Tensor, "head q k"], clusters: int
-    ) -> Float[Tensor, " head"]:
-        """Return the root mean square distance of the mean over as many texts, drawn at random, from that of all.
-
-        The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
-        """
-        size = whole.square().sum((-2, -1))
-        variance = (squares - self.texts * size).clamp_min(0.0) / max(1, self.texts - 1)
-        return (variance / clusters * (1 - clusters / self.texts) / size).sqrt()
 
     def _cut(self, mean: Float[Tensor, "head q k"]) -> Float[Tensor, "head q k"]:
         return structure_weights(mean, self.threshold, penalty=self.penalty)

@@ -26,12 +26,6 @@ def finding(frames: Mapping[str, pl.DataFrame]) -> Finding:
     )
     said = [say(frames[name]) for say, name in parts]
     numbers = {name: value for _, measured in said for name, value in measured.items()}
-    return Finding(
-        "\n".join(words for words, _ in said if words), numbers, _headline(heads, numbers)
-    )
-
-
-def _headline(heads: pl.DataFrame, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
     n, count = heads["length"][0], len(heads)
     headline = [
         (
@@ -49,7 +43,7 @@ def _headline(heads: pl.DataFrame, numbers: Mapping[str, Any]) -> list[tuple[str
         headline.append(
             (f"{within:.2f}", "rank correlation of ‖·‖_S with the change of the final state")
         )
-    return headline
+    return Finding("\n".join(words for words, _ in said if words), numbers, headline)
 
 
 def _subspace(heads: pl.DataFrame) -> _Said:

@@ -85,7 +85,25 @@ def token_maps(
                 }
                 layers["mean weights"] = mean
                 where = {**choices, "weights": words, "mean over": over}
-                token_maps.append(TokenMap(where, layers, names, names, _facts(row, special)))
+                raw, effective = (
+                    _placed(
+                        special, *(row[f"{prefix}{name}"] for name in ("pattern", "score", "place"))
+                    )
+                    for prefix in ("", "effective_")
+                )
+                token_maps.append(
+                    TokenMap(
+                        where,
+                        layers,
+                        names,
+                        names,
+                        (
+                            f"At the run's own l = {row['threshold']:.4g}: raw {raw}; "
+                            f"effective {effective}. dim R = {row['dim_r']} of "
+                            f"{row['length']}."
+                        ),
+                    )
+                )
     return token_maps
 
 
@@ -124,17 +142,6 @@ def by_place(
     columns = {name: pl.Series(value.flatten().numpy()) for name, value in values.items()}
     return heads.join(pl.DataFrame(places), how="cross").select(
         pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), pl.all(), **columns
-    )
-
-
-def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:
-    raw, effective = (
-        _placed(special, *(row[f"{prefix}{name}"] for name in ("pattern", "score", "place")))
-        for prefix in ("", "effective_")
-    )
-    return (
-        f"At the run's own l = {row['threshold']:.4g}: raw {raw}; effective {effective}. dim R = {row['dim_r']} of "
-        f"{row['length']}."
     )
 
 

@@ -174,7 +174,30 @@ class Runner:
                     self.state.add(layer.key, **{f"clusters{clusters}": layer.weights})
                     if clusters == self.chosen:
                         self.state.add(layer.key, effective=layer.effective.abs())
-                rows += self._text_rows(view.text, layer)
+                inside, half = (
+                    against_subspace(layer.weights, layer.column, kept)
+                    for kept in self._projectors[layer.key]
+                )
+                signs = (
+                    efficient_attention(layer.weights, layer.projected)
+                    if layer.visible is None
+                    else None
+                )
+                rows += head_rows(
+                    layer.key,
+                    {
+                        "text": view.text,
+                        "rank": layer.projected.factor.rank,
+                        "ignored_dimension": inside.ignored_dimension,
+                        "ignored": inside.ignored,
+                        "outside": inside.outside,
+                        "outside_half": half.outside,
+                        **{
+                            name: getattr(signs, name, None)
+                            for name in ("negative", "least", "row_sum_error")
+                        },
+                    },
+                )
             if (
                 view.text % 2
                 and view.text // 2 < self.settings.compared_pairs
@@ -184,30 +207,6 @@ class Runner:
                     pairs += self._pair_rows(before.text, view.text, one, other)
             before = view
         return {"texts": frame("texts", rows), "pairs": frame("pairs", pairs)}
-
-    def _text_rows(self, text: int, layer: LayerView) -> Rows:
-        inside, half = (
-            against_subspace(layer.weights, layer.column, kept)
-            for kept in self._projectors[layer.key]
-        )
-        signs = (
-            efficient_attention(layer.weights, layer.projected) if layer.visible is None else None
-        )
-        return head_rows(
-            layer.key,
-            {
-                "text": text,
-                "rank": layer.projected.factor.rank,
-                "ignored_dimension": inside.ignored_dimension,
-                "ignored": inside.ignored,
-                "outside": inside.outside,
-                "outside_half": half.outside,
-                **{
-                    name: getattr(signs, name, None)
-                    for name in ("negative", "least", "row_sum_error")
-                },
-            },
-        )
 
     def _pair_rows(self, first: int, second: int, one: LayerView, other: LayerView) -> Rows:
         if one.visible is not None:

@@ -35,6 +35,10 @@ def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
     kept = each.pop("kept")
     kinds = frames["table"]["kind"].unique(maintain_order=True)
     galleries = [f"structures_{kind}_{name}" for kind in kinds for name in ("raw", "effective")]
+    texts = texts_by_head(frames["texts"])
+    ignored, outside, half = (
+        percent(texts[name].mean()) for name in ("ignored", "outside", "outside_half")
+    )
     return [
         Section(
             "maps", "W of every head", [_W.format(**_counts(frames))], [*galleries, kept], maps=maps
@@ -50,7 +54,19 @@ def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
         Section(
             "subspace",
             "The subspace R",
-            [_R, _GROWTH, _POSITIONS, _against(frames)],
+            [
+                _R,
+                _GROWTH,
+                _POSITIONS,
+                (
+                    f"Each text against R: on average T has rank {texts['rank'].mean():.3g} of "
+                    f"{_counts(frames)['length']}. "
+                    f"{ignored} of a text's attention (squared) lies in directions of R that "
+                    f"this text's values send to zero. "
+                    f"{outside} of its ker(T′)⊥ lies outside R, and {half} outside the "
+                    f"directions visible in half of the texts."
+                ),
+            ],
             list(each.values()),
             texts_by_head(frames["texts"]),
         ),
@@ -75,18 +91,6 @@ def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
 
 def _counts(frames: Frames) -> dict[str, int]:
     return frames["table"].select("representatives", "texts", "length").row(0, named=True)
-
-
-def _against(frames: Frames) -> str:
-    texts = texts_by_head(frames["texts"])
-    ignored, outside, half = (
-        percent(texts[name].mean()) for name in ("ignored", "outside", "outside_half")
-    )
-    return (
-        f"Each text against R: on average T has rank {texts['rank'].mean():.3g} of {_counts(frames)['length']}. "
-        f"{ignored} of a text's attention (squared) lies in directions of R that this text's values send to zero. "
-        f"{outside} of its ker(T′)⊥ lies outside R, and {half} outside the directions visible in half of the texts."
-    )
 
 
 def _classes(frames: Frames) -> Section:

@@ -86,7 +86,14 @@ def extract(
     folder = Path(cache) / fingerprint(lens, items)[:16]
     if not (folder / _RECORD).is_file():
         _fill(lens, items, folder, batch_size, progress)
-    return _opened(folder)
+    tokens = _read_tokens(folder)
+    try:
+        # A private map: pages are read as they are needed, and nothing that is written to it reaches the file.
+        array = np.load(folder / _STATES, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    ids = torch.from_numpy(tokens["token_id"].to_numpy().copy())
+    return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, folder)
 
 
 def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
@@ -141,14 +148,6 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
-def _check_finite(states: Tensor, number: int) -> None:
-    if not bool(states.isfinite().all()):
-        raise NumericalError(
-            f"text {number}: hidden states have NaN or infinite entries; load the model in float32, or look for a "
-            "broken checkpoint"
-        )
-
-
 def _fill(
     lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None
 ) -> None:
@@ -175,7 +174,12 @@ def _fill(
             for index, states in zip(
                 chosen, _states(lens, [items[index] for index in chosen]), strict=True
             ):
-                _check_finite(states, index)
+                if not bool(states.isfinite().all()):
+                    raise NumericalError(
+                        f"text {index}: hidden states have NaN or infinite entries; load the "
+                        f"model in float32, or look for a "
+                        "broken checkpoint"
+                    )
                 for layer, rows in enumerate(
                     states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)
                 ):
@@ -244,14 +248,3 @@ def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return done if array.shape == shape and array.dtype == kind and isinstance(done, int) else None
-
-
-def _opened(folder: Path) -> HiddenStates:
-    tokens = _read_tokens(folder)
-    try:
-        # A private map: pages are read as they are needed, and nothing that is written to it reaches the file.
-        array = np.load(folder / _STATES, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise _unreadable(folder, error) from error
-    ids = torch.from_numpy(tokens["token_id"].to_numpy().copy())
-    return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, folder)

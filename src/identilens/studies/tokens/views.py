@@ -37,8 +37,34 @@ def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
     charts = _by_layer(rows)
     if experiment == "across-layers":
         for key, of_probe in _by_probe(rows.filter(pl.col("probe") != "naive")):
-            charts[f"across_layers_{key}"] = _across(of_probe)
-            charts[f"across_layers_map_{key}"] = _across_map(of_probe)
+            title = f"{of_probe['curve'][0]}: trained on one layer, tested on all"
+            charts[f"across_layers_{key}"] = _by_checkpoint(
+                _rates(
+                    of_probe,
+                    "layer_tested",
+                    "layer_trained",
+                    title=title,
+                    x_title="Layer tested on",
+                    color_title="Layer trained on",
+                ),
+                of_probe,
+            )
+            charts[f"across_layers_map_{key}"] = _by_checkpoint(
+                heat(
+                    of_probe.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
+                    "layer_tested",
+                    "layer_trained",
+                    "rate",
+                    domain=(0, 1),
+                    stretch=True,
+                    also=(_ERROR,),
+                    title=f"{of_probe['curve'][0]}: share recovered by pair of layers",
+                    x_title="Layer tested on",
+                    y_title="Layer trained on",
+                    color_title="Share recovered",
+                ),
+                of_probe,
+            )
     return charts | _train_and_test(rows)
 
 
@@ -79,42 +105,6 @@ def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
         )
         for measure, chance, more in _SHARES
     }
-
-
-def _across(rows: pl.DataFrame) -> AnyChart:
-    """Return one probe, trained on one layer and tested on all: Fig. 2b, 8 to 10."""
-    title = f"{rows['curve'][0]}: trained on one layer, tested on all"
-    return _by_checkpoint(
-        _rates(
-            rows,
-            "layer_tested",
-            "layer_trained",
-            title=title,
-            x_title="Layer tested on",
-            color_title="Layer trained on",
-        ),
-        rows,
-    )
-
-
-def _across_map(rows: pl.DataFrame) -> AnyChart:
-    """Return the same rates as a cell for each pair of layers."""
-    return _by_checkpoint(
-        heat(
-            rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
-            "layer_tested",
-            "layer_trained",
-            "rate",
-            domain=(0, 1),
-            stretch=True,
-            also=(_ERROR,),
-            title=f"{rows['curve'][0]}: share recovered by pair of layers",
-            x_title="Layer tested on",
-            y_title="Layer trained on",
-            color_title="Share recovered",
-        ),
-        rows,
-    )
 
 
 def _neighbours(rows: pl.DataFrame) -> AnyChart:

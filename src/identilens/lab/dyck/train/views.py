@@ -191,19 +191,6 @@ def sections(
     words = "" if not lengths else f" of {lengths[0]} to {lengths[1]} brackets"
     accuracy = [name for name in ("generalisation", "curves") if name in charts]
     varied = [name for name in ("variation",) if name in charts]
-    parts = [
-        Section("gallery", "Attention by seed", [_GALLERY], maps=_maps(patterns)),
-        Section("accuracy", "Accuracy", [_ACCURACY.format(lengths=words)], accuracy, means),
-        Section("variation", "Variation between seeds", [_VARIATION], varied, variation),
-        Section("use", "What attention is used for", [_USE], ["looks_and_use"], misleading),
-    ]
-    balance = [name for name in charts if name.startswith("violation_")]
-    if balance:
-        parts.append(Section("balance", "Balance", [_BALANCE], balance))
-    return [*parts, Section("reading", "How to read this report", _READING)]
-
-
-def _maps(patterns: pl.DataFrame) -> list[TokenMap]:
     maps = []
     for (setting,), of_setting in patterns.group_by(["setting"], maintain_order=True):
         tokens = [
@@ -216,4 +203,13 @@ def _maps(patterns: pl.DataFrame) -> list[TokenMap]:
                     choices, {"attention": pattern(of_setting, seed, layer, head)}, tokens, tokens
                 )
             )
-    return maps
+    parts = [
+        Section("gallery", "Attention by seed", [_GALLERY], maps=maps),
+        Section("accuracy", "Accuracy", [_ACCURACY.format(lengths=words)], accuracy, means),
+        Section("variation", "Variation between seeds", [_VARIATION], varied, variation),
+        Section("use", "What attention is used for", [_USE], ["looks_and_use"], misleading),
+    ]
+    balance = [name for name in charts if name.startswith("violation_")]
+    if balance:
+        parts.append(Section("balance", "Balance", [_BALANCE], balance))
+    return [*parts, Section("reading", "How to read this report", _READING)]
