@@ -1,5 +1,6 @@
 """A run that is stopped from outside: one clear line, the usual exit code, and it can be resumed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
+from helpers.command import command, identilens
 
 HELPERS = Path(__file__).parents[1]
 PROGRAM = f"""
@@ -58,3 +61,21 @@ def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
     assert again.returncode == 0, again.stderr
     assert pl.read_parquet(tmp_path / "run" / "table.parquet")["number"].to_list() == [1, 2, 3, 4]
     assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_word():
+    """As `identilens --help | head -0`: the pipe is closed before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        command("--help"), stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    os.close(write)
+    assert process.returncode
+    assert process.stderr == ""
+
+
+def test_a_pipe_that_breaks_does_not_kill_the_process():
+    """A worker that dies leaves a broken pipe: SIGPIPE's default action would end the whole run."""
+    identilens("--version", code=0)
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN

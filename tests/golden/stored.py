@@ -69,11 +69,16 @@ def single(run: Callable[[], Tables], bundled: bool = True, relative: float = SI
 
 
 def processor() -> str:
-    """Return what torch's sums depend on: the processor's maker, where known, and its widest vectors."""
+    """Return what sums depend on: the processor's maker and model, where known, and its widest vectors."""
     facts = Path("/proc/cpuinfo")
-    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
-    makers = [line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")]
-    return " ".join([*makers[:1], torch.backends.cpu.get_cpu_capability()])
+    known = {}
+    if facts.is_file():
+        for line in facts.read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            known.setdefault(name.strip(), value.strip())
+    names = ("vendor_id", "cpu family", "model", "stepping")
+    described = [known[name] for name in names if name in known]
+    return " ".join([*described, torch.backends.cpu.get_cpu_capability()])
 
 
 def is_recorded_here() -> bool:

@@ -110,7 +110,6 @@ class Terminated(BaseException):
 
 def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Threads that wait sleep: where other programs use the cores, spinning takes many times as long. Read by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log, handler = logging.getLogger("identilens"), logging.StreamHandler(sys.stderr)
@@ -124,6 +123,11 @@ def main() -> None:
             make_app(file)(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
             )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left (`| head`). SIGPIPE's default action would also end a run whose worker died.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
         say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
