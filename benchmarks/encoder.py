@@ -13,7 +13,7 @@ from common import QUICK, machine, milliseconds, ratios, report, turns
 from torch import Tensor, nn
 
 from identilens.lab.encoder import IdentifiableTransformerLayer
-from identilens.lab.encoder.published import D_K
+from identilens.lab.encoder.sweep.study import D_K
 
 BATCH, LENGTH, WIDTH = 16, 128, 512
 

@@ -22,9 +22,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from identilens.measures.tokens import LinearProbe
-from identilens.measures.tokens.closed_form import fit_ridge
 from identilens.measures.tokens.lookup import look_up
-from identilens.measures.tokens.probes import RidgeProbe
+from identilens.measures.tokens.probes import RidgeProbe, fit_ridge
 from identilens.measures.tokens.splits import split_sentences, token_rows
 
 MRPC = DATA / "mrpc" / "dev.tsv.xz"

@@ -93,7 +93,6 @@ def test_the_core_knows_no_laboratory_and_no_reproductions():
     shell = {
         "identilens",
         "identilens.cli.app",
-        "identilens.cli.settings_file",
         "identilens.cli.reproductions",
     }
     for name in modules():
@@ -216,7 +215,7 @@ def test_every_study_is_registered_and_those_of_the_core_have_the_same_files():
     for name in studies:
         if package(name) == "studies":
             held = {file.name for file in modules()[name].parent.glob("*.py")}
-            assert {"__init__.py", "study.py", "result.py", "views.py"} <= held, name
+            assert {"__init__.py", "study.py", "result.py"} <= held, name
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 300_000,
-    "syntax-tree nodes of the core": 236_000,
+    "syntax-tree nodes": 298_500,
+    "syntax-tree nodes of the core": 234_500,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.58,
-    "modules with one importer": 91,
+    "share of private helpers used once": 0.545,
+    "modules with one importer": 57,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
@@ -109,8 +109,8 @@ class Module:
         found = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
-                members = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= (members | {node.module}) & names
+                members = {f"{node.module}.{alias.name}" for alias in node.names} & names
+                found |= members or {node.module} & names
         return found - {self.name}
 
 

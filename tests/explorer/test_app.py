@@ -17,9 +17,8 @@ from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from helpers.zoo import build
 from identilens.errors import IdentilensError, InputError
-from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app
+from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app, realised
 from identilens.explorer.desk import SESSIONS, Desk
-from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
 from identilens.explorer.server import opened_port
 from identilens.explorer.work import Measured, contributions, measured, moved_row

@@ -14,7 +14,7 @@ from golden.stored import Case, Tables, single
 from helpers.made_tasks import write_trec
 from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length
-from identilens.lab.encoder.tokenizer import build_tokenizer
+from identilens.lab.encoder.training import build_tokenizer
 
 SMALL: dict[str, Any] = {
     "d_model": 16, "attention_heads": 2, "feed_forward": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01,

@@ -9,9 +9,9 @@ import torch
 import identilens as idl
 from identilens.errors import InputError
 from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
-from identilens.lab.encoder.published import D_K, TABLE_1, published_accuracy
+from identilens.lab.encoder.sweep.study import D_K, TABLE_1, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
-from identilens.lab.encoder.tokenizer import build_tokenizer
+from identilens.lab.encoder.training import build_tokenizer
 from identilens.reproduce.bhardwaj2021 import figure5, rank_figure
 from identilens.reproduce.record import write_reproduction
 

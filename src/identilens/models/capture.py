@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -87,3 +89,19 @@ class Lengths:
     def counted(self, sequence: str, positions: int) -> bool:
         """Return whether the positions of a padded sequence are tokens, whose number in each text is known."""
         return self._padded.get(sequence) == positions
+
+
+def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
+    """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
+    found = {
+        sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
+    }
+    if not any(found.values()):
+        found["encoder"] = output.hidden_states
+    return {
+        sequence: torch.stack(
+            [state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states]
+        )
+        for sequence, states in found.items()
+        if states is not None
+    }

@@ -16,7 +16,7 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
-from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.capture import CapturedText, Collector, Lengths, split_states
 from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.identity import digest_of, unwrapped
@@ -31,7 +31,7 @@ from identilens.models.layout import (
 )
 from identilens.models.parameters import ParameterProjection
 from identilens.models.placing import Precision, precision_name, usable_device
-from identilens.models.positions import Limit, length_class, length_limits
+from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
@@ -397,7 +397,7 @@ class Lens:
         limits = length_limits(self.model.config)
         batch: list[int] = []
         for number in order:
-            if batch and (len(batch) == size or _apart([items[batch[0]], items[number]], limits)):
+            if batch and (len(batch) == size or apart([items[batch[0]], items[number]], limits)):
                 yield from self._separated(items, batch)
                 batch = []
             batch.append(number)
@@ -425,7 +425,7 @@ class Lens:
             raise JoinedTextsError(
                 f"{who} chooses the keys of each query by rank, and ties depend on the padding. {ONE_TEXT}"
             )
-        if _apart(items, length_limits(self.model.config)):
+        if apart(items, length_limits(self.model.config)):
             lengths = sorted(item.length for item in items)
             raise JoinedTextsError(
                 f"{who} cannot run these texts, of {lengths[0]} to {lengths[-1]} tokens, in one batch: their inputs "
@@ -492,33 +492,8 @@ class Lens:
             output_hidden_states=True,
             **options,
         )
-        states, logits, loss = (
-            split_states(output, Lengths([item]), 0),
-            output.get("logits"),
-            output.get("loss"),
-        )
+        states = split_states(output, Lengths([item]), 0)
+        logits, loss = output.get("logits"), output.get("loss")
         return ModelRun(
             states, None if logits is None else logits[0], None if loss is None else float(loss)
         )
-
-
-def _apart(items: Sequence[Item], limits: Sequence[Limit]) -> bool:
-    """Whether texts must not share a batch: they have inputs of other shapes, or other positions than alone."""
-    classes = {(item.shapes, *length_class(item, limits)) for item in items}
-    return len(classes) > 1
-
-
-def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
-    """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
-    found = {
-        sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
-    }
-    if not any(found.values()):
-        found["encoder"] = output.hidden_states
-    return {
-        sequence: torch.stack(
-            [state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states]
-        )
-        for sequence, states in found.items()
-        if states is not None
-    }

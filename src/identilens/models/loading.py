@@ -1,24 +1,27 @@
 """Loading a model by hub id or local path."""
 
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
     AutoImageProcessor,
     AutoModel,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils.hub import cached_file
 
 from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
-from identilens.models.broken import cannot_load, damaged_file
 from identilens.models.bundled import resolved
-from identilens.models.declared import QUIET, left_over, refuse_endless
 from identilens.models.lens import Lens
 from identilens.models.placing import Dtype, first_line, precision_name, usable_device
 
@@ -210,3 +213,129 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
     if any(cached_file(model, name, **common, **QUIET) for name in [*names, *_WHOLE_TOKENIZERS]):
         return []
     return names
+
+
+_REMEDY = "Download the model again, or save it again with save_pretrained."
+
+
+def damaged_file(model: str | Path) -> str | None:
+    """Return the first damaged file of a model's folder and what is wrong with it; None if all files can be read."""
+    for names, read in _READERS.items():
+        try:
+            files = sorted(Path(model).glob(names))
+        except (OSError, ValueError):  # no name that the file system can have
+            return None
+        for file in files:
+            try:
+                read(file)
+            except (OSError, ValueError, RecursionError, SafetensorError) as error:
+                return f"{file} is damaged ({error}). {_REMEDY}"
+    return None
+
+
+def cannot_load(model: str | Path, error: Exception) -> str:
+    """Return the message for a model that could not be loaded: the damaged file, or the reason."""
+    first = (str(error).strip() or repr(error)).splitlines()[0]
+    return (
+        damaged_file(model)
+        or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
+    )
+
+
+def _read_json(file: Path) -> Any:
+    expected = dict if file.name == "config.json" else dict | list
+    if not isinstance(content := json.loads(file.read_bytes()), expected):
+        raise ValueError(f"it contains {content!r:.40}, not an object")
+
+
+def _read_text(file: Path) -> None:
+    if not file.read_text(encoding="utf-8").strip():
+        raise ValueError("it is empty")
+
+
+def _read_tensors(file: Path) -> None:
+    with safe_open(file, framework="pt") as tensors:
+        tensors.keys()
+
+
+_READERS = {
+    "*.json": _read_json,
+    "*.safetensors": _read_tensors,
+    "vocab.txt": _read_text,
+    "merges.txt": _read_text,
+}
+
+
+_COUNTED = re.compile(r"(layers?|depths?|blocks?|stages?|experts?|labels)$")
+"""Numbers of a configuration for which modules, or names, are built one by one."""
+_QUICK = 1000
+"""Such numbers are built in a short time, whatever the checkpoint contains."""
+_OLD_BUFFERS = ("inv_freq", "masked_bias", "position_ids")
+"""Tensors that older versions of transformers saved and computed without training."""
+QUIET = {
+    f"_raise_exceptions_for_{what}": False
+    for what in ("missing_entries", "connection_errors", "gated_repo")
+}
+
+
+def refuse_endless(model: str | Path, common: Mapping[str, Any]) -> None:
+    """Raise for a configuration of more layers than the checkpoint has tensors; building it would not end.
+
+    Raises:
+        InputError: Naming the number.
+    """
+    fields, _ = PreTrainedConfig.get_config_dict(model, **common)
+    large = [
+        (name, number)
+        for name, number in _numbers(fields)
+        if number > _QUICK and _COUNTED.search(name)
+    ]
+    count = _tensors(model, common) if large else None
+    for name, number in large:
+        if count is not None and number > count:
+            raise InputError(
+                f"the config.json of {str(model)!r} declares {name} {number:,}, and its weights are {count:,} tensors, "
+                "too few for that. Download the model again, or correct its config.json."
+            )
+
+
+def _numbers(fields: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int):
+                yield str(name), number
+
+
+def _tensors(model: str | Path, common: Mapping[str, Any]) -> int | None:
+    """Return the number of tensors of a checkpoint in safetensors; None if it has none."""
+    index = cached_file(model, "model.safetensors.index.json", **common, **QUIET)
+    if index is not None:
+        return len(json.loads(Path(index).read_bytes())["weight_map"])
+    file = cached_file(model, "model.safetensors", **common, **QUIET)
+    if file is None:
+        return None
+    with safe_open(file, framework="pt") as tensors:
+        return len(tensors.keys())
+
+
+def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
+    """Return the unexpected weights of a checkpoint that belong to parts that the model has, and would change them.
+
+    Weights of other parts (task heads, poolers) are not needed, and buffers are computed.
+    """
+    body = network.base_model
+    parts = {
+        name for name, part in body.named_children() if next(part.parameters(), None) is not None
+    }
+    buffers = {name for name, _ in [*network.named_buffers(), *body.named_buffers()]}
+    prefix = f"{network.base_model_prefix}."
+    return sorted(
+        key
+        for key in unexpected
+        if key.removeprefix(prefix).split(".")[0] in parts
+        and key not in buffers
+        and key.removeprefix(prefix) not in buffers
+        and not key.endswith(_OLD_BUFFERS)
+    )

@@ -45,3 +45,8 @@ def length_class(item: Item, limits: Sequence[Limit]) -> list[int]:
         max(length, limit.length) if limit.growing else int(length > limit.length)
         for limit in limits
     ]
+
+
+def apart(items: Sequence[Item], limits: Sequence[Limit]) -> bool:
+    """Return whether texts must not share a batch: inputs of other shapes, or other positions than alone."""
+    return len({(item.shapes, *length_class(item, limits)) for item in items}) > 1

@@ -1,7 +1,7 @@
 """One attention module on one text, run again in float64 with other parameters."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
-from identilens.models.exact import Float64
 from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall, Handler
 from identilens.models.layout import Site
@@ -157,3 +157,27 @@ def _exact(value: Any) -> Any:
         return value
     hidden = value <= torch.finfo(value.dtype).min / 2
     return value.detach().double().masked_fill(hidden, torch.finfo(torch.float64).min)
+
+
+class Float64(TorchFunctionMode):
+    """While it is active in a thread, tensors in float64 are not rounded to float32."""
+
+    def __torch_function__(
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one torch function; where it would turn a tensor of float64 into float32, it does not."""
+        named = dict(kwargs or {})
+        if not args or not isinstance(args[0], Tensor) or args[0].dtype != torch.float64:
+            return func(*args, **named)
+        if func is Tensor.float:
+            return args[0]
+        kept = {torch.float32: torch.float64}
+        args = tuple(kept.get(one, one) if isinstance(one, torch.dtype) else one for one in args)
+        return func(
+            *args,
+            **named | ({"dtype": torch.float64} if named.get("dtype") is torch.float32 else {}),
+        )

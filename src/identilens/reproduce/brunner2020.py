@@ -1,227 +1,56 @@
 """Brunner et al. 2020: every figure, on any model; published numbers stand beside measured ones."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
 import torch
-from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.cells import token_map
-from identilens.charts.encoding import AnyChart
-from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.reproduce.inputs import Corpus, CorpusSettings, FineTuning, tuned_model
+from identilens.reproduce.brunner2020_settings import (
+    ACROSS,
+    CHANCE,
+    MAPS,
+    OWN,
+    PASSAGE,
+    SEPARATORS,
+    SHARES,
+    SPEECH,
+    TREEBANK,
+    TUNED,
+    AcrossLayers,
+    AuditFigure,
+    DataShare,
+    HeadFigure,
+    LayerToLayer,
+    MixingFigure,
+    Neighbours,
+    Rows,
+    SameLayer,
+    TunedFigure,
+    chosen_charts,
+    figure,
+    percent,
+    record,
+    reproduction,
+)
+from identilens.reproduce.inputs import FineTuning, tuned_model
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
-from identilens.runs.result import Result
-from identilens.runs.settings import LIST, Settings
-from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.study import MixingSettings, mixing
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.settings import ProbeName, TokenSettings
+from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
-
-Rows = list[tuple[str, str, str, str]]
-"""Rows of a comparison: figure, quantity, published, measured."""
-PASSAGE = (
-    "research into military brats has consistently shown them to be better behaved than their civilian counterparts.",
-    "hypothesizes as to why brats are better behaved: firstly, military parents have a lower threshold for "
-    "misbehavior in their children; secondly, the mobility of teenagers might make them less likely to attract "
-    "attention to themselves, as many want to fit in and are less secure with their surroundings; and thirdly, "
-    "normative constraints are greater, with brats knowing that their behavior is under scrutiny and can affect "
-    "the military member's career. teenage years are typically a period when people establish independence by "
-    "taking some risks away from their",
-)
-"""The passage of Figure 6."""
-
-# What the paper says. Of other quantities it shows curves.
-SEPARATORS = {
-    "raw": "“the [SEP] tokens attract more in middle layers”",
-    "effective": "“the peak of [SEP] token observed by raw attention has disappeared”",
-}
-MAPS = {
-    "raw": "mostly structural or near the diagonal",
-    "effective": "structural weights vanish",
-    "null": "carries the structural weights",
-}
-CHANCE = {"2a": "1.7 %", "38": "9 %", "39": "2.6 %"}
-ACROSS = (
-    ("first", "last", "“drops quickly to below 70% at layers 11 and 12”"),
-    ("last", "last", "94 %"),
-    ("last", "first", "“almost monotonically increases when testing on earlier layers”"),
-)
-TUNED = {"l2": "a remarkable decrease", "cosine": "affected much less"}
-SHARES = {0.5: "74 %", 0.8: "80 %", 0.9: "81 %", 1.0: "82 %"}
-"""Rates of an MLP on layer 11 by the share of the training data (B.2, with L2 as in its Figure 7)."""
-OWN = {"first": ("30.6 %", "0"), "middle": ("14.4 %", "18 %"), "last": ("10.7 %", "30 %")}
-"""Median own contribution on MRPC, and share of tokens that are not their own largest contributor, by layer."""
-SPEECH = {"[CLS]": "over 40 %", "NN": "less than 35 %", "DT": "less than 35 %"}
-"""Median own contribution of some parts of speech in the first layer (Fig. 26)."""
-TREEBANK = (
-    "Figures 26 to 37 are measured here on single sentences of UD English EWT; the paper's section "
-    "C.5 names no corpus."
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFigure(CorpusSettings, AuditSettings):
-    """The audit: the paper cuts texts to 128 tokens."""
-
-    max_length: Annotated[int | None, Ge(1)] = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixingFigure(CorpusSettings, MixingSettings):
-    """The norms of derivatives, and the texts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenFigure(CorpusSettings, TokenSettings):
-    """Probes and their training; all numbers are the paper's by default."""
-
-    probes: Annotated[tuple[ProbeName, ...], LIST] = ("naive", "linear", "mlp")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameLayer(TokenFigure):
-    """Probes tested on the layer on which they were trained."""
-
-    experiment: Literal["same-layer"] = "same-layer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AcrossLayers(TokenFigure):
-    """Probes trained on one layer and tested on all."""
-
-    experiment: Literal["across-layers"] = "across-layers"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerToLayer(TokenFigure):
-    """Probes from a layer to the one before it."""
-
-    experiment: Literal["layer-to-layer"] = "layer-to-layer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours(TokenFigure):
-    """Probes for tokens at other positions."""
-
-    experiment: Literal["neighbours"] = "neighbours"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataShare(TokenFigure):
-    """Probes trained on a part of the training sentences."""
-
-    experiment: Literal["data-share"] = "data-share"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedFigure(CorpusSettings, FineTuning):
-    """The model, its fine-tuning, and the splits.
-
-    Attributes:
-        folds: Number of random splits of the sentences.
-    """
-
-    folds: Annotated[int, Ge(1)] = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadFigure(CorpusSettings):
-    """The head; the paper shows one of layer 4 of BERT-base.
-
-    Attributes:
-        layer: Layer, counted from 0.
-        head: Head, counted from 0. Default: the one with the most raw attention on the first token and the separators.
-    """
-
-    layer: Annotated[int, Ge(0)] = 3
-    head: Annotated[int, Ge(0)] | None = None
-
-
-def percent(value: float | None) -> str:
-    """Return a share in per cent."""
-    return "" if value is None else f"{100 * value:.1f} %"
-
-
-def reproduction(
-    rows: Rows,
-    result: Result,
-    used: Mapping[str, Any],
-    tables: Mapping[str, pl.DataFrame],
-    charts: Mapping[str, AnyChart],
-    note: str = "",
-) -> Reproduction:
-    """Return published numbers beside measured ones, tables, and charts."""
-    columns = ["figure", "quantity", "published (BERT-base)", "measured"]
-    comparison = pl.DataFrame(rows, schema=columns, orient="row")
-    findings = (
-        f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
-        f"curves. {note}{' ' if note else ''}{result.summary().text}"
-    )
-    return Reproduction(used, {"comparison": comparison, **tables}, findings, charts)
-
-
-def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
-    """Return the settings, the texts and the digest of the model."""
-    return {**settings.recorded(), "texts": texts, "parameters (sha256)": lens.digest}
-
-
-def chosen_charts(result: Result, *beginnings: str) -> dict[str, AnyChart]:
-    """Return the charts of a result whose names begin so."""
-    return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
-
-
-def figure(
-    study: Callable[..., Result],
-    options: type[Settings],
-    tables: Callable[[Any], Mapping[str, pl.DataFrame]],
-    settings_type: type[Settings],
-    numbers: str,
-    corpus: Corpus,
-    compare: Callable[[Any], Rows],
-    *charts: str,
-    most: int | None = None,
-    note: str = "",
-) -> Figure:
-    """Return figures that one run of a study on a corpus gives; the run is in the folder ``run`` of the output.
-
-    Args:
-        study: The study's function.
-        options: The study's settings.
-        tables: Returns further tables by file name.
-        settings_type: Options of the command: those of the study, of the model and the texts.
-        numbers: Numbers of the figures, such as "Figures 1 and 5".
-        corpus: The texts.
-        compare: Returns the rows of the comparison.
-        *charts: Beginnings of the names of the charts.
-        most: Number of texts in the paper, the first of the corpus; None where it takes all.
-        note: A sentence on how the data differ from the paper's.
-    """
-
-    def make(settings: Any, out: Path, **run: Any) -> Reproduction:
-        lens, texts = load(settings.model), settings.texts(corpus, most)
-        result = study(
-            lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run
-        )
-        used = record(settings, lens, f"{len(texts)} of {corpus}")
-        drawn = chosen_charts(result, *charts)
-        return reproduction(compare(result), result, used, tables(result), drawn, note)
-
-    return Figure(f"Brunner et al. 2020, {numbers}", settings_type, make, "texts")
 
 
 def raw_and_effective(result: Audit) -> Rows:

@@ -7,6 +7,7 @@ from typing import Annotated
 import polars as pl
 from annotated_types import Ge
 
+from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
 from identilens.models.loading import load
 from identilens.reproduce.inputs import CorpusSettings, FineTuning, Task, held_out, tuned_model
@@ -41,6 +42,21 @@ class TaskSettings(CorpusSettings, FineTuning):
     attribution: bool = True
 
 
+def against_random(table: pl.DataFrame, measure: str) -> AnyChart:
+    """Return the differences to random tokens with their intervals, of one task at a time."""
+    chart = intervals(
+        table.drop("texts"),
+        "explanation",
+        "low",
+        "high",
+        "mean",
+        x_title="Difference",
+        title=f"{measure.capitalize()} against random tokens",
+        height=17 * table["explanation"].n_unique() + 10,
+    )
+    return choose(chart, "task", "Task", table["task"].unique(maintain_order=True).to_list())
+
+
 def deyoung2020(
     settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
@@ -51,15 +67,9 @@ def deyoung2020(
         named = pl.DataFrame({"text": range(len(labels)), "label": labels})
         for seed in range(settings.seed, settings.seed + settings.repeats):
             how = FineTuning(**{**settings.values_of(FineTuning), "seed": seed})
-            tuned = tuned_model(
-                task,
-                settings.model,
-                settings.data,
-                out / f"seed{seed}",
-                how,
-                progress,
-                overwrite=run.get("overwrite", False),
-            )
+            folder, overwrite = out / f"seed{seed}", run.get("overwrite", False)
+            model, data = settings.model, settings.data
+            tuned = tuned_model(task, model, data, folder, how, progress, overwrite=overwrite)
             result = rationales(
                 load(tuned),
                 texts,
@@ -95,19 +105,7 @@ def deyoung2020(
             f"{measure.capitalize()}, difference to random tokens of the same texts:\n\n"
             f"{markdown_table(results[against])}",
         ]
-        chart = intervals(
-            results[against].drop("texts"),
-            "explanation",
-            "low",
-            "high",
-            "mean",
-            x_title="Difference",
-            title=f"{measure.capitalize()} against random tokens",
-            height=17 * results[against]["explanation"].n_unique() + 10,
-        )
-        charts[against] = choose(
-            chart, "task", "Task", results[against]["task"].unique(maintain_order=True).to_list()
-        )
+        charts[against] = against_random(results[against], measure)
     used = {**settings.recorded(), **weights}
     return Reproduction(used, results, "\n\n".join(findings), charts, settings.seed)
 

@@ -80,15 +80,12 @@ def corollary2(
         prefixes = all_prefixes(config.language, length)
         for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
             balance = minimum.balance
+            measured = ("strength", "objective", "loss", "norm", "gradient")
             rows.append(
                 {
                     "length": length,
-                    "strength": minimum.strength,
                     "seed": seed,
-                    "objective": minimum.objective,
-                    "loss": minimum.loss,
-                    "norm": minimum.norm,
-                    "gradient": minimum.gradient,
+                    **{name: getattr(minimum, name) for name in measured},
                     "violation": balance.violation,
                     "largest_violation": balance.largest,
                     "constant": length * balance.largest,

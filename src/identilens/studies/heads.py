@@ -15,8 +15,9 @@ from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
+from identilens.models.loading import load
 from identilens.models.reading import read_head
-from identilens.models.sending import lens_reference
+from identilens.models.saving import save_model
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
 from identilens.runs.matrices import MatrixKey
@@ -329,3 +330,37 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
             f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
         )
     return places
+
+
+@dataclass(frozen=True)
+class LensReference:
+    """The data from which a lens is created again; a model without a source is in the shared folder."""
+
+    source: str | None
+    name: str
+    options: dict[str, Any]
+
+    def restored(self, folder: Path) -> Lens:
+        """Return the lens."""
+        lens = load(self.source or folder, **self.options)
+        lens.name = self.name
+        return lens
+
+
+def lens_reference(lens: Lens, folder: Path) -> LensReference:
+    """Return the data that create the lens in another process; a model without a path is saved to the folder."""
+    source = lens.model.name_or_path or None
+    if source is None:
+        save_model(lens.model, lens.tokenizer, folder)
+        for processor in (lens.reader.image_processor, lens.reader.feature_extractor):
+            if processor is not None:
+                processor.save_pretrained(folder)
+    facts = lens.facts
+    options = {
+        "dtype": facts["dtype"],
+        "device": facts["device"],
+        "revision": facts["revision"],
+        "attn_implementation": lens.model.config._attn_implementation,
+        "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
+    }
+    return LensReference(source, lens.name, options)

@@ -7,7 +7,7 @@ import identilens as idl
 from identilens.errors import InputError
 from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length
-from identilens.lab.encoder.tokenizer import build_tokenizer
+from identilens.lab.encoder.training import build_tokenizer
 
 WORDS = [f"word{number}" for number in range(200)]
 

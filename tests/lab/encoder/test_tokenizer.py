@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from identilens.lab.encoder.tokenizer import build_tokenizer, normalizer
+from identilens.lab.encoder.training import build_tokenizer, normalizer
 
 
 @pytest.mark.parametrize(

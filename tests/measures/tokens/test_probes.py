@@ -3,9 +3,15 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from identilens.errors import InputError
-from identilens.measures.tokens.closed_form import fit_ridge
 from identilens.measures.tokens.fitting import fit_probes
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
+from identilens.measures.tokens.probes import (
+    LinearProbe,
+    MlpProbe,
+    NaiveProbe,
+    Probe,
+    RidgeProbe,
+    fit_ridge,
+)
 from identilens.measures.tokens.splits import split_sentences, token_rows
 
 D = 8

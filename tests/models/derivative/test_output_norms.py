@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from identilens.errors import InputError, NumericalError
-from identilens.models.derivative.jacobian import jacobian_norms
-from identilens.models.derivative.output_norms import output_norms
+from identilens.models.derivative.jacobian import jacobian_norms, output_norms
 from models.derivative.test_jacobian import hidden_map
 
 

@@ -12,8 +12,8 @@ from helpers import zoo
 from identilens.errors import InputError
 from identilens.measures.attention import attention_intervals, billiard, maximum_entropy_alternative
 from identilens.models.reading import read_head
-from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.search import entropy_note
+from identilens.studies.alternatives.study import compare_runs
 
 # 45, 64 and 88 tokens of the bundled encoder.
 TEXTS = [

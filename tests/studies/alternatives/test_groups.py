@@ -8,11 +8,11 @@ import identilens as idl
 from helpers import own_attention, zoo
 from identilens.errors import UnsupportedModelError
 from identilens.measures.attention import tied_dimension
-from identilens.models.exact import Float64
 from identilens.models.reading import read_head
+from identilens.models.replaying import Float64
 from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.put_back import compare_runs
+from identilens.studies.alternatives.study import compare_runs
 
 LAYER = 1
 

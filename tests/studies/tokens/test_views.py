@@ -9,7 +9,7 @@ from helpers import ratetables
 from helpers.browsing import Visit
 from helpers.ratetables import SCRIPT
 from identilens.studies.reports import load_result, write_report
-from identilens.studies.tokens.sections import means_table
+from identilens.studies.tokens.result import means_table
 
 MAKERS = ["same_layer", "across_layers", "neighbours", "shares", "two_checkpoints"]
 

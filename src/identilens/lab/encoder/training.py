@@ -1,13 +1,14 @@
 """Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
@@ -26,7 +27,6 @@ from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassi
 from identilens.lab.encoder.readers import Examples, Splits
 from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import Task
-from identilens.lab.encoder.tokenizer import build_tokenizer
 from identilens.models.saving import save_model
 from identilens.runs.files import translated_write_errors, write_folder
 
@@ -93,6 +93,39 @@ def build_model(
     return IdentifiableEncoderForSequenceClassification(config)
 
 
+def training_arguments(
+    folder: Path, settings: EncoderSettings, processes: int
+) -> TrainingArguments:
+    """Return what the Trainer is told: Adam with a constant rate, the best epoch by validation accuracy."""
+    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
+    return TrainingArguments(
+        output_dir=str(folder / CHECKPOINTS),
+        num_train_epochs=settings.epochs,
+        seed=settings.seed,
+        per_device_train_batch_size=batch,
+        per_device_eval_batch_size=batch,
+        ddp_find_unused_parameters=False,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        train_sampling_strategy="group_by_length",
+        remove_unused_columns=False,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        bf16=settings.precision == "bf16",
+        fp16=settings.precision == "fp16",
+        use_cpu=not accelerated,
+        dataloader_pin_memory=accelerated,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+    )
+
+
 def train_encoder(
     folder: Path,
     task: Task,
@@ -119,33 +152,7 @@ def train_encoder(
         sentences, max_words=settings.max_words, max_length=settings.max_length
     )
     model = build_model(task, tokenizer, settings)
-    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
-    arguments = TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS),
-        num_train_epochs=settings.epochs,
-        seed=settings.seed,
-        per_device_train_batch_size=batch,
-        per_device_eval_batch_size=batch,
-        ddp_find_unused_parameters=False,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant",
-        weight_decay=0.0,
-        max_grad_norm=0.0,
-        train_sampling_strategy="group_by_length",
-        remove_unused_columns=False,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
-        bf16=settings.precision == "bf16",
-        fp16=settings.precision == "fp16",
-        use_cpu=not accelerated,
-        dataloader_pin_memory=accelerated,
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
-    )
+    arguments = training_arguments(folder, settings, processes)
     trainer = Trainer(
         model=model,
         args=arguments,
@@ -235,3 +242,59 @@ def processes() -> Any:
     except ImportError as error:
         raise InputError("training needs: pip install 'identilens[train]'.") from error
     return PartialState(cpu=not torch.accelerator.is_available())
+
+
+PADDING, UNKNOWN, FIRST = "[PAD]", "[UNK]", "[CLS]"
+
+_SPACED = ("'", ".", ",", "(", ")", "!", "?")
+_DROPPED = ('"',)
+_BLANK = ("<br />", ";", ":")
+
+
+def normalizer() -> normalizers.Normalizer:
+    """Return the basic-English normalisation of Bhardwaj et al. 2021 (footnote 9).
+
+    Text becomes lower case. Apostrophes, full stops, commas, brackets, exclamation and question marks become separate
+    words. HTML line breaks, semicolons and colons become spaces. Double quotes are removed.
+    """
+    return normalizers.Sequence(
+        [
+            normalizers.Lowercase(),
+            *(normalizers.Replace(mark, f" {mark} ") for mark in _SPACED),
+            *(normalizers.Replace(mark, "") for mark in _DROPPED),
+            *(normalizers.Replace(mark, " ") for mark in _BLANK),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
+
+
+def build_tokenizer(
+    texts: Iterable[str], *, max_words: int = 100_000, max_length: int = 512
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose vocabulary is the most frequent words of the texts, most frequent first.
+
+    Each text is encoded as [CLS] and its words. The vocabulary has ``max_words`` entries, special tokens included;
+    other words become [UNK]. With truncation, texts are cut to ``max_length`` tokens.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizer()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    special = [PADDING, UNKNOWN, FIRST]
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.WordLevelTrainer(
+            vocab_size=max_words, special_tokens=special, show_progress=False
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single=f"{FIRST} $A", special_tokens=[(FIRST, special.index(FIRST))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PADDING,
+        unk_token=UNKNOWN,
+        cls_token=FIRST,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+    )

@@ -12,7 +12,7 @@ from identilens.linalg import ProjectedValues
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
 from identilens.linalg.projected import RowProjector
-from identilens.linalg.row_sums import RowSums
+from identilens.linalg.row_sums import ProjectedRows, RowSums
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
@@ -154,19 +154,13 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     for block in layer.blocks():
         here, rows, weights = block.heads, block.rows, block.weights
         ones = torch.ones_like(block.norms)
-        by_key[here, :, : weights.shape[-1]] += (
-            torch.stack([ones, share_of(ones, block.norms)], 1) @ weights
-        )
+        both = torch.stack([ones, share_of(ones, block.norms)], 1)
+        by_key[here, :, : weights.shape[-1]] += both @ weights
         if layer.keeps_maps:
             maps.append((weights.clone(), projector.effective(rows, weights).to(weights.dtype)))
+        types = block.by_type, layer.key_types
         found = projector.sums(
-            rows,
-            weights,
-            block.by_type,
-            layer.key_types,
-            heads=here,
-            overwrite=block.reusable,
-            back=block.back,
+            rows, weights, *types, heads=here, overwrite=block.reusable, back=block.back
         )
         counts = adds_rank[here, None] if full else found.sums.outside > least[rows]
         sums = replace(found.sums, outside=torch.where(counts, found.sums.outside, 0.0))
@@ -176,21 +170,14 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         weight[:, here] += (sums.raw_square + sums.even * (2 * sums.raw + 1)).sum(-1)
         both = torch.stack([block.by_type.double(), found.received])
         received[:, here] += layer.query_types[here, rows].mT @ both
-        rebuilt, block.rebuilt = found.rebuilt.tensor_split([block.outputs.shape[-1]], -1)
-        if block.places is None:
-            outputs, compared, given = block.outputs, rebuilt, block.outputs[:, found.places]
-        else:
-            outputs, compared, given = rebuilt, rebuilt[:, block.places], block.outputs
-        lengths = [torch.linalg.vector_norm(one, dim=-1) for one in (compared - given, given)]
-        error[:, here] += torch.stack(lengths).double().square().sum(-1)
-        norms = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (-1, layer.heads))
+        squares, norms = _outputs(block, found)
+        error[:, here] += squares
+        norms = norms.unflatten(0, (-1, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
         output[:, here] += torch.stack([norms, shares]).sum(-1).flatten(1)
-    seen = (
-        T.restricted(projector.seen(slice(-1, None))[0])
-        if isinstance(projector, IrregularRows)
-        else T
-    )
+    seen = T
+    if isinstance(projector, IrregularRows):
+        seen = T.restricted(projector.seen(slice(-1, None))[0])
     seen = seen.with_sink() if layer.has_sink else seen
     tiny = torch.finfo(torch.float64).tiny
     null_shares = (null / weight.clamp_min(tiny)).clamp(0, 1)
@@ -209,6 +196,18 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         output_norm=output[0],
         maps=tuple(torch.cat(parts, 1) for parts in zip(*maps, strict=True)) if maps else None,  # pyright: ignore[reportArgumentType] two
     )
+
+
+def _outputs(block: Block, found: ProjectedRows) -> tuple[Tensor, Tensor]:
+    """Return ‖rebuilt − given‖² and ‖given‖² of each head, and the norm of each row's output."""
+    rebuilt, block.rebuilt = found.rebuilt.tensor_split([block.outputs.shape[-1]], -1)
+    if block.places is None:
+        outputs, compared, given = block.outputs, rebuilt, block.outputs[:, found.places]
+    else:
+        outputs, compared, given = rebuilt, rebuilt[:, block.places], block.outputs
+    lengths = [torch.linalg.vector_norm(rows, dim=-1) for rows in (compared - given, given)]
+    squares = torch.stack(lengths).double().square().sum(-1)
+    return squares, torch.linalg.vector_norm(outputs, dim=-1).double()
 
 
 def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:

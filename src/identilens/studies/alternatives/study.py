@@ -6,7 +6,10 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Lt
+from jaxtyping import Float
+from torch import Tensor
 
+from identilens.errors import InputError
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
@@ -16,7 +19,6 @@ from identilens.models.substitution import ModelRun
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
 from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads, joined
@@ -169,3 +171,65 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """What putting weights into a model changed.
+
+    Attributes:
+        rows: For each hidden state (layer 0 is the embedding output), the logits and the loss: the largest absolute
+            change of an entry, and that of a position's vector as a share of its norm (for the loss, of the loss).
+        hidden: Relative change of the final hidden state.
+        logits: Relative change of the logits, None without a task head.
+        loss: Absolute change of the loss, None without one.
+    """
+
+    rows: list[dict[str, Any]]
+    hidden: float
+    logits: float | None
+    loss: float | None
+
+
+def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
+    """Return what differs between a run with the model's own weights and another on the same text.
+
+    Raises:
+        InputError: For runs of different texts or models.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def add(state: str, layer: int | None, largest: float, relative: float) -> float:
+        rows.append(
+            {
+                "state": state,
+                "state_layer": layer,
+                "largest_change": largest,
+                "relative_change": relative,
+            }
+        )
+        return relative
+
+    hidden, logits, loss = torch.nan, None, None
+    for sequence, states in plain.hidden_states.items():
+        others = changed.hidden_states.get(sequence)
+        if others is None or others.shape != states.shape:
+            raise InputError(
+                "expected two runs of one model on one text; their hidden states differ in shape."
+            )
+        for layer, (before, after) in enumerate(zip(states, others, strict=True)):
+            hidden = add(sequence, layer, *_distance(before, after))
+    if plain.logits is not None and changed.logits is not None:
+        logits = add("logits", None, *_distance(plain.logits, changed.logits))
+    if plain.loss is not None and changed.loss is not None:
+        loss = abs(changed.loss - plain.loss)
+        add("loss", None, loss, loss / max(abs(plain.loss), 1e-12))
+    return PutBack(rows, hidden, logits, loss)
+
+
+def _distance(
+    before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]
+) -> tuple[float, float]:
+    before, move = before.double(), after.double() - before.double()
+    sizes = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
+    return float(move.abs().max()), float((torch.linalg.vector_norm(move, dim=-1) / sizes).max())

@@ -22,7 +22,6 @@ from identilens.studies.audit.heads import (
     heads_table,
     stacked_in_words,
 )
-from identilens.studies.audit.kept import certify_kept
 from identilens.studies.audit.maps import (
     fitting_maps,
     kept_maps,
@@ -30,6 +29,7 @@ from identilens.studies.audit.maps import (
     page_maps,
     printed_maps,
 )
+from identilens.studies.audit.reading import certify_kept
 from identilens.studies.certify.result import Certainty
 
 _MEASURES = (

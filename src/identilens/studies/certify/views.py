@@ -87,6 +87,19 @@ def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
     return ordered.select(sign.alias(""), "token", "key", shares)
 
 
+_ALSO = (
+    "lo",
+    "hi",
+    "norm_share",
+    "contribution",
+    "removal",
+    "effective",
+    "minimum_norm",
+    "verdict",
+)
+"""Columns that a chart of intervals shows beside them."""
+
+
 def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> AnyChart:
     """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time.
 
@@ -106,21 +119,11 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         f"{shortened(visible_text(token), _LABEL)} · {key}"
         for token, key in drawn.select("token", "key").rows()
     ]
-    also = [
-        "lo",
-        "hi",
-        "norm_share",
-        "contribution",
-        "removal",
-        "effective",
-        "minimum_norm",
-        "verdict",
-    ]
     frame = drawn.select(
         "row",
         "key",
         "weight",
-        *also,
+        *_ALSO,
         "determinacy",
         "above",
         "below",
@@ -134,7 +137,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         "hi",
         "weight",
         "determinacy",
-        also=also,
+        also=list(_ALSO),
         root_x=True,
         color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",
@@ -159,6 +162,11 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)
     }
     chart = choose(chart, "row", "Row", names) if len(names) > 1 else chart
+    return _with_choices(chart, drawn, certified=len(order) > 0)
+
+
+def _with_choices(chart: AnyChart, drawn: pl.DataFrame, *, certified: bool) -> AnyChart:
+    """Return a chart of intervals with the order of its keys, and the key that others are compared with, to choose."""
     by = alt.binding_select(
         options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys "
     )
@@ -168,7 +176,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
     }
     options = {"options": [None, *keys], "labels": ["no key", *map(visible_text, keys.values())]}
     with_key = (
-        alt.binding_select(name="Compare with key ", **options) if len(order) else alt.Undefined
+        alt.binding_select(name="Compare with key ", **options) if certified else alt.Undefined
     )
     return chart.add_params(
         alt.param(name="order", value="weight", bind=by),

@@ -11,8 +11,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import InputError
 from identilens.measures.mixing.contributions import contributions
-from identilens.models.derivative.jacobian import DEFAULT_PROBES, jacobian_norms
-from identilens.models.derivative.output_norms import output_norms
+from identilens.models.derivative.jacobian import DEFAULT_PROBES, jacobian_norms, output_norms
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap

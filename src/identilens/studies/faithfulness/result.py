@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import altair as alt
 import polars as pl
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.encoding import AnyChart, on_field
+from identilens.charts.kit import choose, intervals, scatter
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, counted, percent
-from identilens.studies.faithfulness import views
 from identilens.studies.faithfulness.means import differences, in_words, left_out, means, on_axes
 
 
@@ -240,18 +241,14 @@ class Faithfulness(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
-        found = {"plane": views.plane(self.plane())} if len(self.determinacy) else {}
-        found["faithful"] = views.faithful(
-            self.faithful(), "Place between worst and best order (NAOPC)"
-        )
-        found["correlation"] = views.faithful(
+        found = {"plane": plane(self.plane())} if len(self.determinacy) else {}
+        found["faithful"] = faithful(self.faithful(), "Place between worst and best order (NAOPC)")
+        found["correlation"] = faithful(
             self.faithful("correlation"), "Rank correlation with single effects"
         )
-        found |= {"stable": views.stable(self.stable())} if len(self.determinacy) else {}
+        found |= {"stable": stable(self.stable())} if len(self.determinacy) else {}
         return found | (
-            {"states_plane": views.plane(self.states_plane())}
-            if self.states["agreement"].count()
-            else {}
+            {"states_plane": plane(self.states_plane())} if self.states["agreement"].count() else {}
         )
 
     def sections(self) -> list[Section]:
@@ -326,3 +323,64 @@ _CONTROL = (
     "Each alternative is put into the model. As the head's output is the same, nothing may change beyond rounding. The "
     "floor is what another rounding of the rows' outputs changes.",
 )
+
+
+def plane(means: pl.DataFrame) -> AnyChart:
+    """Return each explanation by its agreement over alternatives and its NAOPC, with intervals both ways."""
+    held = means.drop_nulls("stable")
+    ends = ("faithful_low", "faithful_high", "stable_low", "stable_high")
+    chart: Any = scatter(
+        held,
+        "stable",
+        "faithful",
+        "explanation",
+        size=70,
+        span=ends[:2],
+        also=ends,
+        x_title="Stable: agreement with itself over alternatives",
+        y_title="Faithful: NAOPC",
+        color_title="Explanation",
+        title="Faithful by stable",
+    )
+    wide = chart.layer[0].copy()
+    wide.encoding.y, wide.encoding.y2 = on_field(wide.encoding.y, "faithful"), alt.Undefined
+    chart.layer = [wide.encode(x=on_field(wide.encoding.x, ends[2]), x2=ends[3]), *chart.layer]
+    return chart
+
+
+def faithful(means: pl.DataFrame, title: str) -> AnyChart:
+    """Return a measure of each explanation with its interval; outcomes and interventions are chosen."""
+    chart = intervals(
+        means.select("intervention", "outcome", "explanation", "mean", "low", "high"),
+        "explanation",
+        "low",
+        "high",
+        "mean",
+        x_title=title,
+        title=title,
+        height=17 * means["explanation"].n_unique() + 10,
+    )
+    return _chosen(
+        _chosen(chart, means, "outcome", "Change of"), means, "intervention", "Removed by"
+    )
+
+
+def stable(means: pl.DataFrame) -> AnyChart:
+    """Return the agreement of each explanation with itself, a kind of alternative at a time."""
+    title = "Agreement with itself over alternatives"
+    chart = intervals(
+        means.select("alternative", "explanation", "mean", "low", "high"),
+        "explanation",
+        "low",
+        "high",
+        "mean",
+        x_title=title,
+        title=title,
+        height=17 * means["explanation"].n_unique() + 10,
+    )
+    return _chosen(chart, means, "alternative", "Alternatives")
+
+
+def _chosen(chart: AnyChart, means: pl.DataFrame, column: str, label: str) -> AnyChart:
+    values = means[column].unique(maintain_order=True).to_list()
+    return choose(chart, column, label, values) if len(values) > 1 else chart

@@ -5,12 +5,12 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import intervals
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import counted
 from identilens.studies.faithfulness.means import differences, in_words, means
-from identilens.studies.rationales import views
 
 Measure = Literal["comprehensiveness", "sufficiency"]
 
@@ -91,9 +91,7 @@ class Rationales(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``comprehensiveness`` and ``sufficiency`` by explanation."""
-        return {
-            measure: views.drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS
-        }
+        return {measure: drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS}
 
     def sections(self) -> list[Section]:
         """Return each measure with its numbers, and the differences to random tokens."""
@@ -126,3 +124,9 @@ _CONTROL = (
     "Mean difference to as many tokens chosen at random, on the same texts. An interval without 0 is a difference; "
     "intervals are not widened for the number of explanations compared."
 )
+
+
+def drops(means: pl.DataFrame, title: str) -> AnyChart:
+    """Return the mean loss of each explanation with its interval."""
+    drawn = means.select("explanation", "mean", "low", "high")
+    return intervals(drawn, "explanation", "low", "high", "mean", x_title=title, title=title)

@@ -68,21 +68,9 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
             title="Growth of R with the number of texts",
         ),
         "spectrum": rule(
-            lines(
-                directions,
-                "direction",
-                "value",
-                "measure",
-                error=band,
-                points=False,
-                y_domain=(0, 1.03),
-                x_title="Direction",
-                y_title="Eigenvalue",
-                color_title="",
-                title=f"Spectrum of R{spread}",
-            ),
-            y=frames["table"]["mean_rank"].mean() / n,
-            label="mean rank of T over n",  # pyright: ignore[reportOptionalOperand, reportOperatorIssue, reportArgumentType] a float column
+            _spectra(directions, spread, band),
+            y=frames["table"]["mean_rank"].mean() / n,  # pyright: ignore[reportOptionalOperand, reportOperatorIssue] a float column
+            label="mean rank of T over n",
         ),
         "positions": lines(
             positions,
@@ -114,6 +102,22 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
         return charts
     names = growth["heads"].unique(maintain_order=True).to_list()
     return {name: choose(chart, "heads", "Heads", names) for name, chart in charts.items()}
+
+
+def _spectra(directions: pl.DataFrame, spread: str, band: tuple[str, str] | None) -> AnyChart:
+    return lines(
+        directions,
+        "direction",
+        "value",
+        "measure",
+        error=band,
+        points=False,
+        y_domain=(0, 1.03),
+        x_title="Direction",
+        y_title="Eigenvalue",
+        color_title="",
+        title=f"Spectrum of R{spread}",
+    )
 
 
 def patterns(frames: Frames) -> dict[str, AnyChart]:

@@ -17,9 +17,9 @@ from numpy.lib.format import open_memmap
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError, OutputFolderError
-from identilens.models.capture import Lengths
+from identilens.models.capture import Lengths, split_states
 from identilens.models.inputs import Item
-from identilens.models.lens import Lens, split_states
+from identilens.models.lens import Lens
 from identilens.runs.files import translated_write_errors, write_json, write_table
 from identilens.studies.items import identities, read_items
 

@@ -150,18 +150,7 @@ def measure_models(
         lengths=measuring.lengths,
         device=device,
     )
-    facts = {
-        "setting": setting.name,
-        "types": config.bracket_types,
-        "depth": config.max_depth,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "block": config.block,
-        "first_layer": config.first_layer,
-        "positions": config.positions,
-    }
-    for name in ("data", "learning_rate", "weight_decay", "contrast", "epochs"):
-        facts[name] = getattr(setting.training, name)
+    facts = setting_facts(setting, config)
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
     members = zip(
@@ -199,6 +188,22 @@ def measure_models(
         "patterns": kept,
         # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
         "variation": kept,
+    }
+
+
+def setting_facts(setting: DyckSetting, config: DyckConfig) -> dict[str, Any]:
+    """Return the columns of the table that say how models were made and trained."""
+    trained = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
+    return {
+        "setting": setting.name,
+        "types": config.bracket_types,
+        "depth": config.max_depth,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "block": config.block,
+        "first_layer": config.first_layer,
+        "positions": config.positions,
+        **{name: getattr(setting.training, name) for name in trained},
     }
 
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.lab.encoder.sweep import views
-from identilens.lab.encoder.sweep.views import NAMES
+from identilens.charts.kit import lines
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import markdown_table
 
@@ -116,7 +115,7 @@ class EncoderSweep(Result):
         cells = self.cells()
         tasks = cells["task"].unique(maintain_order=True)
         return {
-            f"accuracy_{task}": views.accuracy(cells.filter(pl.col("task") == task), task)
+            f"accuracy_{task}": accuracy(cells.filter(pl.col("task") == task), task)
             for task in tasks
         }
 
@@ -133,3 +132,37 @@ class EncoderSweep(Result):
 
 def _apart(cells: pl.DataFrame) -> float | None:
     return cells.select((pl.col("test_accuracy") - pl.col("published")).abs().mean()).item()
+
+
+NAMES = {"concat": "Con", "add": "Add"}
+"""Kinds of heads as the paper calls them."""
+
+
+def accuracy(cells: pl.DataFrame, task: str) -> AnyChart:
+    """Return a task's accuracy against d_k for both kinds of heads, measured beside published."""
+    named = cells.select(
+        "d_k",
+        pl.col("heads").cast(pl.String).replace(NAMES),
+        "standard_error",
+        "published",
+        measured="test_accuracy",
+    )
+    index = ["d_k", "heads", "standard_error"]
+    long = named.unpivot(["measured", "published"], index=index, variable_name="source").drop_nulls(
+        "value"
+    )
+    measured = pl.when(source="measured").then("standard_error")
+    drawn = long.select("d_k", "heads", "source", "value", error=measured.fill_null(0))
+    return lines(
+        drawn,
+        "d_k",
+        "value",
+        "heads",
+        dash="source",
+        error="error",
+        log_x=True,
+        x_title="d_k",
+        y_title="Test accuracy",
+        color_title="Heads",
+        title=f"{task}: test accuracy by d_k",
+    )
