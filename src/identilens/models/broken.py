@@ -6,7 +6,17 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from identilens.errors import ModelError
+
 _REMEDY = "Download the model again, or save it again with save_pretrained."
+
+
+def refuse_endless_files(model: str | Path) -> None:
+    """Raise ModelError for a pipe or a device in a model's folder, which cannot be read to its end."""
+    folder = Path(model)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(f"{path} is a pipe or a device, not a file. {_REMEDY}")
 
 
 def damaged_file(model: str | Path) -> str | None:

@@ -15,8 +15,14 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
-from identilens.models.broken import cannot_load, damaged_file
+from identilens.errors import (
+    IdentilensError,
+    InputError,
+    ModelError,
+    ModelNotFoundError,
+    SettingError,
+)
+from identilens.models.broken import cannot_load, damaged_file, refuse_endless_files
 from identilens.models.bundled import resolved
 from identilens.models.declared import QUIET, left_over, refuse_endless
 from identilens.models.lens import Lens
@@ -65,8 +71,11 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
+    if not isinstance(trust_remote_code, bool):
+        raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
     place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    refuse_endless_files(place)
     precision, put = precision_name(dtype, Dtype), usable_device(device)
     try:
         lens = _loaded(place, str(model), put, precision, attn_implementation, common)
