@@ -1,6 +1,7 @@
 """Checkpoints that are not whole are refused, naming what they lack; what is not needed may be missing."""
 
 import json
+import os
 from contextlib import suppress
 
 import pytest
@@ -291,3 +292,16 @@ def test_random_damage_never_ends_in_anothers_error(tmp_path_factory, data):
     file.write_bytes(content)
     with suppress(IdentilensError):
         idl.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_what_never_ends_is_not_read(tmp_path, name, kind):
+    saved(tmp_path, "bert")
+    (tmp_path / name).unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelError, match=rf"{name} is a pipe or a device, not a file. Download"):
+        idl.load(tmp_path)

@@ -61,3 +61,20 @@ def test_unusable_files_are_refused_by_line(tmp_path, treebank):
     treebank.write_text("\n\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"contains no sentences"):
         read_conllu(treebank)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("path", [5, None, b"a.conllu", "x" * 5000, "a\0b", "/dev/zero", "/"])
+def test_what_is_no_file_is_named(path):
+    with pytest.raises(InputError, match="expected the path of|no such file|expected a file with"):
+        read_conllu(path)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    "options", [{"limit": float("nan")}, {"limit": -1}, {"max_text_bytes": "x"}]
+)
+def test_limits_of_another_kind_are_named(tmp_path, options):
+    (tmp_path / "a.conllu").write_text("")
+    with pytest.raises(InputError, match="expected (limit|max_text_bytes) "):
+        read_conllu(tmp_path / "a.conllu", **options)

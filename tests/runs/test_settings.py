@@ -1,7 +1,10 @@
 """Settings: one place for default, range and help; checked alike from Python and from the command line."""
 
 import inspect
+import json
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.toy import ToySettings, toy
@@ -20,6 +23,16 @@ def test_values_take_the_form_of_their_fields():
     assert ToySettings(layers="0,3,5-8").layers == (0, 3, 5, 6, 7, 8)
     assert ToySettings(words="odd,even").words == ("odd", "even")
     assert ToySettings(span=(7, 7)).span == (7, 7)
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    made = ToySettings(
+        layers=np.int64(3), share=np.float32(0.25), seed=np.int8(7), fail=np.int64(2)
+    )
+    assert (made.layers, made.share, made.seed, made.fail) == ((3,), 0.25, 7, 2)
+    several = ToySettings(layers=np.array([4, 1]), span=np.array([2, 5]))
+    assert (several.layers, several.span) == ((4, 1), (2, 5))
+    assert json.loads(json.dumps(several.recorded() | made.recorded()))["layers"] == [3]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +55,15 @@ def test_values_take_the_form_of_their_fields():
         ("share", float("-inf"), "share as a finite number; got -inf"),
         ("memory", "9" * 400 + "GB", "memory in bytes, or as a size such as 512MiB or 2GB; got '9"),
         ("memory", 10**22, "memory of at most 9007199254740992; got 1"),
+        (
+            "layers",
+            range(10**12),
+            "layers as numbers and ranges such as 0,3,5-8; got range(0, 1000",
+        ),
+        ("layers", np.float32(1), "layers as a whole number; got"),
+        ("seed", np.bool_(True), "seed as a whole number; got"),
+        ("words", [pd.NA], "words to be odd or even; got <NA>"),
+        ("words", [True], "words to be odd or even; got True"),
         ("colour", "red", "colour to be one of the options layers, words"),
     ],
 )

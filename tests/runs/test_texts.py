@@ -9,6 +9,8 @@ import sys
 import threading
 from contextlib import suppress
 
+import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -46,6 +48,53 @@ def test_pairs_from_every_kind_of_input(tmp_path):
         match=r"b\.txt, line 2: pairs=True expects two sentences with a tab.*got 1 part\.",
     ):
         read_texts(tmp_path / "b.txt", pairs=True)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"limit": 1.5}, "limit as a whole number; got 1.5"),
+        ({"limit": float("nan")}, "limit as a whole number; got nan"),
+        ({"limit": True}, "limit as a whole number; got True"),
+        ({"limit": 10**30}, "limit of at most"),
+        ({"max_length": "8"}, "max_length as a whole number; got '8'"),
+        ({"max_length": -1}, "max_length of at least 0; got -1"),
+        ({"max_text_bytes": "much"}, "max_text_bytes in bytes, or as a size such as 512MiB"),
+        ({"max_text_bytes": 0}, "max_text_bytes of at least 1; got 0"),
+        ({"pairs": "yes"}, "pairs to be True or False; got 'yes'"),
+        ({"columns": 5}, "columns as text; got 5"),
+        ({"encoding": None}, "encoding as text; got None"),
+        ({"encoding": "a\0b"}, "encoding without null characters"),
+        ({"encoding": "\ud800"}, "unknown encoding '\\ud800'; try utf-8"),
+        ({"encoding": "idna"}, "line 1 or later, is not idna: .*Save it as UTF-8"),
+        ({"encoding": "undefined"}, "is not undefined: .*Save it as UTF-8"),
+    ],
+)
+def test_options_of_another_kind_are_named(tmp_path, options, words):
+    (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')
+    with pytest.raises(InputError, match=words.replace("\\", "\\\\")):
+        read_texts(tmp_path / "a.jsonl", **{"columns": "a", **options})
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_numbers_of_numpy_and_sizes_in_words_are_options(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')
+    assert read_texts(tmp_path / "a.jsonl", columns="a", limit=np.int64(1)) == ["one"]
+    assert read_texts(tmp_path / "a.jsonl", columns="a", max_text_bytes="1kB") == ["one", "two"]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    "source", [pd.Timestamp("2020"), pd.NA, pl.LazyFrame({"a": ["x"]}), pl.col("a"), np.array("a")]
+)
+def test_what_holds_no_texts_is_named(source):
+    with pytest.raises(InputError, match="expected a file, a data set or texts; got"):
+        read_texts(source)
+
+
+def test_numbered_columns_of_a_frame():
+    assert read_texts(pd.DataFrame([["one"], ["two"]])) == ["one", "two"]
 
 
 FRAME = pl.DataFrame({"text": ["one", "two"], "other": ["eins", "zwei"]})

@@ -19,7 +19,8 @@ import identilens as idl
 from helpers.command import failing
 from helpers.killing import contents, killed_at
 from helpers.toy import Toy, ToyStudy, toy
-from identilens.errors import InputError, OutputFolderError
+from helpers.zoo import build
+from identilens.errors import InputError, OutputFolderError, SettingError
 from identilens.runs import provenance
 from identilens.runs.files import write_table
 from identilens.runs.lock import acquire_lock
@@ -384,9 +385,34 @@ def test_a_table_with_values_of_no_run_is_named(audited, tmp_path, value):
                                     if kind in kinds and value != "no rows")  # fmt: skip
         (table.head(0) if value == "no rows" else forged).write_parquet(file)
     result = idl.load_result(tmp_path / "run")
-    for use in (result.show, result._repr_html_, lambda: idl.write_report(tmp_path / "run")):
+    views = (result.summary, result.charts, result.sections, result.token_lines, result.by_head)
+    shown = (result.show, result._repr_html_, lambda: idl.write_report(tmp_path / "run"))
+    for use in (*views, *shown):
         with suppress(OutputFolderError):
             use()
+
+
+def test_sizes_of_a_structure_are_those_of_its_maps_not_of_its_table(tmp_path):
+    """A table can say anything; names of 2**62 positions would fill the memory."""
+    lens = idl.Lens(build("bert"))
+    texts = [list(range(start, start + 6)) for start in range(3, 9)]
+    idl.structure(lens, texts, length=6, out=tmp_path / "run")
+    file = tmp_path / "run" / "table.parquet"
+    pl.read_parquet(file).with_columns(length=pl.lit(2**62)).write_parquet(file)
+    result = idl.Structure.load(tmp_path / "run")
+    assert result.visibility_by_position()["position"].max() == 5
+    assert max(len(one.queries) for part in result.sections() for one in part.maps) == 6
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("option", ["resume", "overwrite", "allow_version_change"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_only_true_and_false_continue_or_delete_a_run(tmp_path, option, value):
+    toy(layers="1-3", out=tmp_path / "run")
+    before = contents(tmp_path / "run")
+    with pytest.raises(SettingError, match=f"expected {option} to be True or False; got {value!r}"):
+        toy(layers="4-5", out=tmp_path / "run", **{option: value})
+    assert contents(tmp_path / "run") == before
 
 
 def test_errors_on_what_was_read_name_the_folder_and_those_in_memory_stay(tmp_path, monkeypatch):

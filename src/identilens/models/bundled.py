@@ -42,7 +42,7 @@ def bundled_model(name: Bundled = "encoder") -> Path:
         >>> idl.bundled_model("decoder").name
         'decoder'
     """
-    if name not in get_args(Bundled):
+    if not isinstance(name, str) or name not in get_args(Bundled):
         raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)
     return _decoder() if name == "decoder" else _encoder()
 

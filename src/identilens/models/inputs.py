@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.models.families import position_limit
 from identilens.models.media import Audio
 from identilens.models.token_names import token_names
@@ -33,6 +34,9 @@ _MASKED = {
 }
 """Inputs whose padding each mask marks, if the mask has an entry for every position."""
 
+
+_MOST_TOKENS = 2**31 - 2
+"""Largest length to which a text can be cut."""
 
 _MOST_NAMED = 5
 """Largest number of texts that an error names."""
@@ -139,6 +143,13 @@ class InputReader:
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
         """
+        whole = max_length is None or isinstance(max_length, Integral)
+        if (
+            not whole
+            or max_length is True
+            or not 1 <= (1 if max_length is None else max_length) <= _MOST_TOKENS
+        ):
+            raise SettingError("max_length", f"from 1 to {_MOST_TOKENS}", max_length)
         if isinstance(inputs, Item):
             return [inputs]
         if isinstance(inputs, Mapping):

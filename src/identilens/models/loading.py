@@ -20,7 +20,13 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
+from identilens.errors import (
+    IdentilensError,
+    InputError,
+    ModelError,
+    ModelNotFoundError,
+    SettingError,
+)
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 from identilens.models.placing import Dtype, first_line, precision_name, usable_device
@@ -68,8 +74,11 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
+    if not isinstance(trust_remote_code, bool):
+        raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
     place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    refuse_endless_files(place)
     precision, put = precision_name(dtype, Dtype), usable_device(device)
     try:
         lens = _loaded(place, str(model), put, precision, attn_implementation, common)
@@ -216,6 +225,14 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
 
 
 _REMEDY = "Download the model again, or save it again with save_pretrained."
+
+
+def refuse_endless_files(model: str | Path) -> None:
+    """Raise ModelError for a pipe or a device in a model's folder, which cannot be read to its end."""
+    folder = Path(model)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(f"{path} is a pipe or a device, not a file. {_REMEDY}")
 
 
 def damaged_file(model: str | Path) -> str | None:

@@ -103,6 +103,6 @@ def read_image(file: str | Path) -> Any:
 
 
 def _existing(file: str | Path, option: str) -> Path:
-    if not Path(file).is_file():
+    if not isinstance(file, str | Path) or not Path(file).is_file():
         raise InputError(f"no such file: {file}. Check the path given to {option}.")
     return Path(file)

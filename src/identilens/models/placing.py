@@ -19,7 +19,7 @@ def usable_device(given: str | torch.device | None) -> torch.device:
     try:
         place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise InputError(
             f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
             "where it is available."

@@ -60,6 +60,16 @@ class Substitution:
     """
 
     def __init__(self, sites: tuple[Site, ...], replacements: Replacements) -> None:
+        if not isinstance(replacements, Mapping) or not all(
+            isinstance(address, tuple)
+            and len(address) in (2, 3)
+            and isinstance(weights, Tensor | Rows)
+            for address, weights in replacements.items()
+        ):
+            raise InputError(
+                "expected a mapping from (layer, head) or (layer, head, kind) to weights, each a tensor or Rows; got "
+                f"{replacements!r:.80}."
+            )
         self._sites = sites
         self._given: dict[int, dict[int, Tensor | Rows]] = {}
         for address, weights in replacements.items():

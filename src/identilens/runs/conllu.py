@@ -11,10 +11,13 @@ from identilens.errors import InputError
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     READ_ERRORS,
-    STANDARD_INPUT,
+    Limit,
+    MostBytes,
+    is_stream,
     numbered_lines,
     open_text,
 )
+from identilens.runs.settings import in_order
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
@@ -72,11 +75,12 @@ def read_conllu(
         >>> text, text.spans("upos")
         ('Gladly', [(0, 6, 'ADV')])
     """
+    limit = in_order("limit", Limit, limit)
+    max_text_bytes = in_order("max_text_bytes", MostBytes, max_text_bytes)
+    if not isinstance(path, str | Path):
+        raise InputError(f"expected the path of a CoNLL-U file; got {type(path).__name__}.")
     path = Path(path)
-    if path != STANDARD_INPUT and ("\0" in str(path) or not path.exists()):
-        raise InputError(
-            f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz)."
-        )
+    is_stream(path)
     try:
         with open_text(path, most=max_text_bytes, errors="surrogateescape") as stream:
             lines = ((number, line.rstrip("\n")) for number, line in numbered_lines(stream, path))

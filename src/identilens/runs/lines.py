@@ -3,19 +3,29 @@
 import gzip
 import io
 import lzma
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from identilens.errors import InputError
+from identilens.runs.settings import Size
 
 MAX_TEXT_BYTES = 4 * 2**30
 """Default of the largest number of bytes that are read of a file, after decompression."""
 
 LONGEST_LINE = 2**26
 """Largest number of characters in a line."""
+
+Limit = Annotated[int | None, Ge(0)]
+"""Number of texts, or of their tokens, that are read."""
+
+MostBytes = Annotated[Size, Ge(1)]
+"""Number of bytes that a file may contain after decompression."""
 
 STANDARD_INPUT = Path("-")
 
@@ -47,6 +57,22 @@ def open_text(
     )
     stream = io.BufferedReader(_Bounded(opened, file, most), 2**16)
     return io.TextIOWrapper(stream, encoding=codec, newline=newline, errors=errors)
+
+
+def is_stream(file: Path) -> bool:
+    """Return whether a file can be read only once; raises InputError if it cannot be read."""
+    if file == STANDARD_INPUT:
+        return True
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):
+        raise InputError(f"no such file: {file}. Check the path given to file=....") from None
+    if not stat.S_ISFIFO(mode) and not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a device"
+        raise InputError(
+            f"{file} is {what}; expected a file with texts, or - for the standard input."
+        )
+    return stat.S_ISFIFO(mode)
 
 
 class _Bounded(io.RawIOBase):
@@ -103,11 +129,12 @@ def numbered_lines(
                 raise InputError(f"byte {byte:#04x} is not {encoding}. {remedy}") from error
             yield number, line
             number += 1
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}, line {number} or later, is not {encoding}: {error.reason}. {remedy}"
-        ) from error
     except InputError as error:
         raise InputError(f"{file}, line {number}: {error}") from error
+    except UnicodeError as error:
+        why = getattr(error, "reason", error)
+        raise InputError(
+            f"{file}, line {number} or later, is not {encoding}: {why}. {remedy}"
+        ) from error
     except READ_ERRORS as error:
         raise InputError(f"{file} cannot be read: {error}") from error

@@ -2,10 +2,12 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from html import escape
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -39,6 +41,22 @@ class Finding:
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
     headline: Sequence[tuple[str, str]] = ()
+
+
+def _needs_no_argument(method: Callable[..., Any]) -> bool:
+    arguments = list(signature(method).parameters.values())[1:]
+    return all(one.default is not one.empty for one in arguments)
+
+
+def _blaming_files(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method whose errors on a result that was read from a folder name the folder."""
+
+    @wraps(method)
+    def blaming(self: "Result", *given: Any, **options: Any) -> Any:
+        with self.blamed_on_files():
+            return method(self, *given, **options)
+
+    return blaming
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +119,9 @@ class Result(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
+        for name, method in list(vars(cls).items()):
+            if isfunction(method) and not name.startswith("_") and _needs_no_argument(method):
+                setattr(cls, name, _blaming_files(method))
 
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
@@ -167,14 +188,14 @@ class Result(ABC):
             f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
         )
 
+    @_blaming_files
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
-        with self.blamed_on_files():
-            Console().print(plain(self.summary().text), highlight=False)
-            for line in self.token_lines():
-                Console().print(line.text())
-            for title, frame in self.overview().items():
-                print_table(title, frame)
+        Console().print(plain(self.summary().text), highlight=False)
+        for line in self.token_lines():
+            Console().print(line.text())
+        for title, frame in self.overview().items():
+            print_table(title, frame)
 
     @contextmanager
     def blamed_on_files(self) -> Iterator[None]:
@@ -265,6 +286,7 @@ class Result(ABC):
             }
             return cls.of(tables, record, stored, tokens, path)
 
+    @_blaming_files
     def to_html(
         self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()
     ) -> Path:
@@ -275,16 +297,16 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        with self.blamed_on_files():
-            finding, sections = self.summary(), [*self.sections(), *more]
-            words = (
-                self.title,
-                self.subject(),
-                [*finding.text.splitlines(), *said],
-                finding.headline,
-            )
-            return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
+        finding, sections = self.summary(), [*self.sections(), *more]
+        words = (
+            self.title,
+            self.subject(),
+            [*finding.text.splitlines(), *said],
+            finding.headline,
+        )
+        return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
+    @_blaming_files
     def save_figures(
         self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")
     ) -> list[Path]:
@@ -294,11 +316,10 @@ class Result(ABC):
             InputError: For a format that is not supported.
             OutputFolderError: If the folder cannot be written.
         """
-        with self.blamed_on_files():
-            return save_charts(self.charts(), folder, formats)
+        return save_charts(self.charts(), folder, formats)
 
+    @_blaming_files
     def _repr_html_(self) -> str:
-        with self.blamed_on_files():
-            lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
-            lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
-            return lines + "".join(map(table_html, list(self.overview().values())[:1]))
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
+        lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
+        return lines + "".join(map(table_html, list(self.overview().values())[:1]))

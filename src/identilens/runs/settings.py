@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, astuple, fields
 from functools import cache
+from itertools import islice
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -155,7 +156,7 @@ def in_order(name: str, hint: Any, value: Any) -> Any:
         kind, inner = _unwrapped(next(option for option in options if option is not NoneType))
         metadata = (*metadata, *inner)
     value = _converted(name, kind, metadata, value)
-    if optional and value == ():
+    if optional and isinstance(value, tuple) and not value:
         raise SettingError(name, "with at least one value, or left out", value)
     for one in value if isinstance(value, tuple) else (value,):
         _check(name, kind, metadata, one)
@@ -170,11 +171,7 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
             return parse_size(value)
         if kind is Path:
             return Path(value)
-        return (
-            float(value)
-            if kind is float and isinstance(value, int) and not isinstance(value, bool)
-            else value
-        )
+        return _of_python(kind, value)
     except (ValueError, TypeError, OverflowError):
         raise SettingError(
             name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value
@@ -191,11 +188,25 @@ def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ..
             return parse_numbers(value)
         value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
         value = [make(piece) for piece in value] if element in (int, float) else value
-    values = (value,) if isinstance(value, str | int | float | Path) else tuple(value)
-    values = tuple(make(one) if element in (float, Path) else one for one in values)
+    values = (
+        (value,)
+        if isinstance(value, str | Real | Path)
+        else tuple(islice(value, _MOST_NUMBERS + 1))
+    )
+    if len(values) > _MOST_NUMBERS:
+        raise ValueError("too many")
+    values = tuple(
+        make(one) if element in (float, Path) else _of_python(element, one) for one in values
+    )
     if pair and len(values) != len(others) + 1:
         raise ValueError(values)
     return values if pair else tuple(dict.fromkeys(values))
+
+
+def _of_python(kind: Any, value: Any) -> Any:
+    """Return a number, which may be one of numpy, as Python's own; anything else as it is."""
+    is_number = kind in (int, float) and isinstance(value, _KINDS[kind][0])
+    return kind(value) if is_number and not isinstance(value, bool) else value
 
 
 _EXPECTED = {
@@ -231,8 +242,9 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
         raise SettingError(name, "as a finite number", value)
     if kind in (str, Path) and "\0" in str(value):
         raise SettingError(name, "without null characters", value)
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise SettingError(name, f"to be {' or '.join(map(str, get_args(kind)))}", value)
+    choices = get_args(kind)
+    if get_origin(kind) is Literal and (not isinstance(value, str) or value not in choices):
+        raise SettingError(name, f"to be {' or '.join(map(str, choices))}", value)
     for bound in metadata:
         if type(bound) in _BOUNDS:
             holds, words = _BOUNDS[type(bound)]

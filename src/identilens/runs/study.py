@@ -27,7 +27,7 @@ from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings, hints_of
+from identilens.runs.settings import Settings, hints_of, in_order
 from identilens.runs.texts import is_columns, read_texts
 from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
@@ -269,6 +269,9 @@ def run_study(
         CheckFailedError: If parts failed on workers; all other parts are saved.
         IdentilensError: Any error of the study.
     """
+    resume = in_order("resume", bool, resume)
+    overwrite = in_order("overwrite", bool, overwrite)
+    allow_version_change = in_order("allow_version_change", bool, allow_version_change)
     if engine is not None:
         if not isinstance(engine, Engine):
             raise InputError(

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,19 +9,22 @@ from typing import Any
 
 import polars as pl
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.runs.conllu import read_conllu
 from identilens.runs.corpus import Corpus, TextList, in_memory_or_on_disk
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     READ_ERRORS,
-    STANDARD_INPUT,
+    Limit,
+    MostBytes,
+    is_stream,
     kind_of,
     numbered_lines,
     open_text,
     too_large,
 )
 from identilens.runs.parquet import expanded
+from identilens.runs.settings import Names, in_order
 
 _LONGEST_TEXT = 2**20
 """Largest number of characters in a text that is not cut."""
@@ -95,7 +97,7 @@ def read_texts(
     named = read if isinstance(read, Corpus) else TextList(read)
     named.load_options = {
         "file": Path(source),
-        "column": tuple(columns),
+        "column": in_order("columns", Names, columns),
         "encoding": encoding,
         "pairs": pairs,
         "limit": limit,
@@ -135,8 +137,12 @@ def iter_texts(
             too long, more bytes than allowed, or a line that is not a pair although pairs are expected. The message
             names the line.
     """
-    if limit is not None and limit < 0:
-        raise SettingError("limit", "of at least 0", limit)
+    columns = in_order("columns", Names, columns)
+    encoding = in_order("encoding", str, encoding)
+    pairs = in_order("pairs", bool, pairs)
+    limit = in_order("limit", Limit, limit)
+    max_length = in_order("max_length", Limit, max_length)
+    max_text_bytes = in_order("max_text_bytes", MostBytes, max_text_bytes)
     if isinstance(source, str | Path) and kind_of(Path(source)) == ".conllu":
         if pairs or columns:
             raise InputError(
@@ -145,17 +151,17 @@ def iter_texts(
         return iter(read_conllu(source, limit, max_text_bytes))
     if isinstance(source, str | Path):
         rows = _file_rows(Path(source), list(columns), encoding, pairs, max_text_bytes)
+    elif not isinstance(source, Iterable) or getattr(source, "ndim", 1) == 0:
+        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     elif is_columns(source):
         rows = _column_rows(source, list(columns))
-    elif isinstance(source, Iterable):
-        return islice(_in_twos(source) if pairs else iter(source), limit)
     else:
-        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
+        return islice(_in_twos(source) if pairs else iter(source), limit)
     return islice((_checked(text, position, max_length) for position, text in rows), limit)
 
 
 def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
-    streamed = _is_stream(file)
+    streamed = is_stream(file)
     kind = kind_of(file) or (".jsonl" if columns else ".txt") if streamed else kind_of(file)
     known = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
     if kind not in known:
@@ -180,7 +186,7 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
         return
     try:
         stream = open_text(file, encoding, "", most, errors="surrogateescape")
-    except LookupError as error:
+    except (LookupError, ValueError) as error:
         raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
     except READ_ERRORS as error:
         raise InputError(f"{file} cannot be read: {error}") from error
@@ -205,22 +211,6 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
                         f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
                     )
                 yield position, parts
-
-
-def _is_stream(file: Path) -> bool:
-    """Return whether a file can be read only once; raises InputError if it cannot be read."""
-    if file == STANDARD_INPUT:
-        return True
-    try:
-        mode = file.stat().st_mode
-    except (OSError, ValueError):
-        raise InputError(f"no such file: {file}. Check the path given to file=....") from None
-    if not stat.S_ISFIFO(mode) and not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a device"
-        raise InputError(
-            f"{file} is {what}; expected a file with texts, or - for the standard input."
-        )
-    return stat.S_ISFIFO(mode)
 
 
 def _json_object(line: str, position: str) -> dict[str, Any]:
@@ -337,7 +327,8 @@ def _column_rows(source: Any, columns: list[str]) -> Rows:
         if hasattr(source, "iter_rows"):
             rows = source.iter_rows(named=True)
         else:
-            rows = source.to_dict("records") if hasattr(source, "iterrows") else source
+            framed = hasattr(source, "iterrows")
+            rows = source.set_axis(names, axis=1).to_dict("records") if framed else source
     for number, row in enumerate(rows):
         yield f"row {number}", _picked(row, chosen, f"row {number}")
 

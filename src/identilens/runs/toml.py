@@ -7,6 +7,9 @@ from typing import Any
 
 from identilens.errors import InputError
 
+_LARGEST = 2**24
+"""Largest number of bytes in a file."""
+
 _DEEPEST = 10
 """Largest depth of tables and lists in a file."""
 
@@ -18,13 +21,17 @@ def read_toml(file: Path) -> dict[str, Any]:
         InputError: If it cannot be read, or is no TOML.
     """
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST:,} bytes")
+        options = tomllib.loads(content.decode())
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid TOML: {error}") from error
-    _check_depth(content, file)
-    return content
+    _check_depth(options, file)
+    return options
 
 
 def _check_depth(content: Any, file: Path) -> None:

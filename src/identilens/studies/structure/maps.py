@@ -65,10 +65,6 @@ def token_maps(
 ) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
     threshold, token_maps = table["threshold"][0], []
-    names = [
-        f"{place} (special)" if place in special else str(place)
-        for place in range(table["length"][0])
-    ]
     means = (
         ("", f"{table['representatives'][0]} representatives"),
         ("all_", f"all {table['texts'][0]} texts"),
@@ -84,6 +80,10 @@ def token_maps(
                     for level in shown
                 }
                 layers["mean weights"] = mean
+                names = [
+                    f"{place} (special)" if place in special else str(place)
+                    for place in range(len(mean))
+                ]
                 where = {**choices, "weights": words, "mean over": over}
                 raw, effective = (
                     _placed(

@@ -181,11 +181,12 @@ class Structure(Result):
 
         Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
         """
-        frames, places = [], {"position": range(self.table["length"][0])}
+        frames = []
         for kind, layer in self.sites:
             visibility = (
                 self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
             )
+            places = {"position": range(visibility.shape[-1])}
             frames.append(maps.by_place(kind, layer, places, visibility=visibility))
         return pl.concat(frames)
 
