@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 298_500,
-    "syntax-tree nodes of the core": 234_500,
+    "syntax-tree nodes": 299_500,
+    "syntax-tree nodes of the core": 235_500,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.545,
     "modules with one importer": 57,

@@ -488,16 +488,11 @@ class Lens:
             )
         item = items[0]
         targets = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
-        options = {} if targets is None else {"labels": targets[None].to(self.device)}
+        options: dict[str, Any] = {"output_hidden_states": True}
+        if targets is not None:
+            options["labels"] = targets[None].to(self.device)
         handler = Substitution(self.sites(item), replacements)
-        output = self.run(
-            [item],
-            handler,
-            whole=True,
-            changes=bool(replacements),
-            output_hidden_states=True,
-            **options,
-        )
+        output = self.run([item], handler, whole=True, changes=bool(replacements), **options)
         states = split_states(output, Lengths([item]), 0)
         logits, loss = output.get("logits"), output.get("loss")
         return ModelRun(
