@@ -90,8 +90,8 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
     streams: list[IO[bytes]] = []
     for content in contents:
         streams.append(io.BytesIO(content))
-        size = expanded(io.BytesIO(content))
-        memory = size.bytes + _PER_VALUE * size.values
+        size, values = expanded(io.BytesIO(content))
+        memory = size + _PER_VALUE * values
         most = max(_SMALL_TABLE, _MOST_EXPANSION * len(content))
         if memory > most:
             raise ValueError(

@@ -1,6 +1,6 @@
 """The parts of a structure analysis: two passes over the texts, perturbed representatives, and the closing tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from identilens.measures.structure.representatives import (
 )
 from identilens.measures.structure.subspace import against_subspace
 from identilens.measures.structure.weights import check_threshold
-from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.folder import RunFolder
 from identilens.runs.study import Tables
+from identilens.studies.items import Items
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, head_rows, spaces
 from identilens.studies.structure.lengths import special_positions
@@ -38,7 +38,7 @@ VISIBLE_SHARE = 0.5
 class Runner:
     """Runs one part after the other; what parts share is in `State`, which is kept on disk between them."""
 
-    def __init__(self, lens: Lens, items: Sequence[Item], settings: StructureSettings) -> None:
+    def __init__(self, lens: Lens, items: Items, settings: StructureSettings) -> None:
         self.lens, self.items, self.settings = lens, items, settings
         self.folder: Path | None = None
         self.state = State()
