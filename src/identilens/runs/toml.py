@@ -23,24 +23,16 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid TOML: {error}") from error
-    _check_depth(content, file)
-    return content
-
-
-def _check_depth(content: Any, file: Path) -> None:
-    """Raise InputError for values that are nested deeper than any of ours, on which recursion would end."""
-    inner = [content]
+    values: list[Any] = [content]
     for _ in range(_DEEPEST):
-        values = [
-            one.values() if isinstance(one, dict) else one
-            for one in inner
-            if isinstance(one, dict | list)
-        ]
-        inner = [value for several in values for value in several]
-    if inner:
+        nested = [one.values() if isinstance(one, dict) else one for one in values]
+        values = [one for several in nested for one in several if isinstance(one, dict | list)]
+    if values:
+        # Recursion would end on them.
         raise InputError(
             f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth."
         )
+    return content
 
 
 def toml_value(value: Any) -> str:
