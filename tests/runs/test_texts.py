@@ -323,7 +323,7 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(
     assert_frame_equal(many.table, whole.table)
     assert many.provenance["texts"]["count"] == 40
     assert len(many.provenance["texts"]["sha256"]) == 1
-    with pytest.raises(OutputFolderError, match="the texts are others"):
+    with pytest.raises(OutputFolderError, match="the texts differ"):
         idl.audit(
             bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
         )

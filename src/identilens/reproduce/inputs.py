@@ -18,10 +18,10 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
-from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
+from identilens.runs.provenance import changed
 from identilens.runs.settings import NOT_RECORDED, Settings
 from identilens.runs.texts import read_texts
 

@@ -21,9 +21,18 @@ from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import IdentilensError, OutputFolderError
 from identilens.runs.bucket import displayed, errors_naming_url
-from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
-from identilens.runs.manifest import PROVENANCE, Manifest, downloaded, recording
+from identilens.runs.files import (
+    PROVENANCE,
+    Manifest,
+    downloaded,
+    recording,
+    translated_write_errors,
+    write_atomically,
+    write_json,
+    write_table,
+)
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
+from identilens.runs.provenance import subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, print_table
 from identilens.runs.terminal import plain
@@ -162,10 +171,7 @@ class Result(ABC):
 
     def subject(self) -> str:
         """Return one line with the model and the number of texts."""
-        count = self.provenance["texts"]["count"]
-        return (
-            f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
-        )
+        return subject(self.provenance)
 
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""

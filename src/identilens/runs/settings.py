@@ -188,11 +188,12 @@ _BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), L
 
 def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
     """Return a single value converted to its type and checked."""
+    make: Any = kind
     try:
         if SIZE in metadata and isinstance(value, str):
             value = parse_size(value)
         elif kind is Path or (kind is float and type(value) is int):
-            value = kind(value)
+            value = make(value)
     except (ValueError, TypeError, OverflowError):
         expected = "to have another form"
         if SIZE in metadata:
@@ -224,7 +225,7 @@ def _resolved(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
         inner, *metadata = get_args(hint)
         kind, more, optional = _resolved(inner)
         return kind, (*metadata, *more), optional
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    options: Any = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     if NoneType not in options:
         return hint, (), False
     kind, metadata, _ = _resolved(Any if Any in options else options[0])

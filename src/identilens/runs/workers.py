@@ -27,10 +27,9 @@ import torch
 
 from identilens.errors import IdentilensError, InputError, SettingError
 from identilens.runs.bucket import local_folder
-from identilens.runs.differences import differences, version_changes
-from identilens.runs.folder import RunFolder, part_content
-from identilens.runs.manifest import Manifest, recording
-from identilens.runs.provenance import provenance
+from identilens.runs.files import Manifest, recording
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import differences, provenance, version_changes
 from identilens.runs.settings import Settings
 
 _DEATHS = 3
@@ -107,7 +106,7 @@ class _Loaded:
         with recording(self.manifest):
             output = self.study.run(part)
         names = [name for name in self.manifest.names if name not in before]
-        return PartResult(part_content(output.tables, output.matrices, output.tokens), names)
+        return PartResult(output.content(), names)
 
 
 _LOADED: list[_Loaded] = []

@@ -16,8 +16,7 @@ from identilens.models.capture import Collector, Lengths
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
-from identilens.runs.files import write_tensors
-from identilens.runs.manifest import Manifest
+from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.reading import read_tensors
 
 BATCH_SIZE = 8

@@ -13,8 +13,8 @@ from identilens.measures.tokens.splits import split_sentences
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.loading import load
+from identilens.runs.files import recording
 from identilens.runs.folder import RunFolder
-from identilens.runs.manifest import recording
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.studies.items import identities, read_items
