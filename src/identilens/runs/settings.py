@@ -100,7 +100,8 @@ class Settings:
                 f"to be a {cls.__name__}(...); or give each option by its name",
                 settings,
             )
-        given = {**({} if settings is None else settings.values_of(cls)), **options}
+        given = {} if settings is None else settings.values_of(cls)
+        given |= {name: coerce(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
             if field.default is MISSING and field.name not in given:
                 raise SettingError(field.name, "to be given", None)
