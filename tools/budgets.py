@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 300_000,
-    "syntax-tree nodes of the core": 236_000,
+    "syntax-tree nodes": 297_500,
+    "syntax-tree nodes of the core": 233_500,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.58,
     "modules with one importer": 91,

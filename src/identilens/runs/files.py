@@ -103,7 +103,9 @@ class Manifest:
         self.reread()
         present = [name for name in self.names if (self.root / name).exists()]
         present.sort(key=lambda name: name == PROVENANCE)
-        temporary = _temporary(self.file)
+        # Always the same name: a process that is killed here may have finished its run.
+        temporary = self.root / f".{MANIFEST}{TEMPORARY}"
+        temporary.unlink(missing_ok=True)
         temporary.write_text("".join(f"{name}\n" for name in present), encoding="utf-8")
         temporary.replace(self.file)
         self._changed()

@@ -77,8 +77,14 @@ class BucketLock:
             if owner["file"] != number and age < DEAD:
                 raise _refusal(folder, f"{owner['process']}, lock renewed {age:.0f} s ago")
             bucket.delete([folder / LOCK])
-        if not self._created():
-            raise _refusal(folder, "a process that has just begun")
+        try:
+            self._write(mode="create")
+        except OutputFolderError as error:
+            why = repr(error.__cause__)
+            known = ("FileExistsError", "PreconditionFailed", "At least one of the pre-conditions")
+            if any(words in why for words in known):
+                raise _refusal(folder, "a process that has just begun") from error
+            raise
         self._renewed, self._end = time.monotonic(), Event()
         self._thread = Thread(target=self._renew_until_end, daemon=True, name="identilens-lock")
         self._thread.start()
@@ -125,18 +131,6 @@ class BucketLock:
             except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
                 return None
         return None
-
-    def _created(self) -> bool:
-        """Write the lock unless there is one, and return whether it was written."""
-        try:
-            self._write(mode="create")
-        except OutputFolderError as error:
-            cause = error.__cause__
-            exists = isinstance(cause, FileExistsError) or "PreconditionFailed" in repr(cause)
-            if exists or "At least one of the pre-conditions" in str(cause):
-                return False
-            raise
-        return True
 
     def _write(self, **options: str) -> None:
         content = json.dumps({**self._owner, "time": time.time()}).encode()

@@ -231,24 +231,22 @@ class Result(ABC):
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
         with errors_naming_url(folder):
-            self._save(downloaded(folder))
-
-    def _save(self, path: Path) -> None:
-        previous = read_record(path) if path.is_dir() else None
-        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(
-                f"{path} exists and contains no {self.analysis} result. Choose another folder."
-            )
-        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
-        with translated_write_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            (manifest := Manifest(path)).file.touch()
-        with recording(manifest):
-            for name in self.schema:
-                write_table(path / f"{name}.parquet", getattr(self, name))
-            write_matrices(path, self.matrices, self.tokens)
-            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
+            path = downloaded(folder)
+            previous = read_record(path) if path.is_dir() else None
+            if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise OutputFolderError(
+                    f"{path} exists and contains no {self.analysis} result. Choose another folder."
+                )
+            if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
+                raise OutputFolderError(f"{path} contains another run. Choose another folder.")
+            with translated_write_errors(path):
+                path.mkdir(parents=True, exist_ok=True)
+                (manifest := Manifest(path)).file.touch()
+            with recording(manifest):
+                for name in self.schema:
+                    write_table(path / f"{name}.parquet", getattr(self, name))
+                write_matrices(path, self.matrices, self.tokens)
+                write_json(path / PROVENANCE, {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:

@@ -131,7 +131,14 @@ def iter_texts(
     elif is_columns(source):
         columns, rows = _column_rows(source, columns)
     elif isinstance(source, Iterable):
-        return islice(_in_twos(source) if pairs else iter(source), limit)
+        if not pairs:
+            return islice(source, limit)
+        texts = list(source)
+        if len(texts) % 2:
+            raise InputError(
+                f"pairs=True reads every two texts as a pair; got {len(texts)}. Give one more, or one less."
+            )
+        return islice(zip(texts[::2], texts[1::2], strict=True), limit)
     else:
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     return islice((_text(row, columns, position, max_length) for position, row in rows), limit)
@@ -330,15 +337,6 @@ def _column_rows(source: Any, columns: Sequence[str]) -> tuple[Sequence[str], Ro
     elif hasattr(source, "iterrows"):
         rows = source.to_dict("records")
     return columns, ((f"row {number}", row) for number, row in enumerate(rows))
-
-
-def _in_twos(texts: Iterable[Any]) -> Iterator[Any]:
-    sentences = list(texts)
-    if len(sentences) % 2:
-        raise InputError(
-            f"pairs=True reads every two texts as a pair; got {len(sentences)}. Give one more, or one less."
-        )
-    return zip(sentences[::2], sentences[1::2], strict=True)
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
