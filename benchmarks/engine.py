@@ -15,7 +15,7 @@ from statistics import median
 from common import machine, report
 
 import identilens as idl
-from identilens.runs.folder import RunFolder, part_content
+from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import provenance
 from identilens.runs.study import run_study
 from identilens.runs.workers import Engine
@@ -103,7 +103,7 @@ def joining(lens: idl.Lens, parts: int) -> float:
     output = study.run(0)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     with tempfile.TemporaryDirectory() as place:
-        content = part_content(output.tables, output.matrices, output.tokens)
+        content = output.content()
         with RunFolder.open(Path(place) / "run", record) as folder:
             folder.plan(parts)
             for part in range(parts):

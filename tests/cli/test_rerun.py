@@ -9,7 +9,7 @@ from helpers.command import failing, identilens
 from helpers.toy import toy
 from identilens.cli.app import make_app
 from identilens.errors import InputError
-from identilens.runs.differences import model_and_texts
+from identilens.runs.provenance import model_and_texts
 from identilens.runs.request import Request
 from identilens.studies.registry import STUDIES, study_named
 
@@ -138,7 +138,7 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
     assert "already contains this run" in failing("rerun", tmp_path / "run")
     (tmp_path / "texts.txt").write_text("Nobody came.")
     said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
-    assert "text 0 is another one" in said
+    assert "text 0 differs" in said
 
 
 def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
         ((None, ["1"]), (None, ["1"]), (True, "the same texts")),
         ((None, []), (None, []), (True, "it has no digests of a model or texts")),
         ((None, ["1"]), ("a", ["1"]), (False, 'sha256 of the model is null there and "a" here')),
-        (("a", ["1"]), ("a", ["2"]), (False, "text 0 is another one")),
+        (("a", ["1"]), ("a", ["2"]), (False, "text 0 differs")),
     ],
 )
 def test_only_what_was_compared_is_called_the_same(there, here, expected):

@@ -253,7 +253,7 @@ def test_quoted_texts_are_read_whole(tmp_path):
     content = 'a,b\n"one, ""two""\nthree",x\n\nsaid "so" to me,y\n'
     (tmp_path / "a.csv").write_text(content, encoding="utf-8")
     assert read_texts(tmp_path / "a.csv", columns=["a"]) == ['one, "two"\nthree', 'said "so" to me']
-    with pytest.raises(InputError, match="several columns 'text'"):
+    with pytest.raises(InputError, match="the frame has the column 'text' twice"):
         read_texts(FRAME.to_pandas().rename(columns={"other": "text"}))
 
 
@@ -301,8 +301,8 @@ def test_the_size_of_a_parquet_file_is_that_of_its_pages(tmp_path, kind):
     frame.write_parquet(file, compression=kind, use_pyarrow=False)
     with file.open("rb") as stream:
         whole, texts = expanded(stream), expanded(stream, ["text"])
-    assert (whole.values, texts.values) == (2000, 1000)
-    assert 11_000 < texts.bytes < whole.bytes < 21_000
+    assert (whole[1], texts[1]) == (2000, 1000)
+    assert 11_000 < texts[0] < whole[0] < 21_000
     for cut in (4, 8, 11, 40, 400):
         with pytest.raises(ValueError, match="not a parquet file|footer"):
             expanded(io.BytesIO(file.read_bytes()[:-cut]))
@@ -372,7 +372,7 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(
     assert_frame_equal(many.table, whole.table)
     assert many.provenance["texts"]["count"] == 40
     assert len(many.provenance["texts"]["sha256"]) == 1
-    with pytest.raises(OutputFolderError, match="the texts are others"):
+    with pytest.raises(OutputFolderError, match="the texts differ"):
         idl.audit(
             bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
         )

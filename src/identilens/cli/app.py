@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Group, Token
 from identilens.errors import CheckFailedError, IdentilensError, InputError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.provenance import commanded
-from identilens.runs.settings import Settings, hints_of, in_order, separated_by_commas
+from identilens.runs.settings import Settings, coerce, hints_of, separated_by_commas
 from identilens.runs.terminal import say
 from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
@@ -73,7 +73,7 @@ class SettingsFile:
                     f"{self.path}: {' '.join(command)} has no option {name}; it has {', '.join(hints)}."
                 )
             self.taken.add(name)
-            in_order(name, hints[name], value)
+            coerce(name, hints[name], value)
             argument = options[f"--{name.replace('_', '-')}"]
             if name in TYPED_ONLY and value is True and not argument.tokens:
                 raise InputError(f"{self.path}: {name} in a file has no effect. {TYPED_ONLY[name]}")

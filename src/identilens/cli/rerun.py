@@ -11,8 +11,8 @@ from identilens.cli.commands import study_command
 from identilens.cli.options import INPUTS, RunOptions
 from identilens.errors import InputError
 from identilens.runs.bucket import errors_naming_url, url_in
-from identilens.runs.differences import model_and_texts
-from identilens.runs.manifest import downloaded
+from identilens.runs.files import downloaded
+from identilens.runs.provenance import model_and_texts
 from identilens.runs.reading import read_record
 from identilens.runs.request import Request
 from identilens.runs.result import Result

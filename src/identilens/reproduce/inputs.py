@@ -18,10 +18,10 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
-from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
-from identilens.runs.lines import MAX_TEXT_BYTES, open_text
+from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
+from identilens.runs.provenance import changed
 from identilens.runs.settings import NOT_RECORDED, Settings
 from identilens.runs.texts import read_texts
 
@@ -112,8 +112,8 @@ class FineTuning(Settings):
 def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
     """Return the texts (of one or two sentences) and labels of a file, labels counted from 0."""
     names, label, columns = FIELDS[task]
-    with open_text(file, "utf-8", "", MAX_TEXT_BYTES) as opened:
-        rows = list(csv.DictReader(opened, names, delimiter="\t", quoting=csv.QUOTE_NONE))
+    lines = (line for _, line in read_lines(file))
+    rows = list(csv.DictReader(lines, names, delimiter="\t", quoting=csv.QUOTE_NONE))
     order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
     return [tuple(row[column] for column in columns) for row in rows], [
         order[row[label]] for row in rows

@@ -126,11 +126,9 @@ def bucket_of(path: Path) -> Bucket | None:
 
 def url_in(location: str | Path) -> str | None:
     """Return the URL of a location, without a slash at its end; None for a local folder."""
-    text = (
-        _FLATTENED.sub(r"\1://", str(location), count=1)
-        if isinstance(location, Path)
-        else str(location)
-    )
+    text = str(location)
+    if isinstance(location, Path):
+        text = _FLATTENED.sub(r"\1://", text, count=1)
     return text.rstrip("/") if _URL.fullmatch(text) else None
 
 
@@ -140,12 +138,6 @@ def local_folder(location: str | Path) -> Path:
     Raises:
         InputError: If the location cannot be a folder or a URL.
     """
-    url = url_in(location) if isinstance(location, str | Path) else None
-    if url is not None and "\0" not in url:
-        bucket = next(
-            (bucket for bucket in _BUCKETS.values() if bucket.url == url), None
-        ) or Bucket(url)
-        return _BUCKETS.setdefault(bucket.folder, bucket).folder
     try:
         valid = isinstance(location, str | Path) and b"\0" not in os.fsencode(location)
     except UnicodeEncodeError:
@@ -158,7 +150,15 @@ def local_folder(location: str | Path) -> Path:
         raise InputError(
             f"expected a folder or a URL such as s3://bucket/run; got {location!r}, which names no place."
         )
-    return Path(location)
+    url = url_in(location)
+    if url is None:
+        return Path(location)
+    for folder, bucket in _BUCKETS.items():
+        if bucket.url == url:
+            return folder
+    bucket = Bucket(url)
+    _BUCKETS[bucket.folder] = bucket
+    return bucket.folder
 
 
 def displayed(path: Path) -> str:

@@ -8,22 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.lines import (
-    MAX_TEXT_BYTES,
-    READ_ERRORS,
-    Limit,
-    MostBytes,
-    is_stream,
-    numbered_lines,
-    open_text,
-)
-from identilens.runs.settings import in_order
+from identilens.runs.lines import MAX_TEXT_BYTES, Limit, MostBytes, read_lines
+from identilens.runs.settings import coerce
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
 
 Span = tuple[int, int, str]
 """(start, end, tag): characters start to end - 1 of a text belong to a word with that tag."""
+
+_COMMENT = "# text = "
 
 
 @dataclass(frozen=True)
@@ -75,70 +69,62 @@ def read_conllu(
         >>> text, text.spans("upos")
         ('Gladly', [(0, 6, 'ADV')])
     """
-    limit = in_order("limit", Limit, limit)
-    max_text_bytes = in_order("max_text_bytes", MostBytes, max_text_bytes)
+    limit = coerce("limit", Limit, limit)
+    max_text_bytes = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if not isinstance(path, str | Path):
         raise InputError(f"expected the path of a CoNLL-U file; got {type(path).__name__}.")
-    path = Path(path)
-    is_stream(path)
-    try:
-        with open_text(path, most=max_text_bytes, errors="surrogateescape") as stream:
-            lines = ((number, line.rstrip("\n")) for number, line in numbered_lines(stream, path))
-            blocks = (
-                list(block)
-                for filled, block in groupby(lines, lambda line: bool(line[1].strip()))
-                if filled
-            )
-            sentences = [_sentence(block, path) for block in islice(blocks, limit)]
-    except READ_ERRORS as error:
-        raise InputError(
-            f"{path} cannot be read: {error}. Pass a CoNLL-U file in UTF-8."
-        ) from error
+    lines = (
+        (f"{path}, line {number}", line.rstrip("\r\n"))
+        for number, line in read_lines(Path(path), most=max_text_bytes)
+    )
+    blocks = groupby(lines, lambda line: bool(line[1].strip()))
+    sentences = list(islice((_sentence(list(block)) for filled, block in blocks if filled), limit))
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences
 
 
-def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:
-    text = next(
-        (line.removeprefix("# text = ") for _, line in lines if line.startswith("# text = ")), None
-    )
-    if text is None:
+def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
+    texts = [line.removeprefix(_COMMENT) for _, line in lines if line.startswith(_COMMENT)]
+    if not texts:
         raise InputError(
-            f"{path}, line {lines[0][0]}: the sentence has no '# text = ' comment, so words cannot be placed."
+            f"{lines[0][0]}: the sentence has no '# text = ' comment, so words cannot be placed."
         )
-    rows = [(number, line.split("\t")) for number, line in lines if not line.startswith("#")]
-    for number, row in rows:
+    rows = []
+    for position, line in lines:
+        row = line.split("\t")
+        if line.startswith("#"):
+            continue
         if len(row) != 10:
-            raise InputError(f"{path}, line {number}: expected 10 columns, got {len(row)}.")
+            raise InputError(f"{position}: expected 10 columns, got {len(row)}.")
         if re.fullmatch(r"\d+([-.]\d+)?", row[0]) is None:
             raise InputError(
-                f"{path}, line {number}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}."
+                f"{position}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}."
             )
-    return TaggedText(text, _placed(text, [row for row in rows if "." not in row[1][0]], path))
+        if "." not in row[0]:
+            rows.append((position, row))
+    return TaggedText(texts[0], _placed(texts[0], rows))
 
 
-def _placed(text: str, rows: list[tuple[int, list[str]]], path: Path) -> Iterator[Word]:
-    position = index = 0
+def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
+    end = index = 0
     while index < len(rows):
-        line, (name, form, *_) = rows[index]
-        start = text.find(form, position)
-        if start < 0 or text[position:start].strip():
+        position, row = rows[index]
+        number, form = row[:2]
+        start = text.find(form, end)
+        if start < 0 or text[end:start].strip():
             raise InputError(
-                f"{path}, line {line}: the word {form!r} is not the next word of the sentence's text."
+                f"{position}: the word {form!r} is not the next word of the sentence's text."
             )
-        position = start + len(form)
-        first, _, last = name.partition("-")
-        parts = (
-            [row for _, row in rows[index + 1 : index + 2 + int(last) - int(first)]]
-            if last
-            else [rows[index][1]]
-        )
-        index += 1 + (len(parts) if last else 0)
-        # Words that do not spell what is written for them are one word.
-        forms = (
-            [part[1] for part in parts] if "".join(part[1] for part in parts) == form else [form]
-        )
-        for part, written in zip(parts, forms, strict=False):
-            yield Word(start, start + len(written), xpos=part[4], upos=part[3])
-            start += len(written)
+        end = start + len(form)
+        first, is_range, last = number.partition("-")
+        index += 1
+        parts = [row]
+        if is_range:
+            parts = [part for _, part in rows[index : index + 1 + int(last) - int(first)]]
+            index += len(parts)
+        if "".join(part[1] for part in parts) != form:
+            parts = [[number, form, *part[2:]] for part in parts[:1]]
+        for part in parts:
+            yield Word(start, start + len(part[1]), xpos=part[4], upos=part[3])
+            start += len(part[1])

@@ -1,16 +1,16 @@
-"""Texts on disk: any number of them, read one by one when they are used."""
+"""Texts in memory or on disk, with the options from which they were read."""
 
 import hashlib
 import json
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from shutil import copyfile
-from typing import Any, overload
+from typing import Any
 from weakref import finalize
 
 IN_MEMORY = 10_000
@@ -19,21 +19,17 @@ IN_MEMORY = 10_000
 _SHARED = "texts.jsonl"
 
 
-class FromFile:
-    """Texts with the options from which they were read.
+class TextList(list[Any]):
+    """Texts in memory.
 
     Attributes:
-        load_options: The options by name; None for texts that were given in Python.
+        load_options: The options from which they were read; None for texts that were given in Python.
     """
 
     load_options: Mapping[str, Any] | None = None
 
 
-class TextList(FromFile, list[Any]):
-    """Texts in memory."""
-
-
-class Corpus(FromFile, Sequence[Any]):
+class Corpus(Sequence[Any]):
     """Texts, pairs or lists of token ids in a temporary file; memory holds where each begins, eight bytes per text.
 
     The source is read once.
@@ -42,10 +38,12 @@ class Corpus(FromFile, Sequence[Any]):
         texts: The texts.
 
     Attributes:
+        load_options: The options from which they were read; None for texts that were given in Python.
         digest: The sha256 of all texts.
         known_lengths: Whether another process has checked that no text is too long.
     """
 
+    load_options: Mapping[str, Any] | None = None
     known_lengths = False
 
     def __init__(self, texts: Iterable[Any]) -> None:
@@ -65,20 +63,12 @@ class Corpus(FromFile, Sequence[Any]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        return _text_of(
-            os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at])
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[at] for at in range(len(self)))
+        numbers = range(len(self))[index]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        start, end = self._starts[numbers : numbers + 2]
+        return _text_of(os.pread(self._descriptor, end - start, start))
 
     def reference(self, folder: Path) -> "CorpusReference":
         """Return what another process needs to make the corpus; a copy of its file is written into the folder."""
@@ -100,20 +90,15 @@ class CorpusReference:
 
 def _text_of(line: bytes) -> Any:
     text = json.loads(line)
-    return (
-        tuple(text)
-        if isinstance(text, list) and all(isinstance(part, str) for part in text)
-        else text
-    )
+    is_pair = isinstance(text, list) and all(isinstance(part, str) for part in text)
+    return tuple(text) if is_pair else text
 
 
-def in_memory_or_on_disk(texts: Iterable[Any]) -> Sequence[Any]:
+def in_memory_or_on_disk(texts: Iterable[Any]) -> TextList | Corpus:
     """Return the texts of an iterable as a list, or as a `Corpus` if they are many strings or pairs of strings."""
     stream = iter(texts)
-    first = list(islice(stream, IN_MEMORY))
-    more = list(islice(stream, 1))
-    if not more:
-        return first
-    if any(type(text) not in (str, tuple) for text in (*first, *more)):  # such as tagged texts
-        return [*first, *more, *stream]
-    return Corpus(chain(first, more, stream))
+    first = list(islice(stream, IN_MEMORY + 1))
+    # Others, such as tagged texts, cannot be stored.
+    if len(first) <= IN_MEMORY or any(type(text) not in (str, tuple) for text in first):
+        return TextList([*first, *stream])
+    return Corpus(chain(first, stream))

@@ -1,23 +1,31 @@
-"""Writing files atomically, and adding them to the manifest of the run that they belong to."""
+"""The files of a run: each is written atomically, after ``manifest.txt`` has listed its name."""
 
 import io
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.bucket import bucket_of
-from identilens.runs.manifest import TEMPORARY, Manifest, manifest_of
+from identilens.runs.bucket import bucket_of, local_folder
 
+MANIFEST = "manifest.txt"
+LOCK = ".lock"
+PROVENANCE = "provenance.json"
+TEMPORARY = ".identilens-tmp"
+"""End of the name of a file that is being written."""
+
+_CURRENT: ContextVar["Manifest | None"] = ContextVar("manifest", default=None)
 _FULL_DISK = (
     "os error",
     "no space",
@@ -29,23 +37,193 @@ _FULL_DISK = (
 """Words in the messages of libraries that raise their own errors for failures of the file system."""
 
 
+class Manifest:
+    """The names of a run's files, relative to its folder; no other file is removed.
+
+    A name that ends in a slash is a subfolder with a run of its own.
+
+    Args:
+        root: The folder.
+        uploads: Whether the manifest of a run in object storage is uploaded when it changes. Workers leave that to
+            the process that writes the run.
+    """
+
+    def __init__(self, root: Path, *, uploads: bool = True) -> None:
+        self.root, self.file, self.uploads = root, root / MANIFEST, uploads
+        self._names: dict[str, None] | None = None
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names, in the order in which they were listed."""
+        if self._names is None:
+            content = b""
+            with suppress(OSError):
+                content = self.file.read_bytes() if self.file.is_file() else b""
+            lines = content.decode("utf-8", "replace").split("\n")[:-1]
+            self._names = dict.fromkeys(filter(_is_inside, lines))
+        return self._names.keys()
+
+    def under(self, prefix: str) -> list[str]:
+        """Return the names with a prefix, sorted."""
+        return sorted(name for name in self.names if name.startswith(prefix))
+
+    def reread(self) -> None:
+        """Read the file again at the next access, because another process may have written to it."""
+        self._names = None
+
+    def add(self, *names: str) -> None:
+        """List further names."""
+        if all(name in self.names for name in names):
+            return
+        self.reread()
+        with self.file.open("ab+") as stream:
+            stream.seek(0)
+            # A line that was cut off by a crash is removed.
+            stream.truncate(stream.read().rfind(b"\n") + 1)
+            new = (f"{name}\n" for name in names if name not in self.names)
+            stream.write("".join(new).encode())
+        self._changed()
+
+    def remove(self, prefix: str = "", keep: Collection[str] = ()) -> None:
+        """Remove the run's files whose names have a prefix, and folders that are then empty; nothing else."""
+        self.reread()
+        paths = self._paths(name for name in self.under(prefix) if name not in keep)
+        if (bucket := bucket_of(self.root)) is not None:
+            bucket.delete(paths)
+        for path in paths:
+            with suppress(OSError):
+                path.unlink()
+        folders = {folder for path in paths for folder in self._folders(path)}
+        for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+            with suppress(OSError):
+                folder.rmdir()
+
+    def tidy(self) -> None:
+        """Reduce the manifest to the files that exist; the provenance comes last, so that a cut manifest lacks it."""
+        self.reread()
+        present = [name for name in self.names if (self.root / name).exists()]
+        present.sort(key=lambda name: name == PROVENANCE)
+        # Always the same name: a process that is killed here may have finished its run.
+        temporary = self.root / f".{MANIFEST}{TEMPORARY}"
+        temporary.unlink(missing_ok=True)
+        temporary.write_text("".join(f"{name}\n" for name in present), encoding="utf-8")
+        temporary.replace(self.file)
+        self._changed()
+
+    def remove_unfinished(self) -> None:
+        """Remove temporary files and folders of a killed process; those of joined runs stay."""
+        for path in list(self.root.rglob(f"*{TEMPORARY}")):
+            if not any((folder / MANIFEST).exists() for folder in self._folders(path)):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def check_writable(self, path: Path) -> None:
+        """Raise OutputFolderError if the folder was removed during the run, or a link in it leads elsewhere."""
+        self._refuse_links(path)
+        if not self.file.is_file():
+            raise OutputFolderError(
+                f"{self.root} was removed or emptied while the run was writing to it. Its files are lost; "
+                "run the same command again."
+            )
+
+    def download(self, *, contents: bool = True) -> None:
+        """Update the local copy of a run in object storage; no effect for a run in a local folder.
+
+        Only listed files are downloaded. Other objects appear as empty files, and so do all files except manifest and
+        provenance without ``contents``.
+
+        Raises:
+            OutputFolderError: If the storage cannot be used.
+        """
+        if (bucket := bucket_of(self.root)) is None:
+            return
+        names = [name for name in bucket.names(self.root) if _is_inside(name) and name != LOCK]
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+        for name in names:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).touch()
+        bucket.download(self.root / name for name in (MANIFEST, PROVENANCE) if name in names)
+        self.reread()
+        if contents:
+            bucket.download(self.root / name for name in self.names if name in names)
+            for name in self.names:
+                if name.endswith("/"):
+                    Manifest(self.root / name).download()
+
+    def _changed(self) -> None:
+        self.reread()
+        if self.uploads and (bucket := bucket_of(self.root)) is not None:
+            bucket.upload(self.file)
+
+    def _paths(self, names: Iterable[str]) -> list[Path]:
+        """Return the files of names, with those of joined runs; raises if a link would lead out of the folder."""
+        paths = []
+        for name in names:
+            path = self.root / name
+            if name.endswith("/"):
+                joined = Manifest(path)
+                self._refuse_links(joined.file)
+                paths += [*joined._paths(joined.names), joined.file, path / LOCK]
+            else:
+                self._refuse_links(path)
+                paths.append(path)
+        return paths
+
+    def _folders(self, path: Path) -> list[Path]:
+        """Return the folders between the run's folder and a file."""
+        return [folder for folder in path.parents if self.root in folder.parents]
+
+    def _refuse_links(self, path: Path) -> None:
+        for link in (self.file, *self._folders(path)):
+            if link.is_symlink():
+                raise OutputFolderError(
+                    f"{link} is a symbolic link; a run writes and deletes only in its own folder. Remove the link, or "
+                    "choose another folder."
+                )
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a name stands for something inside the run's folder."""
+    parts = PurePosixPath(name).parts
+    return parts != () and parts[0] != "/" and ".." not in parts and "\0" not in name
+
+
+@contextmanager
+def recording(manifest: Manifest | None) -> Iterator[None]:
+    """List every file that is written into the run's folder inside this context; None: list no files."""
+    token = _CURRENT.set(manifest)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def manifest_of(path: Path) -> Manifest | None:
+    """Return the current manifest if its folder contains a path."""
+    manifest = _CURRENT.get()
+    return manifest if manifest is not None and path.is_relative_to(manifest.root) else None
+
+
+def downloaded(location: str | Path) -> Path:
+    """Return the local folder of a run to read; the files of a URL are downloaded first."""
+    folder = local_folder(location)
+    Manifest(folder).download()
+    return folder
+
+
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see the whole file or none.
 
     Raises:
         OutputFolderError: If the disk is full, or the folder cannot be written or was removed; ``path`` is unchanged.
     """
-    temporary, manifest = _temporary(path), manifest_of(path)
+    temporary = _temporary(path)
     with translated_write_errors(path):
-        if manifest is not None:
+        if (manifest := manifest_of(path)) is not None:
             manifest.check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # Created here, so that its permissions follow the umask.
-            temporary.touch(exist_ok=False)
-            permissions = temporary.stat().st_mode
             write(temporary)
-            temporary.chmod(permissions)
             _put_in_place(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -57,15 +235,13 @@ def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         OutputFolderError: As `write_atomically`.
     """
-    temporary, manifest = _temporary(path), manifest_of(path)
+    temporary = _temporary(path)
     with translated_write_errors(path):
-        if manifest is not None:
-            manifest.check_writable(path / "file")
+        if (manifest := manifest_of(path)) is not None:
+            manifest.check_writable(path / MANIFEST)
         try:
             temporary.mkdir(parents=True)
-            (probe := temporary / "probe").touch()
-            permissions = probe.stat().st_mode
-            probe.unlink()
+            permissions = temporary.stat().st_mode & 0o666  # as the umask has it
             write(temporary)
             for file in sorted(entry for entry in temporary.rglob("*") if entry.is_file()):
                 file.chmod(permissions)
@@ -91,9 +267,8 @@ def _put_in_place(temporary: Path, path: Path) -> None:
         bucket.upload(path)
 
 
-def take_over(manifest: Manifest, files: Iterable[Path]) -> None:
+def take_over(manifest: Manifest, files: Collection[Path]) -> None:
     """List files that another library has written into a run's folder, and upload them for a run in object storage."""
-    files = list(files)
     manifest.add(*(file.relative_to(manifest.root).as_posix() for file in files))
     if (bucket := bucket_of(manifest.root)) is not None:
         for file in files:
@@ -108,9 +283,7 @@ def translated_write_errors(path: Path) -> Iterator[None]:
     except OutputFolderError:
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and (
-            "null byte" in str(error) or isinstance(error, UnicodeEncodeError)
-        ):
+        if isinstance(error, UnicodeEncodeError) or "null byte" in str(error):
             raise InputError(
                 f"{str(path)!r} cannot be the name of a file ({error}). Pass another."
             ) from error
@@ -139,20 +312,17 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, readable by people."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Return the content of a safetensors file."""
-    seen: set[int] = set()
-    contiguous: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        copy = tensor.detach().cpu().contiguous()
-        # The format does not allow tensors that share memory.
-        memory = copy.untyped_storage().data_ptr()
-        contiguous[name] = copy.clone() if memory in seen else copy
-        seen.add(memory)
-    return save(contiguous, dict(metadata or {}))
+    # The format does not allow tensors that share memory.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    return save(copies, dict(metadata or {}))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -4,6 +4,7 @@ import json
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from identilens.errors import OutputFolderError
-from identilens.runs.differences import described, differences, version_changes
 from identilens.runs.files import (
+    LOCK,
+    MANIFEST,
+    PROVENANCE,
+    TEMPORARY,
+    Manifest,
+    recording,
     table_bytes,
     tensor_bytes,
     translated_write_errors,
@@ -23,29 +29,30 @@ from identilens.runs.files import (
     write_table,
 )
 from identilens.runs.lock import acquire_lock
-from identilens.runs.manifest import LOCK, NAME, PROVENANCE, TEMPORARY, Manifest, recording
-from identilens.runs.matrices import StoredMatrices, Tokens, write_matrices
+from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
+from identilens.runs.provenance import differences, subject, version_changes
 from identilens.runs.reading import errors_naming, parquet_table, read_record
 
 _PARTS = "parts/"
-_TABLE = "table/"
-"""Beginning of the name of a table in the file of a part, beside its matrices."""
-
 _FILES = 256
 """Files of parts that are read together: reading tables one by one takes three times as long."""
 
 
-def part_content(
-    tables: Mapping[str, pl.DataFrame], matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
-) -> bytes:
-    """Return the output of one part as the content of a file."""
-    stored = {f"{_TABLE}{name}": bytearray(table_bytes(table)) for name, table in tables.items()}
-    content = {name: torch.frombuffer(stored[name], dtype=torch.uint8) for name in stored}
-    words = {
-        text: {name: list(sequence) for name, sequence in one.items()}
-        for text, one in tokens.items()
-    }
-    return tensor_bytes({**content, **matrices}, {"tokens": json.dumps(words)})
+@dataclass(frozen=True)
+class Output:
+    """The output of one part of a study: tables as in the result's schema, matrices by `MatrixKey`, and tokens."""
+
+    tables: Mapping[str, pl.DataFrame]
+    matrices: Mapping[str, Tensor] = field(default_factory=dict)
+    tokens: Mapping[int, Tokens] = field(default_factory=dict)
+
+    def content(self) -> bytes:
+        """Return it as the content of a file."""
+        stored = {
+            f"{TABLE}{name}": torch.frombuffer(bytearray(table_bytes(table)), dtype=torch.uint8)
+            for name, table in self.tables.items()
+        }
+        return tensor_bytes({**stored, **self.matrices}, {"tokens": json.dumps(self.tokens)})
 
 
 class RunFolder:
@@ -107,8 +114,7 @@ class RunFolder:
                 folder._check_same(previous, resume, allow_version_change)
                 folder.finished = previous["finished"]
             if writes:
-                with translated_write_errors(path):
-                    folder._prepare(previous, overwrite)
+                folder._prepare(new=previous is None or overwrite)
             folder._stack = stack.pop_all()
         return folder
 
@@ -133,7 +139,7 @@ class RunFolder:
             return False
 
     def write_part(self, part: int, content: bytes) -> None:
-        """Write the output of one part, as `part_content` returns it."""
+        """Write the output of one part, as `Output.content` returns it."""
         write_bytes(self._part(part), content)
 
     def read_parts(self, parts: Sequence[int]) -> dict[str, pl.DataFrame]:
@@ -144,43 +150,33 @@ class RunFolder:
             files = [self._part(part) for part in parts[start : start + _FILES]]
             for file in files:
                 with errors_naming(file), safe_open(file, framework="pt") as tensors:
-                    for key in filter(_is_table, tensors.keys()):
-                        contents.setdefault(key, []).append(
-                            tensors.get_tensor(key).numpy().tobytes()
-                        )
-            for key, tables in contents.items():
+                    for key in tensors.keys():  # noqa: SIM118 - a file cannot be iterated
+                        if key.startswith(TABLE):
+                            content = tensors.get_tensor(key).numpy().tobytes()
+                            contents.setdefault(key.removeprefix(TABLE), []).append(content)
+            for name, tables in contents.items():
                 with errors_naming(files[0]):
-                    frames.setdefault(key.removeprefix(_TABLE), []).append(parquet_table(tables))
+                    frames.setdefault(name, []).append(parquet_table(tables))
         return {name: pl.concat(tables) for name, tables in frames.items()}
 
-    def finish(
-        self,
-        parts: int,
-        tables: Mapping[str, pl.DataFrame],
-        matrices: Mapping[str, Tensor],
-        tokens: Mapping[int, Tokens],
-    ) -> None:
+    def finish(self, parts: int, last: Output) -> None:
         """Write the tables of the whole run and all matrices, mark the run as finished, and remove its parts."""
         files = [self._part(part) for part in range(parts)]
-        names: dict[int, Tokens] = {}
+        tokens: dict[int, Tokens] = {}
         for file in files:
             with errors_naming(file), safe_open(file, framework="pt") as tensors:
-                names |= {
-                    int(text): words
-                    for text, words in json.loads(tensors.metadata()["tokens"]).items()
-                }
-        stored = StoredMatrices(files, lambda key: not _is_table(key))
+                words = json.loads(tensors.metadata()["tokens"])
+                tokens |= {int(text): names for text, names in words.items()}
         # Listed together: in object storage each change of the manifest is an upload.
-        texts = [
-            f"matrices/text{text}.{ending}" for text in names for ending in ("json", "safetensors")
-        ]
-        self.manifest.add(*texts, *(f"{name}.parquet" for name in tables))
-        write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
-        for name, table in tables.items():
+        texts = [f"matrices/text{text}.{end}" for text in tokens for end in ("json", "safetensors")]
+        self.manifest.add(*texts, *(f"{name}.parquet" for name in last.tables))
+        matrices = ChainMap(dict(last.matrices), StoredMatrices(files))  # pyright: ignore[reportArgumentType] read only
+        write_matrices(self.path, matrices, {**tokens, **last.tokens})
+        for name, table in last.tables.items():
             write_table(self.path / f"{name}.parquet", table)
         write_json(self.path / PROVENANCE, {**self.record, "finished": True})
         self.finished = True
-        self._remove_parts()
+        self._prepare()
 
     def _previous(self, overwrite: bool) -> dict[str, Any] | None:
         """Return the provenance in the folder, or None; damage does not matter if the run is to be deleted.
@@ -189,65 +185,64 @@ class RunFolder:
             OutputFolderError: If the folder contains files that are not a run, or a run whose files are not known.
         """
         self.manifest.reread()
+        names = self.manifest.names
         try:
             previous = read_record(self.path)
         except OutputFolderError:
-            if not overwrite or PROVENANCE not in self.manifest.names:
+            if not overwrite or PROVENANCE not in names:
                 raise
             return {**self.record, "finished": False}
-        if previous is not None:
-            if PROVENANCE not in self.manifest.names:
-                raise OutputFolderError(
-                    f"{self.path} contains a run whose {NAME} is missing or damaged, so its files cannot be "
-                    "identified. Choose another folder."
-                )
+        if previous is not None and PROVENANCE not in names:
+            raise OutputFolderError(
+                f"{self.path} contains a run whose {MANIFEST} is missing or damaged, so its files cannot be "
+                "identified. Choose another folder."
+            )
+        if previous is not None or not self.path.exists():
             return previous
         # A run that was killed while it started leaves only known names, and none of a result.
-        names = self.manifest.names
-        if not overwrite and any(
-            (self.path / name).exists() for name in names if name != PROVENANCE
-        ):
+        files = [name for name in names if name != PROVENANCE and (self.path / name).exists()]
+        if files and not overwrite:
             raise OutputFolderError(
-                f"{self.path / PROVENANCE} is missing or no file, but {NAME} lists other files of a run. Restore it "
-                "from a copy, choose another folder, or pass overwrite=True to delete the run."
+                f"{self.path / PROVENANCE} is missing or no file, but {MANIFEST} lists other files of a run. Restore "
+                "it from a copy, choose another folder, or pass overwrite=True to delete the run."
             )
-        known = {NAME, LOCK, *(name.split("/")[0] for name in names)}
-        with translated_write_errors(self.path):
-            foreign = self.path.exists() and (
-                not self.path.is_dir()
-                or any(
-                    file.name not in known and not file.name.endswith(TEMPORARY)
-                    for file in self.path.iterdir()
-                )
-            )
-        if foreign:
+        known = {MANIFEST, LOCK, *(name.split("/")[0] for name in names)}
+        present = [self.path.name]
+        if self.path.is_dir():
+            with translated_write_errors(self.path):
+                present = [file.name for file in self.path.iterdir()]
+        if any(name not in known and not name.endswith(TEMPORARY) for name in present):
             raise OutputFolderError(
                 f"{self.path} exists and contains no run of identilens. Choose another folder, so that nothing is "
                 "overwritten."
             )
         return None
 
-    def _prepare(self, previous: dict[str, Any] | None, overwrite: bool) -> None:
-        """Write the provenance of a new or continued run; the folder is known as a run's at every moment."""
-        unfinished = {**self.record, "finished": False}
-        if previous is None or overwrite:
+    def _prepare(self, *, new: bool = False) -> None:
+        """Write the provenance of a run that is not finished, whose folder is known as a run's at every moment.
+
+        The parts of a finished run are removed.
+        """
+        with translated_write_errors(self.path):
+            if self.finished:
+                if self.manifest.under(_PARTS):
+                    self.manifest.remove(_PARTS)
+                    self.manifest.tidy()
+                return
             self.manifest.remove_unfinished()
-            self.manifest.remove(keep=(PROVENANCE,))
-            self.manifest.file.touch()
+            if new:
+                self.manifest.remove(keep=(PROVENANCE,))
+                self.manifest.file.touch()
             with recording(self.manifest):
-                write_json(self.path / PROVENANCE, unfinished)
-            self.manifest.tidy()
-        elif not self.finished:
-            self.manifest.remove_unfinished()
-            with recording(self.manifest):
-                write_json(self.path / PROVENANCE, unfinished)
-        elif self.manifest.under(_PARTS):
-            self._remove_parts()
+                write_json(self.path / PROVENANCE, {**self.record, "finished": False})
+            if new:
+                self.manifest.tidy()
 
     def _check_same(self, previous: dict[str, Any], resume: bool, allowed: bool) -> None:
         if previous["fingerprint"] != self.record["fingerprint"]:
             raise OutputFolderError(
-                f"{self.path} contains another run ({described(previous)}): {differences(previous, self.record)}. "
+                f"{self.path} contains another run ({previous['analysis']} of {subject(previous)}): "
+                f"{differences(previous, self.record)}. "
                 "Choose another folder, or pass overwrite=True to delete the previous run."
             )
         if not resume:
@@ -268,17 +263,8 @@ class RunFolder:
         elif "later_versions" in previous:
             self.record = previous
 
-    def _remove_parts(self) -> None:
-        with translated_write_errors(self.path):
-            self.manifest.remove(_PARTS)
-            self.manifest.tidy()
-
     def _part(self, part: int) -> Path:
         return self.path / _PARTS / f"{part:06d}.safetensors"
-
-
-def _is_table(key: str) -> bool:
-    return key.startswith(_TABLE)
 
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
@@ -300,8 +286,5 @@ def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
 
 def joined_runs(path: Path) -> list[Path]:
     """Return the subfolders with the runs that were joined to a run."""
-    return [
-        child.parent
-        for child in sorted(path.glob("*-????????/provenance.json"))
-        if read_record(child.parent)
-    ]
+    folders = [file.parent for file in sorted(path.glob(f"*-????????/{PROVENANCE}"))]
+    return [folder for folder in folders if read_record(folder)]

@@ -1,5 +1,6 @@
 """Lines of text files, plain or compressed; the decompressed size and the length of a line are bounded."""
 
+import codecs
 import gzip
 import io
 import lzma
@@ -29,10 +30,8 @@ MostBytes = Annotated[Size, Ge(1)]
 
 STANDARD_INPUT = Path("-")
 
-READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""Errors of reading a file that is damaged or not readable."""
-
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+_ENCODING = "Save it as UTF-8, or name its encoding with encoding=... (for example latin-1)."
 
 
 def kind_of(file: Path) -> str:
@@ -40,63 +39,22 @@ def kind_of(file: Path) -> str:
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
-def open_text(
-    file: Path,
-    encoding: str = "utf-8",
-    newline: str | None = None,
-    most: int = MAX_TEXT_BYTES,
-    errors: str = "strict",
-) -> io.TextIOWrapper:
-    """Return an open text file, decompressed if its name ends in .gz or .xz; "-" is the standard input.
-
-    A byte order mark is skipped. Reading more than ``most`` bytes raises InputError.
-    """
-    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    opened = (
-        sys.stdin.buffer if file == STANDARD_INPUT else _OPENERS.get(file.suffix, open)(file, "rb")
-    )
-    stream = io.BufferedReader(_Bounded(opened, file, most), 2**16)
-    return io.TextIOWrapper(stream, encoding=codec, newline=newline, errors=errors)
-
-
 def is_stream(file: Path) -> bool:
-    """Return whether a file can be read only once; raises InputError if it cannot be read."""
+    """Return whether a file can be read only once: a pipe, or "-" for the standard input.
+
+    Raises:
+        InputError: For a missing file, a folder or a device.
+    """
     if file == STANDARD_INPUT:
         return True
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError):
         raise InputError(f"no such file: {file}. Check the path given to file=....") from None
-    if not stat.S_ISFIFO(mode) and not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a device"
-        raise InputError(
-            f"{file} is {what}; expected a file with texts, or - for the standard input."
-        )
-    return stat.S_ISFIFO(mode)
-
-
-class _Bounded(io.RawIOBase):
-    """A stream from which only a limited number of bytes can be read."""
-
-    def __init__(self, stream: Any, file: Path, most: int) -> None:
-        self._stream, self._file, self._most, self._left = stream, file, most, most
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        # Never more than the buffer holds: a few bytes of a compressed file may expand to gigabytes.
-        content = self._stream.read1(len(buffer))
-        self._left -= len(content)
-        if self._left < 0:
-            raise too_large(self._file, self._most)
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        if self._file != STANDARD_INPUT:
-            self._stream.close()
-        super().close()
+    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
+        return stat.S_ISFIFO(mode)
+    what = "a folder" if stat.S_ISDIR(mode) else "a device"
+    raise InputError(f"{file} is {what}; expected a file with texts, or - for the standard input.")
 
 
 def too_large(file: Path, most: int) -> InputError:
@@ -106,35 +64,53 @@ def too_large(file: Path, most: int) -> InputError:
     )
 
 
-def numbered_lines(
-    stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8"
+def read_lines(
+    file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers; the file is open with ``errors="surrogateescape"``.
+    """Yield the lines of a text file with their numbers; a file is decompressed if its name ends in .gz or .xz.
+
+    Lines keep their ends; a byte order mark is skipped.
 
     Raises:
-        InputError: For a line that is too long or not in the encoding, more bytes than allowed, or a damaged file.
+        InputError: For a missing, damaged or unreadable file, a line that is too long or not in the encoding, or more
+            than ``most`` bytes; the message names the line.
     """
-    remedy = "Save it as UTF-8, or name its encoding with encoding=... (for example latin-1)."
-    number = 1
+    is_stream(file)
+    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    number, left = 0, most
     try:
-        while line := stream.readline(LONGEST_LINE):
-            if len(line) == LONGEST_LINE:
-                raise InputError(
-                    f"more than {LONGEST_LINE - 1:,} characters. Put one text per line."
-                )
-            try:
-                line.encode()
-            except UnicodeEncodeError as error:
-                byte = ord(line[error.start]) - 0xDC00
-                raise InputError(f"byte {byte:#04x} is not {encoding}. {remedy}") from error
-            yield number, line
-            number += 1
-    except InputError as error:
-        raise InputError(f"{file}, line {number}: {error}") from error
+        codecs.lookup(codec)
+    except (LookupError, ValueError) as error:
+        raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
+    try:
+        stdin = file == STANDARD_INPUT
+        opened = sys.stdin.buffer if stdin else _OPENERS.get(file.suffix, open)(file, "rb")
+        stream = io.TextIOWrapper(opened, codec, "surrogateescape", newline="")
+        try:
+            while line := stream.readline(min(LONGEST_LINE, left + 1)):
+                number += 1
+                try:
+                    left -= len(line.encode())
+                except UnicodeEncodeError as error:
+                    byte = ord(line[error.start]) - 0xDC00
+                    raise InputError(
+                        f"{file}, line {number}: byte {byte:#04x} is not {encoding}. {_ENCODING}"
+                    ) from error
+                if left < 0:
+                    raise InputError(f"{file}, line {number}: {too_large(file, most)}")
+                if len(line) == LONGEST_LINE:
+                    raise InputError(
+                        f"{file}, line {number}: more than {LONGEST_LINE - 1:,} characters. Put one text per line."
+                    )
+                yield number, line
+        finally:
+            stream.detach()
+            if not stdin:
+                opened.close()
     except UnicodeError as error:
         why = getattr(error, "reason", error)
         raise InputError(
-            f"{file}, line {number} or later, is not {encoding}: {why}. {remedy}"
+            f"{file}, line {number + 1} or later, is not {encoding}: {why}. {_ENCODING}"
         ) from error
-    except READ_ERRORS as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{file} cannot be read: {error}") from error

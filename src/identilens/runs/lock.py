@@ -15,14 +15,13 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, NoReturn
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from identilens.errors import OutputFolderError
 from identilens.runs.bucket import Bucket, bucket_of
-from identilens.runs.files import translated_write_errors
-from identilens.runs.manifest import LOCK
+from identilens.runs.files import LOCK, translated_write_errors
 
 BEAT = 30.0
 """Seconds between renewals."""
@@ -37,25 +36,26 @@ def acquire_lock(folder: Path) -> ExitStack:
     Raises:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    bucket, file, locks = bucket_of(folder), folder / LOCK, ExitStack()
+    bucket, file = bucket_of(folder), folder / LOCK
     if bucket is not None:
         digest = hashlib.sha256(f"{bucket.url} {bucket.name(folder)}".encode()).hexdigest()
         file = Path(tempfile.gettempdir()) / f"identilens-{os.getuid()}-{digest[:16]}.lock"
-    lock = FileLock(file)
     if file.is_symlink():
         raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
-    with translated_write_errors(file):
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            _refuse(folder, _content(file) or "a process that has just begun")
-        # The owner's name is only information: on a full disk the run goes on without it.
-        with suppress(OSError):
-            file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-    with locks:
-        locks.callback(lock.release)
+    lock, process = FileLock(file), f"process {os.getpid()} on {platform.node()}"
+    with ExitStack() as locks:
+        with translated_write_errors(file):
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                owner = file.read_text(encoding="utf-8", errors="replace")
+                raise _refusal(folder, owner or "a process that has just begun") from None
+            locks.callback(lock.release)
+            # The owner's name is only information: on a full disk the run goes on without it.
+            with suppress(OSError):
+                file.write_text(process, encoding="utf-8")
         if bucket is not None:
-            locks.callback(BucketLock(bucket, folder, file).release)
+            locks.callback(BucketLock(bucket, folder, process, file).release)
         return locks.pop_all()
 
 
@@ -66,20 +66,25 @@ class BucketLock:
         OutputFolderError: If another process has the lock, or the storage cannot be used.
     """
 
-    def __init__(self, bucket: Bucket, folder: Path, file: Path) -> None:
+    def __init__(self, bucket: Bucket, folder: Path, process: str, file: Path) -> None:
         self._bucket, self._folder, self._name = bucket, folder, bucket.name(folder / LOCK)
-        self._owner = {
-            "process": _content(file),
-            "file": file_identity(file),
-            "token": os.urandom(8).hex(),
-        }
+        status = file.stat()
+        # Only one living process that sees this file can hold its lock.
+        number = f"{platform.node()} {status.st_dev} {status.st_ino}"
+        self._owner = {"process": process, "file": number, "token": os.urandom(8).hex()}
         if owner := self._read():
             age = max(0, time.time() - owner["time"])
-            if owner["file"] != self._owner["file"] and age < DEAD:
-                _refuse(folder, f"{owner['process']}, lock renewed {age:.0f} s ago")
+            if owner["file"] != number and age < DEAD:
+                raise _refusal(folder, f"{owner['process']}, lock renewed {age:.0f} s ago")
             bucket.delete([folder / LOCK])
-        if not self._created():
-            _refuse(folder, "a process that has just begun")
+        try:
+            self._write(mode="create")
+        except OutputFolderError as error:
+            why = repr(error.__cause__)
+            known = ("FileExistsError", "PreconditionFailed", "At least one of the pre-conditions")
+            if any(words in why for words in known):
+                raise _refusal(folder, "a process that has just begun") from error
+            raise
         self._renewed, self._end = time.monotonic(), Event()
         self._thread = Thread(target=self._renew_until_end, daemon=True, name="identilens-lock")
         self._thread.start()
@@ -100,9 +105,8 @@ class BucketLock:
 
     def _renew_until_end(self) -> None:
         while not self._end.wait(BEAT):
-            with suppress(
-                OutputFolderError
-            ):  # raised at the next upload, if the network is still down
+            # An error is raised at the next upload, if the network is still down.
+            with suppress(OutputFolderError):
                 self._renew()
 
     def _renew(self) -> None:
@@ -111,8 +115,7 @@ class BucketLock:
                 f"{self._folder} was taken over by another run, or removed, while this run could not renew its lock. "
                 "Check it before you run the same command again."
             )
-        with self._bucket.translated_errors():
-            self._bucket.files.pipe_file(self._name, self._words())
+        self._write()
         self._renewed = time.monotonic()
 
     def _is_ours(self) -> bool:
@@ -123,47 +126,19 @@ class BucketLock:
         with self._bucket.translated_errors():
             try:
                 owner = json.loads(self._bucket.files.cat_file(self._name))
-                return {
-                    **owner,
-                    "time": float(owner["time"]),
-                    "file": owner["file"],
-                    "process": owner["process"],
-                }
-            except (FileNotFoundError, ValueError, KeyError, TypeError):
+                if {"process", "file", "token"} <= owner.keys() and owner["time"] >= 0:
+                    return owner
+            except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
                 return None
+        return None
 
-    def _created(self) -> bool:
+    def _write(self, **options: str) -> None:
+        content = json.dumps({**self._owner, "time": time.time()}).encode()
         with self._bucket.translated_errors():
-            try:
-                self._bucket.files.pipe_file(self._name, self._words(), mode="create")
-            except FileExistsError:
-                return False
-            except OSError as error:
-                if "PreconditionFailed" in repr(
-                    error
-                ) or "At least one of the pre-conditions" in str(error):
-                    return False
-                raise
-            return True
-
-    def _words(self) -> bytes:
-        return json.dumps({**self._owner, "time": time.time()}).encode()
+            self._bucket.files.pipe_file(self._name, content, **options)
 
 
-def file_identity(file: Path) -> str:
-    """Return the machine and the number of a file: only one living process that sees this file can hold its lock."""
-    status = file.stat()
-    return f"{platform.node()} {status.st_dev} {status.st_ino}"
-
-
-def _content(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "an unknown process"
-
-
-def _refuse(folder: Path, owner: str) -> NoReturn:
-    raise OutputFolderError(
+def _refusal(folder: Path, owner: str) -> OutputFolderError:
+    return OutputFolderError(
         f"another run is writing to {folder} ({owner}). Wait until it ends, or choose another folder."
     )

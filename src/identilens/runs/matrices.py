@@ -1,15 +1,14 @@
 """Matrices of a result: their names, and their files, one for each text with its tokens beside it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import safe_open
 from torch import Tensor
 
-from identilens.runs.files import write_json, write_tensors
-from identilens.runs.manifest import Manifest
+from identilens.runs.files import Manifest, write_json, write_tensors
 from identilens.runs.reading import errors_naming, read_tokens, tensor_names
 
 Tokens = Mapping[str, Sequence[str]]
@@ -48,14 +47,15 @@ class StoredMatrices(Mapping[str, Tensor]):
 
     Args:
         files: The files.
-        chooses: Returns whether a tensor is a matrix, by its name; all by default.
 
     Raises:
         OutputFolderError: If a file is damaged, naming the file.
     """
 
-    def __init__(self, files: Iterable[Path], chooses: Callable[[str], bool] = bool) -> None:
-        self._files = {key: file for file in files for key in filter(chooses, tensor_names(file))}
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = {
+            key: file for file in files for key in tensor_names(file) if not key.startswith(TABLE)
+        }
 
     def __getitem__(self, key: str) -> Tensor:
         file = self._files[key]
@@ -69,10 +69,18 @@ class StoredMatrices(Mapping[str, Tensor]):
         return len(self._files)
 
 
+TABLE = "table/"
+"""Beginning of the name of a table in the file of a part, beside its matrices."""
+
+
 def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
     """Return the saved matrices of a finished run, and the tokens of each text that has a file."""
-    files = sorted((manifest.root / name for name in manifest.under("matrices/")), key=_text_number)
-    tokens = {_text_number(file): read_tokens(file) for file in files if file.suffix == ".json"}
+    numbered = {}
+    for name in manifest.under("matrices/"):
+        match = re.fullmatch(r"text(\d+)", Path(name).stem)
+        numbered[manifest.root / name] = int(match[1]) if match else -1
+    files = sorted(numbered, key=lambda file: numbered[file])
+    tokens = {numbered[file]: read_tokens(file) for file in files if file.suffix == ".json"}
     return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 
 
@@ -85,14 +93,7 @@ def write_matrices(
         match = re.match(r"text\d+(?=\.)", key)
         groups.setdefault(match[0] if match else "all", []).append(key)
     for text, names in tokens.items():
-        words = {sequence: list(one) for sequence, one in names.items()}
-        write_json(folder / "matrices" / f"text{text}.json", words)
+        write_json(folder / "matrices" / f"text{text}.json", names)
     for name, keys in groups.items():
-        write_tensors(
-            folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys}
-        )
-
-
-def _text_number(file: Path) -> int:
-    match = re.fullmatch(r"text(\d+)", file.stem)
-    return int(match[1]) if match else -1
+        content = {key: matrices[key] for key in keys}
+        write_tensors(folder / "matrices" / f"{name}.safetensors", content)

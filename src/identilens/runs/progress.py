@@ -42,32 +42,21 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
 
     A run inside another one that draws a bar draws none.
     """
-    if callable(progress):
-        yield progress
-    elif progress is False or _drawn.get():
-        yield None
-    else:
-        token = _drawn.set(True)
-        try:
-            if _in_notebook():
-                yield _NotebookBar(unit)
-            elif not _on_terminal():
-                yield _LogLines(unit)
-            else:
-                with _terminal_bar(unit) as bar:
-                    yield bar
-        finally:
-            _drawn.reset(token)
-
-
-def _in_notebook() -> bool:
+    if callable(progress) or progress is False or _drawn.get():
+        yield progress if callable(progress) else None
+        return
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return shell is not None and "IPKernelApp" in shell.config
-
-
-def _on_terminal() -> bool:
-    # Programs without a console have no standard error.
-    return sys.stderr is not None and sys.stderr.isatty()
+    token = _drawn.set(True)
+    try:
+        if shell is not None and "IPKernelApp" in shell.config:
+            yield _notebook_bar(unit)
+        elif sys.stderr is None or not sys.stderr.isatty():  # None in programs without a console
+            yield _log_lines(unit)
+        else:
+            with _terminal_bar(unit) as bar:
+                yield bar
+    finally:
+        _drawn.reset(token)
 
 
 @contextmanager
@@ -76,67 +65,56 @@ def _terminal_bar(unit: str) -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
-        task = bar.add_task(unit, total=None, rate="", note="")
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(unit, total=None, note="")
 
         def update(done: int, total: int, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, rate=_rate(bar.tasks[0].speed), note=note)
+            bar.update(task, completed=done, total=total, note=note)
 
         yield update
 
 
-class _LogLines:
-    """A line a minute in the log, where nothing shows a bar."""
+def _log_lines(unit: str) -> Progress:
+    """Return a receiver that writes a line a minute into the log."""
+    began = last = time.monotonic()
 
-    def __init__(self, unit: str) -> None:
-        self.unit, self.began = unit, time.monotonic()
-        self.last = self.began
-
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Write a line, unless one was written within the last minute."""
+    def update(done: int, total: int, note: str = "") -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - self.last < LOG_EVERY:
-            return
-        self.last = now
-        spent = timedelta(seconds=int(now - self.began))
-        LOG.info(
-            "%s of %s %s after %s%s", done, total, self.unit, spent, f", {note}" if note else ""
-        )
+        if now - last >= LOG_EVERY:
+            last = now
+            spent = timedelta(seconds=int(now - began))
+            more = f", {note}" if note else ""
+            LOG.info("%s of %s %s after %s%s", done, total, unit, spent, more)
+
+    return update
 
 
-class _NotebookBar:
-    """A bar in the output of a notebook's cell."""
+def _notebook_bar(unit: str) -> Progress:
+    """Return a receiver that draws a bar in the output of a notebook's cell."""
+    display: Any = import_module("IPython.display")
+    began, last = time.monotonic(), 0.0
 
-    def __init__(self, unit: str) -> None:
-        display: Any = import_module("IPython.display")
-        self.unit, self.html, self.began, self.last = unit, display.HTML, time.monotonic(), 0.0
-        self.handle = display.display(self._picture(0, 0, ""), display_id=True)
-
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Draw the bar, unless it was drawn a moment ago."""
-        now = time.monotonic()
-        if done == total or now - self.last >= _OFTEN:
-            self.last = now
-            self.handle.update(self._picture(done, total, note))
-
-    def _picture(self, done: int, total: int, note: str) -> Any:
-        spent = time.monotonic() - self.began
-        words = [f"{self.unit} {done}/{total}", str(timedelta(seconds=int(spent)))]
+    def picture(done: int, total: int, note: str) -> Any:
+        spent = time.monotonic() - began
+        words = [f"{unit} {done}/{total}", str(timedelta(seconds=int(spent)))]
         if 0 < done < total:
-            words += [
-                _rate(done / max(spent, 1e-9)),
-                f"{timedelta(seconds=int(spent * (total - done) / done))} left",
-            ]
-        words = escape(", ".join([*words, note] if note else words))
-        return self.html(
-            f'<label><progress max="{max(total, 1)}" value="{done}"></progress> {words}</label>'
-        )
+            words.append(f"{timedelta(seconds=int(spent * (total - done) / done))} left")
+        label = escape(", ".join([*words, note] if note else words))
+        bar = f'<progress max="{max(total, 1)}" value="{done}"></progress>'
+        return display.HTML(f"<label>{bar} {label}</label>")
 
+    handle = display.display(picture(0, 0, ""), display_id=True)
 
-def _rate(speed: float | None) -> str:
-    return "" if not speed else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
+    def update(done: int, total: int, note: str = "") -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total or now - last >= _OFTEN:
+            last = now
+            handle.update(picture(done, total, note))
+
+    return update

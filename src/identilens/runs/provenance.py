@@ -12,6 +12,11 @@ from importlib.metadata import version
 from typing import Any
 
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
+_MOST = 3
+"""Largest number of differences that are named."""
+
+_LENGTH = 70
+"""Largest number of characters that are shown of a value."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,6 @@ class Identity:
 _COMMAND: ContextVar[list[str] | None] = ContextVar("command", default=None)
 """The command line, if identilens was started from there: that of another program may contain anything."""
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(\S*)")
-
 
 @contextmanager
 def commanded(words: Sequence[str]) -> Iterator[None]:
@@ -54,14 +57,13 @@ def command_line() -> list[str] | None:
 
 def without_secrets(text: str) -> str:
     """Return text with URLs that have neither a user and password nor values in their queries and fragments."""
-    return _URL.sub(lambda url: url[1] + _bare(url[2]), text)
 
+    def bare(url: re.Match[str]) -> str:
+        # A password may contain a slash, a name alone may not.
+        address = re.sub(r"^([^/@:]*:.*|[^/@]*)@", "…@", url[2])
+        return url[1] + address + (f"{url[3]}…" if url[4] else url[3])
 
-def _bare(url: str) -> str:
-    address, mark, query = re.fullmatch(r"([^?#]*)([?#]?)(.*)", url, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    # A password may contain a slash, a name alone may not.
-    address = re.sub(r"^([^/@:]*:.*|[^/@]*)@", "…@", address)
-    return address + (f"{mark}…" if query else mark)
+    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s?#]*)([?#]?)(\S*)", bare, text)
 
 
 def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +73,13 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     """
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
-    count, hashes = _hashed(identity.texts)
+    texts = identity.texts
+    if texts and isinstance(texts[0], int):
+        count, hashes = texts[0], [str(texts[1])]
+    else:
+        count = len(texts)
+        contents = (str(text).encode("utf-8", "surrogatepass") for text in texts)
+        hashes = [hashlib.sha256(content).hexdigest() for content in contents]
     model = dict(identity.model)
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
@@ -89,9 +97,78 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     }
 
 
-def _hashed(texts: Sequence[str] | tuple[int, str]) -> tuple[int, list[str]]:
-    if texts and isinstance(texts[0], int):
-        return texts[0], [str(texts[1])]
-    return len(texts), [
-        hashlib.sha256(str(text).encode("utf-8", "surrogatepass")).hexdigest() for text in texts
+def subject(record: Mapping[str, Any]) -> str:
+    """Return the model and the number of texts of a run, in words."""
+    count = record["texts"]["count"]
+    return f"{record['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
+
+
+def changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return the differences of two records, a line for each name."""
+
+    def short(value: Any) -> str:
+        words = json.dumps(value, ensure_ascii=False, default=str)
+        return words if len(words) <= _LENGTH else f"{words[: _LENGTH - 1]}…"
+
+    return [
+        f"{name} is {short(there.get(name))} there and {short(here.get(name))} here"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
     ]
+
+
+def differences(previous: dict[str, Any], record: dict[str, Any]) -> str:
+    """Return the differences of the run that a folder contains from this one."""
+    here = json.loads(json.dumps(record, default=str))
+
+    def facts(run: Mapping[str, Any]) -> dict[str, Any]:
+        model = {f"model {name}": value for name, value in run["model"].items()}
+        return {
+            "the analysis": run["analysis"],
+            **run["settings"],
+            **model,
+            "seed": run.get("seed"),
+        }
+
+    lines = changed(facts(previous), facts(here)) + _texts(previous["texts"], here["texts"])
+    more = len(lines) - _MOST
+    return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
+
+
+def model_and_texts(there: Mapping[str, Any] | None, here: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether two runs have the same model and texts, by digests, and what was compared, in words.
+
+    What neither run has, such as the model of a study that trains its own, is not compared.
+    """
+    if there is None:
+        return False, "it has no provenance to compare with"
+    name = "sha256 of the model"
+    models = [{name: run["model"].get("sha256")} for run in (there, here)]
+    lines = changed(*models) + _texts(there["texts"], here["texts"])
+    if lines:
+        return False, "; ".join(lines)
+    compared = ["model"] if models[0][name] is not None else []
+    compared += ["texts"] if there["texts"]["sha256"] else []
+    if not compared:
+        return True, "it has no digests of a model or texts"
+    return True, f"the same {' and '.join(compared)}"
+
+
+def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
+    """Return the versions of libraries and Python that changed since the run was last continued; empty if none did."""
+    last = (run.get("later_versions", [run])[-1] for run in (previous, record))
+    there, here = ({**run["libraries"], "python": run.get("python")} for run in last)
+    return ", ".join(
+        f"{name} {there.get(name)} (now {version})"
+        for name, version in here.items()
+        if there.get(name) != version
+    )
+
+
+def _texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    lines = changed({"number of texts": there.get("count")}, {"number of texts": here["count"]})
+    theirs, ours = there.get("sha256") or [], here["sha256"]
+    if len(ours) < here["count"]:  # of many texts, one digest of all
+        return lines or ["the texts differ"] * (ours != theirs)
+    pairs = enumerate(zip(theirs, ours, strict=False))
+    return lines + [f"text {at} differs" for at, (one, other) in pairs if one != other][:1]

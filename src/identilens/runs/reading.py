@@ -4,9 +4,8 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EINVAL
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import polars as pl
 from safetensors import SafetensorError, safe_open
@@ -14,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from identilens.errors import OutputFolderError
-from identilens.runs.manifest import NAME, PROVENANCE, Manifest
+from identilens.runs.files import MANIFEST, PROVENANCE, Manifest
 from identilens.runs.parquet import expanded
 from identilens.runs.tables import Columns
 
@@ -36,7 +35,7 @@ _RECORD = {
     "model": {"name?": str, "sha256?": str, "digest?": str},
     "settings": dict,
     "texts": {"count": int, "sha256": [str]},
-    "libraries": dict,
+    "libraries": {"torch": str},
     "finished": bool,
     "command?": [str],
     "later_versions?": [{"libraries": dict}],
@@ -53,7 +52,7 @@ def errors_naming(file: Path) -> Iterator[None]:
     """
     try:
         if file.exists() and not file.is_file():
-            raise OSError(EINVAL, "it is no file")
+            raise ValueError("it is no file")
         yield
     except BaseException as error:
         # polars panics on some files; a panic is no Exception.
@@ -87,17 +86,14 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
     Raises:
         ValueError: If one takes far more memory than tables of studies do.
     """
-    streams: list[IO[bytes]] = []
     for content in contents:
-        streams.append(io.BytesIO(content))
-        size = expanded(io.BytesIO(content))
-        memory = size.bytes + _PER_VALUE * size.values
-        most = max(_SMALL_TABLE, _MOST_EXPANSION * len(content))
+        size, values = expanded(io.BytesIO(content))
+        memory, most = size + _PER_VALUE * values, max(_SMALL_TABLE, _MOST_EXPANSION * len(content))
         if memory > most:
             raise ValueError(
                 f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}"
             )
-    return pl.read_parquet(streams)
+    return pl.read_parquet([io.BytesIO(content) for content in contents])
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -116,7 +112,7 @@ def read_tokens(file: Path) -> dict[str, list[str]]:
     """Return the tokens of a text by sequence."""
     content = read_json(file)
     with errors_naming(file):
-        if not isinstance(content, dict) or not _matches(list(content.values()), [[str]]):
+        if not isinstance(content, dict) or not _matches([*content.values()], [[str]]):
             raise ValueError("expected lists of tokens by sequence")
     return content
 
@@ -140,11 +136,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         raise OutputFolderError(
             f"{file} is not valid JSON ({error}). Choose another folder."
         ) from error
-    if (
-        not _matches(record, _RECORD)
-        or not _matches(list(record["libraries"].values()), [str])
-        or record["texts"]["count"] < 0
-    ):
+    if not _matches(record, _RECORD) or record["texts"]["count"] < 0:
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     return record
 
@@ -165,20 +157,20 @@ def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
             f"the {analysis} run in {folder} was interrupted. Finish it with resume=True first."
         )
     if PROVENANCE not in Manifest(folder).names:
-        raise OutputFolderError(f"{folder / NAME} is missing or damaged. {_REMEDY}")
+        raise OutputFolderError(f"{folder / MANIFEST} is missing or damaged. {_REMEDY}")
     return record
 
 
 def _matches(content: Any, form: Any) -> bool:
     """Return whether a value of JSON has a form: a type, a list of one form, or an object with forms by name."""
+    if isinstance(form, type):
+        return isinstance(content, form)
     if isinstance(form, list):
         return isinstance(content, list) and all(_matches(item, form[0]) for item in content)
-    if not isinstance(form, dict):
-        return isinstance(content, form)
     if not isinstance(content, dict):
         return False
     values = {name: content.get(name.rstrip("?")) for name in form}
     return all(
-        (name[-1] == "?" and values[name] is None) or _matches(values[name], form[name])
-        for name in form
+        (name.endswith("?") and value is None) or _matches(value, form[name])
+        for name, value in values.items()
     )

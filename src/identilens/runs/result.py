@@ -23,9 +23,18 @@ from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import IdentilensError, OutputFolderError
 from identilens.runs.bucket import displayed, errors_naming_url
-from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
-from identilens.runs.manifest import PROVENANCE, Manifest, downloaded, recording
+from identilens.runs.files import (
+    PROVENANCE,
+    Manifest,
+    downloaded,
+    recording,
+    translated_write_errors,
+    write_atomically,
+    write_json,
+    write_table,
+)
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
+from identilens.runs.provenance import subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, print_table
 from identilens.runs.terminal import plain
@@ -183,10 +192,7 @@ class Result(ABC):
 
     def subject(self) -> str:
         """Return one line with the model and the number of texts."""
-        count = self.provenance["texts"]["count"]
-        return (
-            f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
-        )
+        return subject(self.provenance)
 
     @_blaming_files
     def show(self) -> None:
@@ -246,24 +252,22 @@ class Result(ABC):
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
         with errors_naming_url(folder):
-            self._save(downloaded(folder))
-
-    def _save(self, path: Path) -> None:
-        previous = read_record(path) if path.is_dir() else None
-        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(
-                f"{path} exists and contains no {self.analysis} result. Choose another folder."
-            )
-        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
-        with translated_write_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            (manifest := Manifest(path)).file.touch()
-        with recording(manifest):
-            for name in self.schema:
-                write_table(path / f"{name}.parquet", getattr(self, name))
-            write_matrices(path, self.matrices, self.tokens)
-            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
+            path = downloaded(folder)
+            previous = read_record(path) if path.is_dir() else None
+            if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise OutputFolderError(
+                    f"{path} exists and contains no {self.analysis} result. Choose another folder."
+                )
+            if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
+                raise OutputFolderError(f"{path} contains another run. Choose another folder.")
+            with translated_write_errors(path):
+                path.mkdir(parents=True, exist_ok=True)
+                (manifest := Manifest(path)).file.touch()
+            with recording(manifest):
+                for name in self.schema:
+                    write_table(path / f"{name}.parquet", getattr(self, name))
+                write_matrices(path, self.matrices, self.tokens)
+                write_json(path / PROVENANCE, {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:

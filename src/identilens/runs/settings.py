@@ -62,7 +62,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Convert and check the values; raises SettingError, naming the field."""
         for name, hint in hints_of(type(self)).items():
-            object.__setattr__(self, name, in_order(name, hint, getattr(self, name)))
+            object.__setattr__(self, name, coerce(name, hint, getattr(self, name)))
         self.check()
 
     def check(self) -> None:
@@ -70,13 +70,15 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers, ready for JSON."""
-        hints = hints_of(type(self))
-        recorded = [
-            name
-            for name, hint in hints.items()
-            if NOT_RECORDED not in getattr(hint, "__metadata__", ())
-        ]
-        return {name: _plain(getattr(self, name)) for name in recorded}
+        recorded = {}
+        for name, hint in hints_of(type(self)).items():
+            value = getattr(self, name)
+            if NOT_RECORDED in getattr(hint, "__metadata__", ()):
+                continue
+            recorded[name] = list(value) if isinstance(value, tuple) else value
+            if isinstance(value, Path):
+                recorded[name] = str(value)
+        return recorded
 
     def values_of(self, settings: type["Settings"]) -> dict[str, Any]:
         """Return the values of the fields that other settings have too, by name."""
@@ -100,7 +102,7 @@ class Settings:
                 settings,
             )
         given = {} if settings is None else settings.values_of(cls)
-        given |= {name: in_order(name, hints[name], value) for name, value in options.items()}
+        given |= {name: coerce(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
             if field.default is MISSING and field.name not in given:
                 raise SettingError(field.name, "to be given", None)
@@ -116,16 +118,16 @@ def hints_of(settings: type) -> dict[str, Any]:
 
 def parse_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers in "0,3,5-8" or "-2,1", without repetitions; raises ValueError for anything else."""
-    numbers: list[int] = []
+    numbers: dict[int, None] = {}
     for piece in text.split(","):
         match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
+        if match is None:
             raise ValueError(text)
         span = range(int(match[1]), int(match[2] or match[1]) + 1)
-        if len(numbers) + len(span) > _MOST_NUMBERS:
+        if not 0 < len(span) <= _MOST_NUMBERS - len(numbers):
             raise ValueError(text)
-        numbers.extend(span)
-    return tuple(dict.fromkeys(numbers))
+        numbers |= dict.fromkeys(span)
+    return tuple(numbers)
 
 
 def parse_size(text: str) -> int:
@@ -133,117 +135,88 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(text)
-    return int(
-        float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " ")
-    )
+    unit = 1024 if match[3] else 1000
+    return int(float(match[1]) * unit ** " KMG".index(match[2].upper() or " "))
 
 
 def separated_by_commas(hint: Any) -> bool:
     """Return whether several values of an option are typed with commas between them."""
-    kind, metadata = _unwrapped(hint)
-    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
-    return AS_TYPED in metadata or any(AS_TYPED in _unwrapped(option)[1] for option in options)
+    return AS_TYPED in _resolved(hint)[1]
 
 
-def in_order(name: str, hint: Any, value: Any) -> Any:
+def coerce(name: str, hint: Any, value: Any) -> Any:
     """Return the value of a setting converted to its type; raises SettingError if that is not possible."""
-    kind, metadata = _unwrapped(hint)
-    optional = get_origin(kind) in (Union, UnionType)
-    if optional:
-        options = get_args(kind)
-        if Any in options or (value is None and NoneType in options):
-            return value
-        kind, inner = _unwrapped(next(option for option in options if option is not NoneType))
-        metadata = (*metadata, *inner)
-    value = _converted(name, kind, metadata, value)
-    if optional and isinstance(value, tuple) and not value:
-        raise SettingError(name, "with at least one value, or left out", value)
-    for one in value if isinstance(value, tuple) else (value,):
-        _check(name, kind, metadata, one)
-    return value
-
-
-def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
+    kind, metadata, optional = _resolved(hint)
+    if optional and value is None:
+        return None
+    if get_origin(kind) is not tuple:
+        return _scalar(name, kind, metadata, value)
+    element, inner, _ = _resolved(get_args(kind)[0])
+    is_pair = get_args(kind)[1] is not Ellipsis
     try:
-        if get_origin(kind) is tuple:
-            return _sequence(kind, value, metadata)
-        if isinstance(value, str) and SIZE in metadata:
-            return parse_size(value)
-        if kind is Path:
-            return Path(value)
-        return _of_python(kind, value)
-    except (ValueError, TypeError, OverflowError):
-        raise SettingError(
-            name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value
-        ) from None
+        values = value
+        if isinstance(value, str) and LIST in metadata:
+            if element is int and not is_pair:
+                values = parse_numbers(value)
+            else:
+                make = element if element in (int, float) else str
+                pieces = re.split("[-,]" if is_pair else ",", value)
+                values = [make(piece.strip()) for piece in pieces]
+        single = isinstance(values, str | Real | Path)
+        values = (values,) if single else tuple(islice(values, _MOST_NUMBERS + 1))
+        if len(values) > _MOST_NUMBERS:
+            raise ValueError("too many")
+        if is_pair and len(values) != 2:
+            raise ValueError(values)
+        values = values if is_pair else tuple(dict.fromkeys(values))
+    except (ValueError, TypeError):
+        expected = _EXPECTED.get("pair" if is_pair else element, "to have another form")
+        raise SettingError(name, expected, value) from None
+    if optional and not values:
+        raise SettingError(name, "with at least one value, or left out", value)
+    return tuple(_scalar(name, element, (*metadata, *inner), one) for one in values)
 
 
-def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a tuple field: a pair unchanged, other sequences without repetitions."""
-    element, *others = (_unwrapped(one)[0] for one in get_args(kind))
-    make: Any = element
-    pair = bool(others) and others[0] is not Ellipsis
-    if isinstance(value, str) and LIST in metadata:
-        if element is int and not pair:
-            return parse_numbers(value)
-        value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
-        value = [make(piece) for piece in value] if element in (int, float) else value
-    values = (
-        (value,)
-        if isinstance(value, str | Real | Path)
-        else tuple(islice(value, _MOST_NUMBERS + 1))
-    )
-    if len(values) > _MOST_NUMBERS:
-        raise ValueError("too many")
-    values = tuple(
-        make(one) if element in (float, Path) else _of_python(element, one) for one in values
-    )
-    if pair and len(values) != len(others) + 1:
-        raise ValueError(values)
-    return values if pair else tuple(dict.fromkeys(values))
-
-
-def _of_python(kind: Any, value: Any) -> Any:
-    """Return a number, which may be one of numpy, as Python's own; anything else as it is."""
-    is_number = kind in (int, float) and isinstance(value, _KINDS[kind][0])
-    return kind(value) if is_number and not isinstance(value, bool) else value
-
-
-_EXPECTED = {
-    "numbers": "as numbers and ranges such as 0,3,5-8",
+_EXPECTED: dict[Any, str] = {
+    int: "as numbers and ranges such as 0,3,5-8",
+    float: "as numbers separated by commas, such as 0.5,0.9",
     "pair": "as two ends such as 400-500",
-    "reals": "as numbers separated by commas, such as 0.5,0.9",
-    "size": "in bytes, or as a size such as 512MiB or 2GB",
 }
+_KINDS: dict[Any, tuple[type, str]] = {
+    int: (Integral, "as a whole number"),
+    float: (Real, "as a number"),
+    bool: (bool, "to be True or False"),
+    str: (str, "as text"),
+}
+_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
+_BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
 
-def _shape(kind: Any, metadata: tuple[Any, ...]) -> str:
-    if SIZE in metadata:
-        return "size"
-    element = kind
-    if get_origin(kind) is tuple:
-        element = get_args(kind)[0]
-        if get_args(kind)[1] is not Ellipsis:
-            return "pair"
-    return {int: "numbers", float: "reals"}.get(_unwrapped(element)[0], "")
-
-
-def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
-    if get_origin(kind) is tuple:
-        kind, inner = _unwrapped(get_args(kind)[0])
-        metadata = (*metadata, *inner)
-    if kind in _KINDS and (
-        not isinstance(value, _KINDS[kind][0]) or (kind is not bool and isinstance(value, bool))
-    ):
-        raise SettingError(name, _KINDS[kind][1], value)
-    if kind is int and not -_LARGEST <= value <= _LARGEST:
+def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
+    """Return a single value converted to its type and checked."""
+    make: Any = kind
+    try:
+        if SIZE in metadata and isinstance(value, str):
+            value = parse_size(value)
+        elif kind is Path or (kind in _NUMBERS and isinstance(value, _NUMBERS[kind])):
+            # Also a number of numpy; True is none.
+            value = value if isinstance(value, bool) else make(value)
+    except (ValueError, TypeError, OverflowError):
+        expected = "to have another form"
+        if SIZE in metadata:
+            expected = "in bytes, or as a size such as 512MiB or 2GB"
+        raise SettingError(name, expected, value) from None
+    kinds, words = _KINDS.get(kind, (object, ""))
+    if not isinstance(value, kinds) or (kinds in (Integral, Real) and isinstance(value, bool)):
+        raise SettingError(name, words, value)
+    if kind is int and abs(value) > _LARGEST:
         raise SettingError(name, f"of at most {_LARGEST}", value)
     if kind is float and not math.isfinite(value):
         raise SettingError(name, "as a finite number", value)
     if kind in (str, Path) and "\0" in str(value):
         raise SettingError(name, "without null characters", value)
     choices = get_args(kind)
-    if get_origin(kind) is Literal and (not isinstance(value, str) or value not in choices):
+    if get_origin(kind) is Literal and not (isinstance(value, str) and value in choices):
         raise SettingError(name, f"to be {' or '.join(map(str, choices))}", value)
     for bound in metadata:
         if type(bound) in _BOUNDS:
@@ -251,29 +224,17 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
             (limit,) = astuple(bound)
             if not holds(value, limit):
                 raise SettingError(name, f"{words} {limit}", value)
+    return value
 
 
-_KINDS: dict[Any, tuple[type, str]] = {
-    int: (Integral, "as a whole number"),
-    float: (Real, "as a number"),
-    bool: (bool, "to be True or False"),
-    str: (str, "as text"),
-}
-_BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
-
-
-def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def _resolved(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the type of an annotation, all of its metadata, and whether None is allowed."""
     if get_origin(hint) is Annotated:
-        kind, *metadata = get_args(hint)
-        return kind, tuple(metadata)
-    return hint, ()
-
-
-def _plain(value: Any) -> Any:
-    return (
-        list(value)
-        if isinstance(value, tuple)
-        else str(value)
-        if isinstance(value, Path)
-        else value
-    )
+        inner, *metadata = get_args(hint)
+        kind, more, optional = _resolved(inner)
+        return kind, (*metadata, *more), optional
+    options: Any = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    if NoneType not in options:
+        return hint, (), False
+    kind, metadata, _ = _resolved(Any if Any in options else options[0])
+    return kind, metadata, True

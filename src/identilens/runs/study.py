@@ -2,11 +2,10 @@
 
 import inspect
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,19 +14,16 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, 
 
 import polars as pl
 import torch
-from torch import Tensor
 
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.bucket import displayed, errors_naming_url, local_folder
-from identilens.runs.files import write_text
-from identilens.runs.folder import RunFolder, joined_folder, part_content
-from identilens.runs.manifest import Manifest, manifest_of
-from identilens.runs.matrices import Tokens
+from identilens.runs.files import Manifest, manifest_of, write_text
+from identilens.runs.folder import Output, RunFolder, joined_folder
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
-from identilens.runs.request import Request, options_of, options_of_inputs
+from identilens.runs.request import Request
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings, hints_of, in_order
+from identilens.runs.settings import Settings, coerce, hints_of
 from identilens.runs.texts import is_columns, read_texts
 from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
@@ -38,15 +34,6 @@ Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
 FAILED = "failed.jsonl"
 """File with the parts that failed, in the run's folder."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """The output of one part of a study: tables as in the result's schema, matrices by `MatrixKey`, and tokens."""
-
-    tables: Tables
-    matrices: Mapping[str, Tensor] = field(default_factory=dict)
-    tokens: Mapping[int, Tokens] = field(default_factory=dict)
 
 
 class Study(ABC, Generic[S, R]):
@@ -141,6 +128,12 @@ class Study(ABC, Generic[S, R]):
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     """Return the function that runs a study; its arguments are inputs, settings by name, and options of the run."""
+    positional = list(
+        takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
+    )
+    names = [one.name for one in positional]
+    required = sum(one.default is one.empty for one in positional)
+    hints = hints_of(study.settings_type)
 
     def run(
         *inputs: Any,
@@ -153,14 +146,23 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         progress: Progress | bool | None = None,
         **options: Any,
     ) -> R:
-        _check_inputs(study, name, inputs, progress)
-        chosen = study.settings_type.of(settings, options)
+        if not required <= len(inputs) <= len(names):
+            example = ", ".join([*names, f"{next(iter(hints), 'out')}=..."])
+            raise InputError(
+                f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values: pass each "
+                f"setting by its name, {name}({example})."
+            )
+        if study.takes[:1] == ("lens",) and not hasattr(inputs[0], "capture"):
+            raise InputError(
+                f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
+                "or with identilens.Lens(model, tokenizer) from a model in memory."
+            )
         read = [
             read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
             for one in inputs
         ]
         return run_study(
-            bound_study(study, read, chosen),
+            bound_study(study, read, study.settings_type.of(settings, options)),
             out=out,
             resume=resume,
             overwrite=overwrite,
@@ -169,10 +171,15 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
             progress=progress,
         )
 
+    fields, shown = inspect.signature(study.settings_type).parameters, inspect.signature(run)
+    settings = [fields[one].replace(annotation=_bare(hint)) for one, hint in hints.items()]
+    common = [one for one in shown.parameters.values() if one.kind is one.KEYWORD_ONLY]
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
     run.__doc__ = _docstring(study)
-    run.__signature__ = _signature(study, inspect.signature(run))  # pyright: ignore[reportFunctionMemberAccess]
+    run.__signature__ = shown.replace(  # pyright: ignore[reportFunctionMemberAccess]
+        parameters=[*positional, *settings, *common], return_annotation=study.result_type
+    )
     return run
 
 
@@ -182,60 +189,35 @@ def bound_study(
     """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
     made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
-    options, lost = ({}, []) if groups is not None else options_of_inputs(study.takes, inputs)
+    options = {}
     for group in (*(groups or ()), settings):
-        options |= options_of(group)
-    made.request = Request(study.name, options, lost)
+        options |= group.values_of(type(group))
+    given = () if groups is not None else inputs
+    made.request = Request.of(study.name, study.takes, given, options)
     return made
+
+
+def _bare(hint: Any) -> Any:
+    """Return an annotation without the parts for checks and for the command line."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_bare(one) for one in get_args(hint))]  # noqa: UP007 - made of a list
+    return hint
 
 
 def _docstring(study: type[Study[Any, R]]) -> str:
     """Return the docstring of a study with its settings, and the options of every run, among the arguments."""
-    words, settings = inspect.cleandoc(study.__doc__ or ""), study.settings_type
-    inputs = f"Args:\n{_block(words, 'Args')}"
-    start = words.replace(inputs, "", 1) if inputs in words else words
-    kinds = [kind for kind in reversed(settings.__mro__) if is_dataclass(kind)]
-    described = "".join(
-        _block(inspect.cleandoc(kind.__doc__ or ""), "Attributes") for kind in kinds
-    )
-    common = _COMMON.format(settings=f"{settings.__module__}.{settings.__qualname__}")
-    summary, end, rest = start.partition("\nRaises:")
-    return f"{summary.rstrip()}\n\n{inputs}{described}{common}\n{end[1:]}{rest}"
-
-
-def _block(words: str, heading: str) -> str:
-    """Return the indented lines under a heading of a docstring."""
-    match = re.search(rf"^{heading}:\n((?: .*(?:\n|$))+)", words, re.MULTILINE)
-    return "" if match is None else match[1].rstrip("\n") + "\n"
-
-
-def _inputs_of(study: type[Study[Any, R]]) -> list[inspect.Parameter]:
-    """Return the arguments of a study's constructor before its settings."""
-    return list(
-        takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
-    )
-
-
-def _check_inputs(
-    study: type[Study[Any, R]], name: str, inputs: Sequence[Any], progress: Any
-) -> None:
-    names = [parameter.name for parameter in _inputs_of(study)]
-    required = sum(parameter.default is parameter.empty for parameter in _inputs_of(study))
-    if not required <= len(inputs) <= len(names):
-        setting = next(iter(hints_of(study.settings_type)), "out")
-        raise InputError(
-            f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values: pass each setting "
-            f"by its name, {name}({', '.join([*names, f'{setting}=...'])})."
-        )
-    if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
-        raise InputError(
-            f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
-            "with identilens.Lens(model, tokenizer) from a model in memory."
-        )
-    if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise InputError(
-            f"expected progress to be False or a function of (done, total, note); got {progress!r}."
-        )
+    settings = study.settings_type
+    summary, raises, rest = inspect.cleandoc(study.__doc__ or "").partition("\nRaises:")
+    summary, _, inputs = summary.partition("Args:\n")
+    described = [inputs]
+    for kind in reversed(settings.__mro__):
+        if is_dataclass(kind):
+            described.append(inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2])
+    described.append(_COMMON.format(settings=f"{settings.__module__}.{settings.__qualname__}"))
+    blocks = "\n".join(block.rstrip("\n") for block in described if block)
+    return f"{summary.rstrip()}\n\nArgs:\n{blocks}\n{raises}{rest}"
 
 
 _COMMON = """\
@@ -269,67 +251,54 @@ def run_study(
         CheckFailedError: If parts failed on workers; all other parts are saved.
         IdentilensError: Any error of the study.
     """
-    resume = in_order("resume", bool, resume)
-    overwrite = in_order("overwrite", bool, overwrite)
-    allow_version_change = in_order("allow_version_change", bool, allow_version_change)
-    if engine is not None:
-        if not isinstance(engine, Engine):
-            raise InputError(
-                f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."
-            )
-        _check_shared(study, out)
+    resume = coerce("resume", bool, resume)
+    overwrite = coerce("overwrite", bool, overwrite)
+    allow_version_change = coerce("allow_version_change", bool, allow_version_change)
+    if not isinstance(engine, Engine | None):
+        raise InputError(
+            f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."
+        )
+    if engine is not None and study.alone:
+        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave engine=... out.")
+    if engine is not None and out is None:
+        raise InputError(
+            "workers compute the parts of a run in a folder: pass out=... with engine=...."
+        )
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, study.reports and progress) as report:
             result = _in_memory(study, record, report)
         return study.shown(result, None)
     with errors_naming_url(out):
-        folder = _folder(study, local_folder(out), record, resume, overwrite, allow_version_change)
+        place = local_folder(out)
+        with study.in_turn():
+            if study.joins:
+                Manifest(place).download()
+            path = joined_folder(place, record, study.joins)
+            around = manifest_of(path) if path == place else Manifest(place)
+            folder = RunFolder.open(
+                path,
+                record,
+                resume=resume or not study.reports,
+                overwrite=overwrite and study.reports,
+                allow_version_change=allow_version_change,
+                writes=study.reports,
+            )
+            if around is not None and around.file.is_file():
+                around.add(f"{path.relative_to(around.root).as_posix()}/")
         with folder:
             if not folder.finished:
-                if study.reports and study.request is not None:
-                    study.request.write(folder.path)
                 with watched(study.unit, study.reports and progress) as report:
                     _into_folder(study, folder, report, engine)
             study.wait()
-            return study.shown(study.result_type.load(folder.path), folder.path)  # pyright: ignore[reportReturnType, reportArgumentType]
-
-
-def _folder(
-    study: Study[Any, R],
-    out: Path,
-    record: dict[str, Any],
-    resume: bool,
-    overwrite: bool,
-    changed: bool,
-) -> RunFolder:
-    """Return the folder of a run: ``out``, or a subfolder of the run that it joins, whose manifest then lists it."""
-    with study.in_turn():
-        if study.joins:
-            Manifest(out).download()
-        path = joined_folder(out, record, study.joins)
-        around = manifest_of(path) if path == out else Manifest(out)
-        folder = RunFolder.open(
-            path,
-            record,
-            resume=resume or not study.reports,
-            overwrite=overwrite and study.reports,
-            allow_version_change=changed,
-            writes=study.reports,
-        )
-        if around is not None and around.file.is_file():
-            around.add(f"{path.relative_to(around.root).as_posix()}/")
-        return folder
+            return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
-    outputs = []
-    for part in _counted(study, progress):
-        outputs.append(study.run(part))
-    tables = {
-        name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables
-    }
+    outputs = [study.run(part) for part in _counted(study, progress)]
+    names = outputs[0].tables
+    tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in names}
     last = study.finish(_merged(study, tables))
     outputs.append(last)
     matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
@@ -337,37 +306,27 @@ def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress 
     return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
 
 
-def _check_shared(study: Study[Any, R], out: str | Path | None) -> None:
-    if study.alone:
-        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave engine=... out.")
-    if out is None:
-        raise InputError(
-            "workers compute the parts of a run in a folder: pass out=... with engine=...."
-        )
-
-
 def _into_folder(
     study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
 ) -> None:
+    if study.reports and study.request is not None:
+        study.request.write(folder.path)
     study.begin(folder)
     parts = range(len(study.sizes()))
     if study.reports:
         folder.manifest.remove(FAILED)
         folder.plan(len(parts))
-    if engine is None:
+    if engine is not None:
+        _on_workers(study, folder, progress, engine)
+    else:
         for part in _counted(study, progress):
             if not folder.has(part):
                 output = study.run(part)
                 if study.reports:
-                    folder.write_part(
-                        part, part_content(output.tables, output.matrices, output.tokens)
-                    )
-    else:
-        _on_workers(study, folder, progress, engine)
-    if not study.reports:
-        return
-    last = study.finish(_merged(study, folder.read_parts(parts)))
-    folder.finish(len(parts), last.tables, last.matrices, last.tokens)
+                    folder.write_part(part, output.content())
+    if study.reports:
+        last = study.finish(_merged(study, folder.read_parts(parts)))
+        folder.finish(len(parts), last)
 
 
 def _on_workers(
@@ -375,8 +334,11 @@ def _on_workers(
 ) -> None:
     """Compute the missing parts on workers; raises CheckFailedError if parts failed, all others being saved."""
     sizes = study.sizes()
-    parts = [part for part in range(len(sizes)) if not folder.has(part)]
-    done, total = sum(sizes) - sum(sizes[part] for part in parts), sum(sizes)
+    missing = [part for part in range(len(sizes)) if not folder.has(part)]
+    if not missing:
+        return
+    total = sum(sizes)
+    done = total - sum(sizes[part] for part in missing)
     if progress:
         progress(done, total, "workers start")
 
@@ -389,34 +351,31 @@ def _on_workers(
             progress(done, total, workers)
 
     with TemporaryDirectory(prefix="identilens-") as shared:
-        inputs = study.for_workers(Path(shared))
-        location = displayed(folder.path.resolve())
         job = Job(
             study=type(study),
-            inputs=inputs,
+            inputs=study.for_workers(Path(shared)),
             settings=study.settings,
             record=folder.record,
-            location=location,
+            location=displayed(folder.path.resolve()),
             shared=Path(shared),
         )
-        failed = compute_parts(job, engine, parts, finished) if parts else {}
+        failed = compute_parts(job, engine, missing, finished)
     if not failed:
         return
-    starts = [sum(sizes[:part]) for part in sorted(failed)]
-    rows = [
-        {"part": part, study.unit: [start, start + sizes[part] - 1], "error": failed[part]}
-        for part, start in zip(sorted(failed), starts, strict=True)
-    ]
-    write_text(
-        folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    )
+    rows = []
+    for part, error in sorted(failed.items()):
+        start = sum(sizes[:part])
+        rows.append({"part": part, study.unit: [start, start + sizes[part] - 1], "error": error})
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_text(folder.path / FAILED, "".join(lines))
     raise CheckFailedError(
         f"{len(rows)} of {len(sizes)} parts failed; {folder.path / FAILED} names them. The first: "
         f"{rows[0]['error'].strip().splitlines()[-1]} All others are saved: resume=True tries these again."
     )
 
 
-def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
+def _counted(study: Study[Any, R], progress: Progress | None) -> Iterator[int]:
+    """Yield the parts, and report how many units are done."""
     sizes = study.sizes()
     done, total = 0, sum(sizes)
     if progress:
@@ -429,27 +388,6 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
             progress(done, total, "")
 
 
-def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    return {**tables} | {
-        name: merger(tables[name]) for name, merger in study.merge.items() if name in tables
-    }
-
-
-def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
-    """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
-    fields = inspect.signature(study.settings_type).parameters
-    hints = hints_of(study.settings_type)
-    settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
-    common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    return run.replace(
-        parameters=[*_inputs_of(study), *settings, *common], return_annotation=study.result_type
-    )
-
-
-def _bare(hint: Any) -> Any:
-    """Return an annotation without the parts for checks and for the command line."""
-    if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(_bare(one) for one in get_args(hint))]  # noqa: UP007 - made of a list
-    return hint
+def _merged(study: Study[Any, R], tables: Tables) -> Tables:
+    merged = {name: merge(tables[name]) for name, merge in study.merge.items() if name in tables}
+    return {**tables, **merged}

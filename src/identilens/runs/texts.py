@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,20 +12,18 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import Corpus, TextList, in_memory_or_on_disk
+from identilens.runs.corpus import in_memory_or_on_disk
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
-    READ_ERRORS,
     Limit,
     MostBytes,
     is_stream,
     kind_of,
-    numbered_lines,
-    open_text,
+    read_lines,
     too_large,
 )
 from identilens.runs.parquet import expanded
-from identilens.runs.settings import Names, in_order
+from identilens.runs.settings import Names, coerce
 
 _LONGEST_TEXT = 2**20
 """Largest number of characters in a text that is not cut."""
@@ -41,8 +40,10 @@ _PER_VALUE = 8
 _REPORT_EVERY = 10_000
 """Number of texts after which the progress is reported."""
 
-Rows = Iterator[tuple[str, Any]]
-"""The position of a text, for messages, and the text or pair."""
+_KINDS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+
+Rows = Iterator[tuple[str, Mapping[Any, Any]]]
+"""The position of a row, for messages, and its values by column."""
 
 
 def read_texts(
@@ -73,37 +74,30 @@ def read_texts(
         >>> idl.read_texts(file, columns=["body"])
         ['Snow fell.', 'Nobody came.']
     """
-
-    def counted(texts: Iterator[Any]) -> Iterator[Any]:
-        for count, text in enumerate(texts, 1):
-            if progress is not None and count % _REPORT_EVERY == 0:
-                progress(count)
-            yield text
-
-    texts = iter_texts(
-        source,
-        columns=columns,
-        encoding=encoding,
-        pairs=pairs,
-        limit=limit,
-        max_length=max_length,
-        max_text_bytes=max_text_bytes,
-    )
-    read = in_memory_or_on_disk(counted(texts))
-    if not isinstance(source, str | Path):
-        return read
-    if not read:
-        raise InputError(f"{source} contains no texts.")
-    named = read if isinstance(read, Corpus) else TextList(read)
-    named.load_options = {
-        "file": Path(source),
-        "column": in_order("columns", Names, columns),
+    options = {
         "encoding": encoding,
         "pairs": pairs,
         "limit": limit,
         "max_text_bytes": max_text_bytes,
     }
-    return named
+
+    def counted() -> Iterator[Any]:
+        texts = iter_texts(source, columns=columns, max_length=max_length, **options)
+        for count, text in enumerate(texts, 1):
+            if progress is not None and count % _REPORT_EVERY == 0:
+                progress(count)
+            yield text
+
+    texts = in_memory_or_on_disk(counted())
+    if isinstance(source, str | Path):
+        if not texts:
+            raise InputError(f"{source} contains no texts.")
+        texts.load_options = {
+            "file": Path(source),
+            "column": coerce("columns", Names, columns),
+            **options,
+        }
+    return texts
 
 
 def iter_texts(
@@ -137,12 +131,12 @@ def iter_texts(
             too long, more bytes than allowed, or a line that is not a pair although pairs are expected. The message
             names the line.
     """
-    columns = in_order("columns", Names, columns)
-    encoding = in_order("encoding", str, encoding)
-    pairs = in_order("pairs", bool, pairs)
-    limit = in_order("limit", Limit, limit)
-    max_length = in_order("max_length", Limit, max_length)
-    max_text_bytes = in_order("max_text_bytes", MostBytes, max_text_bytes)
+    columns = coerce("columns", Names, columns)
+    encoding = coerce("encoding", str, encoding)
+    pairs = coerce("pairs", bool, pairs)
+    limit = coerce("limit", Limit, limit)
+    max_length = coerce("max_length", Limit, max_length)
+    max_text_bytes = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if isinstance(source, str | Path) and kind_of(Path(source)) == ".conllu":
         if pairs or columns:
             raise InputError(
@@ -154,20 +148,58 @@ def iter_texts(
     elif not isinstance(source, Iterable) or getattr(source, "ndim", 1) == 0:
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     elif is_columns(source):
-        rows = _column_rows(source, list(columns))
+        columns, rows = _column_rows(source, columns)
+    elif not pairs:
+        return islice(source, limit)
     else:
-        return islice(_in_twos(source) if pairs else iter(source), limit)
-    return islice((_checked(text, position, max_length) for position, text in rows), limit)
+        texts = list(source)
+        if len(texts) % 2:
+            raise InputError(
+                f"pairs=True reads every two texts as a pair; got {len(texts)}. Give one more, or one less."
+            )
+        return islice(zip(texts[::2], texts[1::2], strict=True), limit)
+    return islice((_text(row, columns, position, max_length) for position, row in rows), limit)
+
+
+def _text(
+    row: Mapping[Any, Any], columns: Sequence[str], position: str, max_length: int | None
+) -> str | tuple[str, ...]:
+    """Return the text in a column of a row, or the pair in two; a text that will be cut is shortened."""
+    texts = []
+    for column in columns or row:
+        if column not in row:
+            known = ", ".join(map(str, row))
+            raise InputError(
+                f"{position}: no column {column!r}; there are {known}. Pass one with columns=...."
+            )
+        text = row[column]
+        if not isinstance(text, str) or not text.strip():
+            where = f"column {column!r}" if columns else "the text"
+            raise InputError(f"{position}: {where} is empty or not a text. Remove it.")
+        if max_length is not None:
+            text = text[: max(2**16, _PER_TOKEN * max_length)]
+        elif len(text) > _LONGEST_TEXT:
+            raise InputError(
+                f"{position}: the text has {len(text):,} characters; no model reads more than {_LONGEST_TEXT:,}. "
+                "Pass max_length=... to cut it, or split it."
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{position}: half a character (surrogate {text[error.start]!a}) at {error.start}. Correct the text."
+            ) from error
+        texts.append(text)
+    return texts[0] if len(texts) == 1 else tuple(texts)
 
 
 def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
-    streamed = is_stream(file)
-    kind = kind_of(file) or (".jsonl" if columns else ".txt") if streamed else kind_of(file)
-    known = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-    if kind not in known:
-        names = ", ".join(known)
+    kind = kind_of(file)
+    if is_stream(file):
+        kind = kind or (".jsonl" if columns else ".txt")
+    if kind not in _KINDS:
         raise InputError(
-            f"{file} ends in {kind or 'nothing'}; expected {names}, .conllu (or with .gz, .xz)."
+            f"{file} ends in {kind or 'nothing'}; expected {', '.join(_KINDS)}, .conllu (or with .gz, .xz)."
         )
     if kind == ".txt" and columns:
         raise InputError(
@@ -177,50 +209,39 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
         raise InputError(
             f"{file} needs columns=... for its texts: one, or two for pairs; got {len(columns)}."
         )
-    if pairs and kind != ".txt" and len(columns) != 2:
+    if pairs and len(columns) == 1:
         raise InputError(
             f"pairs=True needs two columns=..., one for each sentence of a pair; got only {columns[0]!r}."
         )
     if kind == ".parquet":
         yield from _parquet_rows(file, columns, most)
         return
-    try:
-        stream = open_text(file, encoding, "", most, errors="surrogateescape")
-    except (LookupError, ValueError) as error:
-        raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
-    except READ_ERRORS as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
-    with stream:
-        lines = numbered_lines(stream, file, encoding)
-        if kind in (".csv", ".tsv"):
-            yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
-            return
-        for number, line in lines:
-            position = f"{file}, line {number}"
-            if not line.strip():
-                continue
-            if kind == ".jsonl":
-                yield position, _picked(_json_object(line, position), columns, position)
-            elif not pairs:
-                yield position, line.strip()
-            else:
-                parts = tuple(part.strip() for part in line.strip().split("\t"))
-                if len(parts) != 2 or not all(parts):
-                    raise InputError(
-                        f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
-                        f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
-                    )
-                yield position, parts
+    lines = read_lines(file, encoding, most)
+    if kind in (".csv", ".tsv"):
+        yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
+        return
+    for number, line in lines:
+        position = f"{file}, line {number}"
+        if not line.strip():
+            continue
+        if kind == ".jsonl":
+            yield position, _json_object(line, position)
+            continue
+        parts = [part.strip() for part in line.strip().split("\t")] if pairs else [line.strip()]
+        if pairs and (len(parts) != 2 or not all(parts)):
+            raise InputError(
+                f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
+                f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
+            )
+        yield position, dict(enumerate(parts))
 
 
 def _json_object(line: str, position: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        row = dict(pairs)
-        if len(row) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the name {repeated!r} stands there twice; remove one")
-        return row
+        for name, count in Counter(name for name, _ in pairs).items():
+            if count > 1:
+                raise ValueError(f"the name {name!r} stands there twice; remove one")
+        return dict(pairs)
 
     try:
         row = json.loads(line, object_pairs_hook=unique)
@@ -236,9 +257,11 @@ def _separated_rows(
 ) -> Rows:
     # Tab-separated corpora are written without quoting.
     quoting, delimiter = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
-    reader = csv.reader(
-        (line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True
-    )
+    texts = (line for _, line in lines)
+    reader = csv.reader(texts, delimiter=delimiter, quoting=quoting, strict=True)
+    remedy = "Put texts with commas or line ends between quotes."
+    if tabs:
+        remedy = "Remove the tabs in its texts."
     header: list[str] = []
     start = 1
     try:
@@ -246,32 +269,34 @@ def _separated_rows(
             position, start = f"{file}, line {start}", reader.line_num + 1
             if not header:
                 header = fields
-                if repeated := [column for column in columns if header.count(column) > 1]:
-                    raise InputError(
-                        f"{position}: the header has the column {repeated[0]!r} twice. Rename one of them."
-                    )
+                _refuse_repeated(columns, header, f"{position}: the header has")
             elif fields and len(fields) != len(header):
-                remedy = (
-                    "Remove the tabs in its texts"
-                    if tabs
-                    else "Put texts with commas or line ends between quotes"
+                raise InputError(
+                    f"{position}: expected {len(header)} fields, as in the header; got {len(fields)}. {remedy}"
                 )
-                counts = f"expected {len(header)} fields, as in the header; got {len(fields)}"
-                raise InputError(f"{position}: {counts}. {remedy}.")
             elif fields:
-                yield position, _picked(dict(zip(header, fields, strict=True)), columns, position)
+                yield position, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise InputError(
             f"{file}, line {start}: {error}. Close every quote, and double those inside a text."
         ) from error
 
 
+def _refuse_repeated(columns: Iterable[str], names: Sequence[str], where: str) -> None:
+    for column in columns:
+        if names.count(column) > 1:
+            raise InputError(
+                f"{where} the column {column!r} twice or more. Rename all but one of them."
+            )
+
+
 def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
     left = most
     try:
         with file.open("rb") as stream:
-            schema = pl.read_parquet_schema(stream)
-            size = expanded(stream, columns)
+            size, values = expanded(stream, columns)
+        lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False)
+        schema = lazy.collect_schema()
         for column in columns:
             if column not in schema:
                 raise InputError(
@@ -281,20 +306,20 @@ def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
                 raise InputError(
                     f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
                 )
-        if size.bytes > most + _PER_VALUE * size.values:
+        if size > most + _PER_VALUE * values:
             raise too_large(file, most)
-        lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(columns)
-        for start in range(0, lazy.select(pl.len()).collect().item(), _ROWS):
-            frame = lazy.slice(start, _ROWS).collect()
+        lazy = lazy.select(pl.col(columns).cast(pl.String))
+        number = 0
+        while len(frame := lazy.slice(number, _ROWS).collect()):
             # Equal texts share their memory in a frame, but not as strings.
-            lengths = pl.all().cast(pl.String).str.len_bytes().cast(pl.Int64)
+            lengths = pl.all().str.len_bytes().cast(pl.Int64).fill_null(0)
             sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()
-            allowed = frame.filter(sizes <= left)
-            for number, row in enumerate(allowed.iter_rows(named=True), start):
-                yield f"{file}, row {number}", _picked(row, columns, f"{file}, row {number}")
-            if len(allowed) < len(frame):
-                raise too_large(file, most)
+            for row in frame.filter(sizes <= left).iter_rows(named=True):
+                yield f"{file}, row {number}", row
+                number += 1
             left -= sizes[-1]
+            if left < 0:
+                raise too_large(file, most)
     except InputError:
         raise
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
@@ -306,75 +331,29 @@ def is_columns(source: Any) -> bool:
     return type(source).__module__.split(".")[0] in ("datasets", "pandas", "polars")
 
 
-def _column_rows(source: Any, columns: list[str]) -> Rows:
-    """Yield the texts of a data set, a frame or a column of one."""
+def _column_rows(source: Any, columns: Sequence[str]) -> tuple[Sequence[str], Rows]:
+    """Return the columns of the texts, and the rows, of a data set, a frame or a column of one."""
     names = getattr(source, "column_names", getattr(source, "columns", None))
     if names is None and hasattr(source, "features"):
         first = next(iter(source), None)
         names = first if isinstance(first, Mapping) else None
     if names is None:
-        rows, chosen = ({"": value} for value in source), [""]
-    else:
-        names = [str(name) for name in names]
-        chosen = columns or (["text"] if "text" in names else names if len(names) == 1 else [])
-        if not 1 <= len(chosen) <= 2 or set(chosen) - set(names):
-            got = ", ".join(chosen) or "none"
-            raise InputError(
-                f"name the column of the texts, or two for pairs: columns=...; there are {', '.join(names)}; got {got}."
-            )
-        if repeated := [name for name in chosen if names.count(name) > 1]:
-            raise InputError(f"there are several columns {repeated[0]!r}. Rename all but one.")
-        if hasattr(source, "iter_rows"):
-            rows = source.iter_rows(named=True)
-        else:
-            framed = hasattr(source, "iterrows")
-            rows = source.set_axis(names, axis=1).to_dict("records") if framed else source
-    for number, row in enumerate(rows):
-        yield f"row {number}", _picked(row, chosen, f"row {number}")
-
-
-def _picked(row: Mapping[str, Any], columns: Sequence[str], position: str) -> str | tuple[str, ...]:
-    """Return the text in a column of a row, or the pair in two."""
-    for column in columns:
-        if column not in row:
-            known = ", ".join(str(name) for name in row)
-            raise InputError(
-                f"{position}: no column {column!r}; there are {known}. Pass one with columns=...."
-            )
-        if not isinstance(row[column], str) or not row[column].strip():
-            where = f"column {column!r}" if column else "the text"
-            raise InputError(f"{position}: {where} is empty or not a text. Remove it.")
-    values = tuple(row[column] for column in columns)
-    return values[0] if len(values) == 1 else values
-
-
-def _in_twos(texts: Iterable[Any]) -> Iterator[Any]:
-    sentences = list(texts)
-    if len(sentences) % 2:
+        return (), ((f"row {number}", {"": value}) for number, value in enumerate(source))
+    names = [str(name) for name in names]
+    if not columns and ("text" in names or len(names) == 1):
+        columns = ["text" if "text" in names else names[0]]
+    if not 1 <= len(columns) <= 2 or not set(columns) <= set(names):
         raise InputError(
-            f"pairs=True reads every two texts as a pair; got {len(sentences)}. Give one more, or one less."
+            "name the column of the texts, or two for pairs: columns=...; there are "
+            f"{', '.join(names)}; got {', '.join(columns) or 'none'}."
         )
-    return zip(sentences[::2], sentences[1::2], strict=True)
-
-
-def _checked(text: Any, position: str, max_length: int | None) -> Any:
-    """Return a text, or a pair of texts, as a tokenizer can read it; a text that will be cut is shortened."""
-    if isinstance(text, tuple):
-        return tuple(_checked(part, position, max_length) for part in text)
-    if max_length is not None:
-        text = text[: max(2**16, _PER_TOKEN * max_length)]
-    elif len(text) > _LONGEST_TEXT:
-        raise InputError(
-            f"{position}: the text has {len(text):,} characters; no model reads more than {_LONGEST_TEXT:,}. "
-            "Pass max_length=... to cut it, or split it."
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{position}: half a character (surrogate {text[error.start]!a}) at {error.start}. Correct the text."
-        ) from error
-    return text
+    _refuse_repeated(columns, names, "the frame has")
+    rows = source
+    if hasattr(source, "iter_rows"):
+        rows = source.iter_rows(named=True)
+    elif hasattr(source, "iterrows"):
+        rows = source.set_axis(names, axis=1).to_dict("records")
+    return columns, ((f"row {number}", row) for number, row in enumerate(rows))
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
@@ -388,11 +367,9 @@ def hub_dataset(name: str, split: str, subset: str | None) -> Any:
     except ImportError as error:
         raise InputError("dataset=... needs: pip install 'identilens[datasets]'.") from error
     try:
-        if (Path(name) / "state.json").is_file():  # one split, as Dataset.save_to_disk writes it
+        if (Path(name) / "state.json").is_file():  # one split, saved by Dataset.save_to_disk
             return load_from_disk(name)
-        if (
-            Path(name) / "dataset_dict.json"
-        ).is_file():  # several, as DatasetDict.save_to_disk writes them
+        if (Path(name) / "dataset_dict.json").is_file():  # several, by DatasetDict.save_to_disk
             return load_from_disk(name)[split]
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors

@@ -22,32 +22,24 @@ def read_toml(file: Path) -> dict[str, Any]:
     """
     try:
         with file.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
+            text = stream.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST:,} bytes")
-        options = tomllib.loads(content.decode())
+        content = tomllib.loads(text.decode())
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid TOML: {error}") from error
-    _check_depth(options, file)
-    return options
-
-
-def _check_depth(content: Any, file: Path) -> None:
-    """Raise InputError for values that are nested deeper than any of ours, on which recursion would end."""
-    inner = [content]
+    values: list[Any] = [content]
     for _ in range(_DEEPEST):
-        values = [
-            one.values() if isinstance(one, dict) else one
-            for one in inner
-            if isinstance(one, dict | list)
-        ]
-        inner = [value for several in values for value in several]
-    if inner:
+        nested = [one.values() if isinstance(one, dict) else one for one in values]
+        values = [one for several in nested for one in several if isinstance(one, dict | list)]
+    if values:
+        # Recursion would end on them.
         raise InputError(
             f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth."
         )
+    return content
 
 
 def toml_value(value: Any) -> str:

@@ -16,21 +16,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
 from identilens.errors import IdentilensError, InputError, SettingError
 from identilens.runs.bucket import local_folder
-from identilens.runs.differences import differences, version_changes
-from identilens.runs.folder import RunFolder, part_content
-from identilens.runs.manifest import Manifest, recording
-from identilens.runs.provenance import provenance
+from identilens.runs.files import Manifest, recording
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import differences, provenance, version_changes
 from identilens.runs.settings import Settings
 
 _DEATHS = 3
@@ -40,12 +39,13 @@ _WITH_TOKENS = (2, 59)
 """First version of Ray that asks for a token on a cluster that it starts."""
 
 
-@runtime_checkable
-class Reference(Protocol):
-    """A replacement that is sent to workers for an input that cannot be sent itself."""
-
-    def restored(self, folder: Path) -> Any:
-        """Return the input, from this replacement and the files in a folder."""
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Actors without GPUs must see the same devices as their driver.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # By default Ray runs actors at nice 15, which costs more than all else that it adds to a part.
+    "RAY_worker_niceness": "0",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Job:
 
     Attributes:
         study: Class of the study.
-        inputs: Its inputs, or their replacements.
+        inputs: Its inputs, or replacements with a method ``restored`` that takes the shared folder and returns them.
         settings: Its settings.
         record: Provenance of the run.
         location: Folder or URL of the run.
@@ -78,40 +78,8 @@ class PartResult:
     error: str = ""
 
 
-class _Loaded:
-    """The study in a worker."""
-
-    def __init__(self, job: Job) -> None:
-        inputs = tuple(
-            item.restored(job.shared) if isinstance(item, Reference) else item
-            for item in job.inputs
-        )
-        self.study = job.study(*inputs, settings=job.settings)
-        self.study.inputs = inputs
-        record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
-        where = f"a worker on {platform.node()} has other inputs than the run was started with"
-        if record["fingerprint"] != job.record["fingerprint"]:
-            raise InputError(
-                f"{where}: {differences(job.record, record)}. A model changed in memory is to be saved "
-                "(save_pretrained) and loaded from there."
-            )
-        if changes := version_changes(job.record, record):
-            raise InputError(f"{where}: {changes}.")
-        folder = local_folder(job.location)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.manifest = Manifest(folder, uploads=False)
-        self.study.begin(RunFolder(folder, job.record, self.manifest))
-
-    def run(self, part: int) -> PartResult:
-        before = set(self.manifest.names)
-        with recording(self.manifest):
-            output = self.study.run(part)
-        names = [name for name in self.manifest.names if name not in before]
-        return PartResult(part_content(output.tables, output.matrices, output.tokens), names)
-
-
-_LOADED: list[_Loaded] = []
-"""The study of this process, if it is a worker."""
+_LOADED: list[tuple[Any, Manifest]] = []
+"""The study of this process, if it is a worker, and the manifest of its run."""
 
 
 def load_study(
@@ -140,13 +108,12 @@ def load_study(
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            if files is not None:
-                job = replace(job, shared=Path(folder))
-                for name, content in files.items():
-                    file = job.shared / name
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_bytes(content)
-            _LOADED[:] = [_Loaded(job)]
+            shared = job.shared if files is None else Path(folder)
+            for name, content in (files or {}).items():
+                file = shared / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            _LOADED[:] = [_loaded(job, shared)]
     except IdentilensError as error:
         return error
     except Exception:  # of any kind: it ends the run with its message
@@ -156,12 +123,39 @@ def load_study(
     return None
 
 
+def _loaded(job: Job, shared: Path) -> tuple[Any, Manifest]:
+    """Return the study of a job, ready for its first part, and the manifest of the run."""
+    inputs = tuple(
+        item.restored(shared) if hasattr(item, "restored") else item for item in job.inputs
+    )
+    study = job.study(*inputs, settings=job.settings)
+    study.inputs = inputs
+    record = provenance(study.name, study.identity(), study.settings.recorded())
+    where = f"a worker on {platform.node()} has other inputs than the run was started with"
+    if record["fingerprint"] != job.record["fingerprint"]:
+        raise InputError(
+            f"{where}: {differences(job.record, record)}. A model changed in memory is to be saved "
+            "(save_pretrained) and loaded from there."
+        )
+    if changes := version_changes(job.record, record):
+        raise InputError(f"{where}: {changes}.")
+    folder = local_folder(job.location)
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(folder, uploads=False)
+    study.begin(RunFolder(folder, job.record, manifest))
+    return study, manifest
+
+
 @torch.autocast("cuda", enabled=False)
 @torch.autocast("cpu", enabled=False)
 def run_part(part: int) -> PartResult:
     """Return a part of the study that this process has loaded, or why it failed."""
+    study, manifest = _LOADED[0]
     try:
-        return _LOADED[0].run(part)
+        before = set(manifest.names)
+        with recording(manifest):
+            content = study.run(part).content()
+        return PartResult(content, [name for name in manifest.names if name not in before])
     except Exception as error:  # of any kind: the run continues with other parts
         words = str(error) if isinstance(error, IdentilensError) else traceback.format_exc(limit=-3)
         return PartResult(error=words or repr(error))
@@ -273,11 +267,8 @@ class Ray(Engine):
         Raises:
             InputError: If ray is not installed, or the cluster cannot be reached.
         """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Actors without GPUs must see the same devices as their driver.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # By default Ray runs actors at nice 15, which costs more than all else that it adds to a part.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        for name, value in _RAY_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         try:
             import ray
         except ImportError as error:

@@ -5,14 +5,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar
 
 import polars as pl
 from annotated_types import Ge
 
 from identilens.errors import InputError
 from identilens.models.heads import Head
-from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.loading import load
@@ -25,7 +24,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns
-from identilens.studies.items import LazyItems, identities, read_items
+from identilens.studies.items import Items, identities, read_items
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
@@ -104,10 +103,6 @@ class PlacesByText(Sequence[Places]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    @overload
-    def __getitem__(self, index: int) -> Places: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Places]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[text] for text in self._texts[index]]
@@ -119,13 +114,11 @@ class TextHeads:
     """The texts of a study and its parts: a head on a text each, or of a `Corpus` all heads of a text."""
 
     lens: Lens
-    items: Sequence[Item]
+    items: Items
     parts: Sequence[Places]
 
     @classmethod
-    def of(
-        cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None
-    ) -> "TextHeads":
+    def of(cls, lens: Lens, items: Items, settings: HeadSettings, kind: Kind | None) -> "TextHeads":
         """Return the heads that settings choose, of one kind of attention or of every one that the model has.
 
         Raises:
@@ -133,19 +126,15 @@ class TextHeads:
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-        by_text = PlacesByText(len(items), chosen)
-        return cls(
-            lens,
-            items,
-            by_text
-            if isinstance(items, LazyItems)
-            else [[one] for some in by_text for one in some],
-        )
+        parts: Sequence[Places] = PlacesByText(len(items), chosen)
+        if not items.streamed:
+            parts = [[place] for places in parts for place in places]
+        return cls(lens, items, parts)
 
     @property
     def by_text(self) -> bool:
         """Whether a part is a whole text."""
-        return isinstance(self.items, LazyItems)
+        return self.items.streamed
 
     def read(self, place: Place) -> Head:
         """Return a head as it computes on its text.
@@ -200,7 +189,7 @@ class TextStudy(LensStudy[S, R]):
     """A study of whole texts: each text is a part."""
 
     lens: Lens
-    items: Sequence[Item]
+    items: Items
 
     def identity(self) -> Identity:
         """Return the model and the texts."""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from identilens.errors import InputError
 from identilens.models.families import position_limit
@@ -28,14 +28,29 @@ _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
 
 
+class ItemList(list[Item]):
+    """Items in memory.
+
+    Attributes:
+        streamed: Whether texts are tokenised when they are asked for, so that their lengths are not known before.
+    """
+
+    streamed = False
+
+
 class LazyItems(Sequence[Item]):
     """Items of a `Corpus`, tokenised when they are asked for and released after a while.
 
     ``check`` is called with each item and its number.
 
+    Attributes:
+        streamed: As in `ItemList`.
+
     Raises:
         InputError: When a text is asked for that cannot be used, naming its number.
     """
+
+    streamed = True
 
     def __init__(
         self,
@@ -50,10 +65,6 @@ class LazyItems(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.corpus)
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
@@ -76,7 +87,10 @@ class LazyItems(Sequence[Item]):
         return item
 
 
-def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]:
+Items = ItemList | LazyItems
+
+
+def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:
     """Return the items of texts; those of a `Corpus` are tokenised when they are asked for.
 
     Raises:
@@ -91,7 +105,7 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
                 f"(--file {text}); to use the name as a text, put a space before it."
             )
     if not isinstance(texts, Corpus):
-        return lens.read(texts, max_length)
+        return ItemList(lens.read(texts, max_length))
     items = LazyItems(lens, texts, max_length)
     if max_length is None and not texts.known_lengths:
         _check_lengths(lens, items)
@@ -126,12 +140,12 @@ def _is_file(text: str) -> bool:
     return one_word and bool(Path(text).suffix) and Path(text).is_file()
 
 
-def sample(items: Sequence[Item]) -> Sequence[Item]:
-    """Return the items by which to judge how texts are tokenised: all of a list, the first ones of a `Corpus`."""
-    return items[:_SAMPLE] if isinstance(items, LazyItems) else items
+def sample(items: Items) -> Sequence[Item]:
+    """Return the items by which to judge how texts are tokenised: all in memory, or the first ones."""
+    return items[:_SAMPLE] if items.streamed else items
 
 
-def identities(items: Sequence[Item]) -> Sequence[str] | tuple[int, str]:
+def identities(items: Items) -> Sequence[str] | tuple[int, str]:
     """Return what identifies the texts of items in provenance: each by itself, very many by one digest."""
     if isinstance(items, LazyItems):
         # Another tokenizer shows in any texts.

@@ -10,8 +10,8 @@ import polars as pl
 from identilens.charts.page import Section
 from identilens.errors import OutputFolderError
 from identilens.runs.bucket import errors_naming_url, local_folder
+from identilens.runs.files import Manifest, downloaded, recording
 from identilens.runs.folder import joined_runs
-from identilens.runs.manifest import Manifest, downloaded, recording
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result

@@ -99,7 +99,7 @@ def test_files_that_are_missing_or_too_many(tmp_path):
     (tmp_path / "train.tsv").write_bytes(
         "coarse\tfine\tquestion\nHUM\tx\tWer läutet ?\n".encode("latin-1")
     )
-    with pytest.raises(InputError, match="is not UTF-8"):
+    with pytest.raises(InputError, match="is not utf-8"):
         read_local(TASKS["trec"], tmp_path, "train")
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from identilens.errors import OutputFolderError
-from identilens.runs.files import take_over, write_json
-from identilens.runs.manifest import Manifest
+from identilens.runs.files import Manifest, take_over, write_json
 from identilens.runs.reading import read_json
 
 CHECKPOINTS = "checkpoints"

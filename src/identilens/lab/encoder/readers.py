@@ -10,7 +10,7 @@ import torch
 
 from identilens.errors import InputError
 from identilens.lab.encoder.tasks import Task
-from identilens.runs.lines import READ_ERRORS, kind_of, open_text
+from identilens.runs.lines import kind_of, read_lines
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]
@@ -55,15 +55,10 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
             f"{names}. Pass the folder of the task, or the folder above it, with --data."
         )
     file = files[0]
-    kind = kind_of(file)
+    parse = _tsv if kind_of(file) == ".tsv" else _csv
     try:
-        with open_text(file, newline="") as stream:
-            rows = list((_tsv if kind == ".tsv" else _csv)(task, file, stream))
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8."
-        ) from error
-    except (*READ_ERRORS, csv.Error) as error:
+        rows = list(parse(task, file, (line for _, line in read_lines(file))))
+    except csv.Error as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
     if not rows:
         raise InputError(f"{file} contains no rows.")

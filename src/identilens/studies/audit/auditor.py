@@ -30,6 +30,7 @@ from identilens.studies.audit.certain import EXAMPLE_ROWS, certain_rows, sampled
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.items import Items
 
 STREAM_LENGTH = 1024
 """With stream="auto", weights of longer texts are never held."""
@@ -54,7 +55,7 @@ class Auditor:
     def __init__(
         self,
         lens: Lens,
-        items: Sequence[Item],
+        items: Items,
         sites: tuple[Site, ...],
         settings: AuditSettings,
         keep: set[int],
@@ -68,7 +69,7 @@ class Auditor:
         )
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
-        if isinstance(items, list):
+        if not items.streamed:
             used = {
                 token for item in items for tokens in item.tokens.values() for token in tokens
             } or {"[CLS]"}

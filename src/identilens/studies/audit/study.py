@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
-from identilens.models.inputs import Item
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
@@ -15,7 +14,7 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy
-from identilens.studies.items import identities, read_items
+from identilens.studies.items import Items, identities, read_items
 
 _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""
@@ -109,9 +108,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         for text in range(total):
             # Of a stream of texts no length is known before its turn.
             more = (
-                heads * self.items[text].length ** 2 * _BYTES
-                if isinstance(self.items, list)
-                else _MATRICES
+                _MATRICES if self.items.streamed else heads * self.items[text].length ** 2 * _BYTES
             )
             if text > start and (size + more > _MATRICES or text - start == _PART):
                 parts.append(range(start, text))
@@ -120,11 +117,11 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         return [*parts, range(start, total)]
 
 
-def _kept_texts(items: Sequence[Item], settings: AuditSettings) -> set[int]:
+def _kept_texts(items: Items, settings: AuditSettings) -> set[int]:
     if settings.matrices:
         return set(range(len(items)))
     # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
-    first = range(len(items) if isinstance(items, list) else min(len(items), _FIRST))
+    first = range(min(len(items), _FIRST) if items.streamed else len(items))
     lengths = {text: items[text].length for text in first}
     fitting = [text for text, length in lengths.items() if length <= settings.example_length]
     return set(sorted(fitting, key=lambda text: -lengths[text])[: settings.examples])

@@ -30,7 +30,7 @@ from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
 from identilens.runs.study import Output, Tables, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import LensStudy
-from identilens.studies.items import LazyItems, identities, read_items
+from identilens.studies.items import identities, read_items
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
@@ -208,7 +208,7 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy
-        if pipeline is None and isinstance(self.items, LazyItems):
+        if pipeline is None and self.items.streamed:
             return None  # what lies on disk are plain texts
         if any(item.text is None for item in self.items):
             if pipeline:

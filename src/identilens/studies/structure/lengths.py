@@ -1,6 +1,6 @@
 """Texts of one length, as R and W need them: clipped, or cut into windows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
-from identilens.studies.items import LazyItems, sample
+from identilens.studies.items import ItemList, Items, LazyItems, sample
 
 Cut = Literal["clip", "window"]
 Shorter = Literal["error", "skip"]
@@ -18,7 +18,7 @@ _REMEDY = "Lower length (--length), or leave them out with shorter='skip' (--sho
 
 def texts_of_length(
     lens: Lens, texts: Any, length: int, *, cut: Cut = "clip", shorter: Shorter = "error"
-) -> Sequence[Item]:
+) -> Items:
     """Return texts of exactly ``length`` tokens, special tokens included.
 
     ``clip`` keeps the start of each text; ``window`` cuts it into pieces one after the other, each with the special
@@ -37,7 +37,7 @@ def texts_of_length(
             partial(_refuse_short, length),
         )
     else:
-        items = _read(lens, texts, length, cut, shorter)
+        items = ItemList(_read(lens, texts, length, cut, shorter))
     if len(items) < 2:
         raise InputError(
             f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
@@ -82,7 +82,7 @@ def _refuse_short(length: int, item: Item, number: int) -> None:
         )
 
 
-def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
+def special_positions(lens: Lens, items: Items) -> list[int]:
     """Return the positions that hold a special token in every text; of a `Corpus`, in the first texts."""
     special, ids = _special(lens), [item.tensors["input_ids"].tolist() for item in sample(items)]
     return [

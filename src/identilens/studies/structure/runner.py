@@ -26,11 +26,11 @@ from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.runs.files import write_tensors
+from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
-from identilens.runs.manifest import Manifest
 from identilens.runs.reading import read_tensors
 from identilens.runs.study import Tables
+from identilens.studies.items import Items
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, head_rows, spaces
 from identilens.studies.structure.lengths import special_positions
@@ -170,7 +170,7 @@ VISIBLE_SHARE = 0.5
 class Runner:
     """Runs one part after the other; what parts share is in `State`, which is kept on disk between them."""
 
-    def __init__(self, lens: Lens, items: Sequence[Item], settings: StructureSettings) -> None:
+    def __init__(self, lens: Lens, items: Items, settings: StructureSettings) -> None:
         self.lens, self.items, self.settings = lens, items, settings
         self.folder: Path | None = None
         self.state = State()

@@ -21,7 +21,7 @@ from identilens.models.capture import Lengths, split_states
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.files import translated_write_errors, write_json, write_table
-from identilens.studies.items import identities, read_items
+from identilens.studies.items import Items, identities, read_items
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of texts that are done, the number of all texts, and what is computed of them."""
@@ -96,7 +96,7 @@ def extract(
     return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, folder)
 
 
-def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
+def fingerprint(lens: Lens, items: Items) -> str:
     """Return a hash that is equal for equal models, precisions and inputs."""
     digest, read = (
         hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode()),
@@ -149,7 +149,7 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
 
 
 def _fill(
-    lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None
+    lens: Lens, items: Items, folder: Path, batch_size: int, progress: Progress | None
 ) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     with translated_write_errors(folder):

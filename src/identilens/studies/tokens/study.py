@@ -13,9 +13,8 @@ from identilens.measures.tokens.splits import split_sentences
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.runs.corpus import Corpus
+from identilens.runs.files import recording
 from identilens.runs.folder import RunFolder
-from identilens.runs.manifest import recording
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.studies.items import identities, read_items
@@ -79,7 +78,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             for name, each in self.lenses.items()
         }
         # Very many texts are checked before the first part, so that progress is shown meanwhile.
-        self._checked = not isinstance(texts, Corpus)
+        self._checked = not self.items["model"].streamed
         if self._checked:
             self._check_texts()
         self.parts = self._planned()

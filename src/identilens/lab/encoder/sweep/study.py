@@ -21,7 +21,7 @@ from identilens.lab.encoder.settings import (
 from identilens.lab.encoder.sweep.result import EncoderSweep
 from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.study import TrainStudy
-from identilens.runs.manifest import Manifest
+from identilens.runs.files import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, NOT_RECORDED
 from identilens.runs.study import Output, Study, run_study, study_function

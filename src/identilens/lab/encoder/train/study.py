@@ -13,8 +13,8 @@ from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.result import EncoderRun
 from identilens.lab.encoder.training import processes, train_encoder
+from identilens.runs.files import Manifest
 from identilens.runs.folder import RunFolder
-from identilens.runs.manifest import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.runs.tables import table_of
