@@ -23,7 +23,13 @@ from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import IdentilensError, OutputFolderError
 from identilens.runs.bucket import displayed, errors_naming_url
-from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
+from identilens.runs.files import (
+    as_path,
+    translated_write_errors,
+    write_atomically,
+    write_json,
+    write_table,
+)
 from identilens.runs.manifest import PROVENANCE, Manifest, downloaded, recording
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
@@ -116,8 +122,8 @@ class Result(ABC):
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, compare=False)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
         for name, method in list(vars(cls).items()):
             if isfunction(method) and not name.startswith("_") and _needs_no_argument(method):
@@ -155,7 +161,7 @@ class Result(ABC):
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
-        place, paths = Path(folder), []
+        place, paths = as_path(folder), []
         for name, columns in self.schema.items():
             frame = getattr(self, name).with_columns(
                 pl.col(column).map_elements(
