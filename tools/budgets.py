@@ -19,10 +19,10 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 299_500,
-    "syntax-tree nodes of the core": 235_500,
+    "syntax-tree nodes": 297_000,
+    "syntax-tree nodes of the core": 233_000,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.545,
+    "share of private helpers used once": 0.54,
     "modules with one importer": 57,
     "lines of the longest function": 60,
     "lines of the longest file": 500,

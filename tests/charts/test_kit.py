@@ -176,6 +176,12 @@ def test_looks_are_valid_vega_lite():
         assert alt.Config.from_dict(theme(dark)).to_dict() == theme(dark)
 
 
+def test_an_axis_is_stretched_only_on_request_and_from_a_domain():
+    frame = pl.DataFrame({"layer": [1, 2, 3], "rate": [0.8, 0.9, 0.85]})
+    for given in ({"y_domain": (0, 1)}, {"stretch": True}, {}):
+        assert "params" not in lines(frame, "layer", "rate", **given).to_dict()
+
+
 def test_an_axis_can_be_stretched_and_whole_numbers_stay_whole():
     frame = pl.DataFrame({"layer": [1, 2, 3], "rate": [0.8, 0.9, 0.85], "error": [0.02, None, 0.0]})
     chart = rule(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import identilens as idl
+from helpers.reference import effective_svd
 from helpers.zoo import build, ids
 from identilens.measures.mixing import alti_contributions
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
@@ -60,3 +61,21 @@ def test_rollouts_are_those_of_plain_products(family):
         torch.testing.assert_close(
             one.sum(-1), torch.ones(N, dtype=torch.float64), atol=1e-6, rtol=0
         )
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@torch.no_grad()
+def test_effective_rollouts_are_those_of_effective_attention_over_the_keys_that_are_seen(family):
+    lens = idl.Lens(build(family).double())
+    [text] = lens.capture(ids(N), weights=True)
+    visible = torch.ones(N, N).tril().bool() if family == "llama" else None
+    means = []
+    for captured in text.layers:
+        heads = [
+            effective_svd(head.weights, head.values @ head.output_projection, visible)
+            for head in captured.heads
+        ]
+        means.append(mean_over_heads(torch.stack(heads)))
+    [pair] = text_rollouts(lens, lens.read([ids(N)])[0]).values()
+    expected = attention_rollout(torch.stack(means))
+    torch.testing.assert_close(pair.effective, expected, atol=1e-6, rtol=1e-5)

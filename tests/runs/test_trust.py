@@ -396,12 +396,37 @@ def test_sizes_of_a_structure_are_those_of_its_maps_not_of_its_table(tmp_path):
     """A table can say anything; names of 2**62 positions would fill the memory."""
     lens = idl.Lens(build("bert"))
     texts = [list(range(start, start + 6)) for start in range(3, 9)]
-    idl.structure(lens, texts, length=6, out=tmp_path / "run")
+    options = {"length": 6, "clusters": 2, "compared_pairs": 0, "perturbed": 0}
+    idl.structure(lens, texts, **options, out=tmp_path / "run")
     file = tmp_path / "run" / "table.parquet"
     pl.read_parquet(file).with_columns(length=pl.lit(2**62)).write_parquet(file)
     result = idl.Structure.load(tmp_path / "run")
     assert result.visibility_by_position()["position"].max() == 5
     assert max(len(one.queries) for part in result.sections() for one in part.maps) == 6
+
+
+def test_a_result_is_saved_into_an_empty_folder_and_no_other(tmp_path):
+    (tmp_path / "empty").mkdir()
+    toy().save(tmp_path / "empty")
+    same(Toy.load(tmp_path / "empty"), toy())
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("mine")
+    for other in ("taken", "taken/mine.txt"):
+        with pytest.raises(OutputFolderError, match="contains no toy result. Choose another"):
+            toy().save(tmp_path / other)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_is_no_path_is_named(tmp_path):
+    for result in (toy(), toy(out=tmp_path / "run")):
+        for write in (result.to_html, result.to_csv, result.save_figures):
+            with pytest.raises(InputError, match="expected the path of a file or folder; got 5"):
+                write(5)
+        for formats in (5, "png", [None], []):
+            with pytest.raises(
+                InputError, match="formats must be a list with any of png, svg, pdf"
+            ):
+                result.save_figures(tmp_path, formats)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -13,7 +13,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.viewer import TokenMap, fitting, viewer_data, viewer_script
-from identilens.runs.files import write_atomically
+from identilens.runs.files import as_path, write_atomically
 
 NOTEBOOK_BUDGET = 4_000_000
 """Characters of a notebook that the maps of one result may take, before they are deflated."""
@@ -60,8 +60,8 @@ class MapView:
             OutputFolderError: If the file cannot be written.
         """
         content = self.html().encode("utf-8", "replace")
-        write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
-        return Path(path)
+        write_atomically(as_path(path), lambda temporary: temporary.write_bytes(content))
+        return as_path(path)
 
     def _repr_html_(self) -> str:
         frame = f'<iframe srcdoc="{escape(self.html())}" title="Attention maps" loading="lazy"'

@@ -18,7 +18,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
-from identilens.runs.files import write_atomically
+from identilens.runs.files import as_path, write_atomically
 
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens td, .identilens th { padding: 0.2em 0.7em }
@@ -86,7 +86,7 @@ def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Pat
     Raises:
         OutputFolderError: If the file cannot be written.
     """
-    target = Path(path)
+    target = as_path(path)
     # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
     content = render_page(page, budget=budget).encode("utf-8", "replace")
     write_atomically(target, lambda temporary: temporary.write_bytes(content))

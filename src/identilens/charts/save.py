@@ -14,7 +14,7 @@ from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
 from identilens.charts.palette import theme
 from identilens.errors import InputError
-from identilens.runs.files import write_atomically
+from identilens.runs.files import as_path, write_atomically
 
 FORMATS = ("png", "svg", "pdf")
 _WIDTH = 420
@@ -37,7 +37,7 @@ def save_charts(
         for full_name, spec in _choices(name, _for_print(chart)):
             svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
             for kind in chosen:
-                path, content = Path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
+                path, content = as_path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
                 write_atomically(
                     path, lambda temporary, content=content: temporary.write_bytes(content)
                 )
@@ -51,8 +51,8 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     Raises:
         InputError: For none, or one that is not supported.
     """
-    wrong = [kind for kind in formats if kind not in FORMATS]
-    if isinstance(formats, str) or wrong or not formats:
+    listed = isinstance(formats, Sequence) and not isinstance(formats, str)
+    if not listed or not formats or any(kind not in FORMATS for kind in formats):
         raise InputError(
             f"formats must be a list with any of {', '.join(FORMATS)}; got {formats!r}. Pass e.g. formats=('png',)."
         )

@@ -275,6 +275,13 @@ def take_over(manifest: Manifest, files: Collection[Path]) -> None:
             bucket.upload(file)
 
 
+def as_path(given: str | Path) -> Path:
+    """Return the path of a file or folder to write; raises InputError for a value of another kind."""
+    if not isinstance(given, str | Path):
+        raise InputError(f"expected the path of a file or folder; got {given!r:.80}.")
+    return Path(given)
+
+
 @contextmanager
 def translated_write_errors(path: Path) -> Iterator[None]:
     """Turn failures of the file system into an `OutputFolderError` with a remedy."""

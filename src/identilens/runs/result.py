@@ -26,6 +26,7 @@ from identilens.runs.bucket import displayed, errors_naming_url
 from identilens.runs.files import (
     PROVENANCE,
     Manifest,
+    as_path,
     downloaded,
     recording,
     translated_write_errors,
@@ -125,8 +126,8 @@ class Result(ABC):
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, compare=False)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
         for name, method in list(vars(cls).items()):
             if isfunction(method) and not name.startswith("_") and _needs_no_argument(method):
@@ -164,7 +165,7 @@ class Result(ABC):
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
-        place, paths = Path(folder), []
+        place, paths = as_path(folder), []
         for name, columns in self.schema.items():
             frame = getattr(self, name).with_columns(
                 pl.col(column).map_elements(

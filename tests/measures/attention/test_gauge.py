@@ -10,6 +10,7 @@ from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
+from identilens.measures.attention.realisable import COPIES
 from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
 
 ANGLES = (1.0, 0.37, 0.11)
@@ -84,6 +85,17 @@ def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, t
         counts=visible.sum(-1).tolist(), ranks=[basis.shape[1] for basis in tied.kept[: len(visible)]], heads=heads,
         plain=plain, turned=turned, query_inputs=sizes[0], key_inputs=sizes[1], key_bias=biases[1], table=entries,
     )  # fmt: skip
+
+
+def test_the_memory_of_an_alternative_is_that_of_its_jacobian():
+    tied, _ = group(0, 6, 4, 2, (1,), 0, 2, (False, False), True)
+    rows, columns = sum(basis.shape[1] for basis in tied.kept), len(tied.parameters)
+    assert rows != columns
+    least = COPIES * 8 * rows * max(rows, columns)
+    with pytest.raises(InputError, match="memory"):
+        tied_alternative(tied, distance=0.001, max_steps=1, memory_limit=least - 1)
+    options = {"distance": 0.001, "max_steps": 1, "generator": seeded()}
+    assert tied_alternative(tied, **options, memory_limit=least).output_error < 1e-6
 
 
 def shapes(count):

@@ -12,6 +12,7 @@ import torch
 import identilens as idl
 from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
+from identilens.charts.kit import lines
 from identilens.charts.labels import visible_text
 from identilens.errors import InputError
 from identilens.runs.tables import print_table
@@ -33,6 +34,17 @@ def small():
 @pytest.fixture(scope="module")
 def report(mixed, tmp_path_factory):
     return mixed.to_html(tmp_path_factory.mktemp("report") / "new" / "report.html")
+
+
+@pytest.mark.parametrize(
+    "kinds", [["encoder"], ["cross", "decoder"], ["cross", "encoder", "decoder"]]
+)
+def test_kinds_are_to_be_chosen_where_there_are_several(mixed, kinds):
+    frame = mixed.by_head().filter(pl.col("kind").is_in(kinds))
+    chart = views.by_kind(lines(frame, "layer", "null_share"), frame)
+    offered = [one["bind"]["options"] for one in chart.to_dict().get("params", ())]
+    ordered = [kind for kind in ("encoder", "decoder", "cross") if kind in kinds]
+    assert offered == ([ordered] if len(kinds) > 1 else [])
 
 
 def rows(chart):

@@ -18,7 +18,7 @@ from identilens.studies.mixing.study import MixingStudy, mixing
 QUICK: dict = {"sketch_probes": 6}
 
 
-@pytest.mark.parametrize("family", ["albert", "gpt2", "vit", "whisper", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["bert", "albert", "gpt2", "vit", "whisper", "deepseek_v3"])
 def test_every_kind_of_model(family):
     lens = Lens(build(family))
     result = mixing(
@@ -29,6 +29,9 @@ def test_every_kind_of_model(family):
     expected = {"whisper": ["encoder", "decoder", "cross"]}
     causal = ["decoder"] if family in ("gpt2", "deepseek_v3") else ["encoder"]
     assert result.kinds == expected.get(family, causal)
+    names = result.token_names.group_by("kind", "side").agg(pl.col("position").sort())
+    for positions in names["position"].to_list():
+        assert positions == list(range(len(positions)))
     for kind in result.kinds:
         array = result.array(0, kind)
         assert array.shape == (2, len(result.names(0, kind)), len(result.names(0, kind, "input")))

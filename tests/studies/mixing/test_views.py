@@ -86,6 +86,17 @@ def test_boxes_and_bars_are_the_numbers(tricky):
     assert len(boxes) == len(shares) == 6
 
 
+def test_boxes_stand_on_an_axis_from_zero_to_the_highest(tagged):
+    layers = tagged.charts()["own_contribution"].to_dict()["layer"]
+    [domain] = {tuple(one["encoding"]["y"]["scale"]["domain"]) for one in layers}
+    assert domain == (
+        0,
+        pytest.approx(
+            max(row["high"] for row in rows(tagged.charts()["own_contribution"])), rel=0.1
+        ),
+    )
+
+
 def test_context_breaks_at_the_own_token_and_offers_what_is_near(tagged):
     chart = tagged.charts()["relative_positions"]
     drawn = {(row["layer"], row["offset"]): row for row in rows(chart)}

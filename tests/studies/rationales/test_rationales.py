@@ -2,6 +2,7 @@
 
 from math import ceil
 
+import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
@@ -31,7 +32,8 @@ def lens():
 @pytest.mark.parametrize(("family", "reads"), [("bert", 0), ("gpt2", -1)])
 def test_the_measures_are_those_of_single_runs_without_and_with_the_first_tokens(family, reads):
     lens, text = classifier(family), ids(13)
-    found = rationales(lens, [text], draws=2).table
+    result = rationales(lens, [text], draws=2)
+    found = result.table
     [item] = lens.read([text])
     row = found.filter(explanation="alti").row(0, named=True)
     whole = [probability(lens, text, label) for label in range(3)]
@@ -52,6 +54,10 @@ def test_the_measures_are_those_of_single_runs_without_and_with_the_first_tokens
     assert row["comprehensiveness"] == pytest.approx(max(whole) - sum(without) / 5, abs=1e-6)
     assert row["sufficiency"] == pytest.approx(max(whole) - sum(only) / 5, abs=1e-6)
     assert found["tokens"].unique().to_list() == [13]
+    said = result.summary()
+    best = found.filter(pl.col("explanation") != "random").sort("comprehensiveness")[-1]
+    assert said.numbers["texts"] == 1
+    assert f"comprehensiveness {best['comprehensiveness'].item():.3f}" in said.text
 
 
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
@@ -104,6 +110,13 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
             (drop[0] - drop[1]).item(), abs=1e-6
         )
     assert (found["occlusion"] < 0).any()
+
+
+def test_without_a_text_that_can_be_tested_the_finding_says_so():
+    record = {"texts": {"count": 1}, "model": {"name": "a model"}, "settings": {}}
+    said = idl.Rationales.of({}, record).summary()
+    assert said.text == "No text was tested: none has two tokens that can be removed."
+    assert said.numbers == {"texts": 0}
 
 
 def test_what_cannot_be_tested(lens):

@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import Kind
+from identilens.runs.settings import Kind, coerce
 from identilens.runs.tables import HEAD, counted, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import (
@@ -167,8 +167,8 @@ class Audit(Result):
             InputError: For a map that was not kept, a query that is not there, or weights in half precision.
             NumericalError: If an interval cannot be proven.
         """
-        columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
-        return certify_kept(kept_maps(self.table, self.matrices).filter(**columns), self, query)
+        columns = {"layer": coerce("layer", int, layer), "head": coerce("head", int, head)}
+        return certify_kept(self._kept_of(text, kind).filter(**columns), self, query)
 
     def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
         """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.
@@ -176,8 +176,7 @@ class Audit(Result):
         Raises:
             InputError: For a map that was not kept.
         """
-        columns = {"text": text} | ({"kind": kind} if kind else {})
-        kept = kept_maps(self.table, self.matrices).filter(**columns)
+        kept = self._kept_of(text, kind)
         places = [
             row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)
         ]
@@ -187,6 +186,11 @@ class Audit(Result):
                 "or matrices=True."
             )
         return MapView(page_maps(kept, self.matrices, self.tokens), places.index(True))
+
+    def _kept_of(self, text: int, kind: Kind | None) -> pl.DataFrame:
+        columns = {"text": coerce("text", int, text), "kind": coerce("kind", Kind | None, kind)}
+        given = {name: value for name, value in columns.items() if value is not None}
+        return kept_maps(self.table, self.matrices).filter(**given)
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""
