@@ -66,9 +66,10 @@ def test_rollouts_are_those_of_plain_products(family):
 @pytest.mark.parametrize("family", ["bert", "llama"])
 @torch.no_grad()
 def test_effective_rollouts_are_those_of_effective_attention_over_the_keys_that_are_seen(family):
+    count = 20  # more than d_v: weights and effective attention differ
     lens = idl.Lens(build(family).double())
-    [text] = lens.capture(ids(N), weights=True)
-    visible = torch.ones(N, N).tril().bool() if family == "llama" else None
+    [text] = lens.capture(ids(count), weights=True)
+    visible = torch.ones(count, count).tril().bool() if family == "llama" else None
     means = []
     for captured in text.layers:
         heads = [
@@ -76,6 +77,7 @@ def test_effective_rollouts_are_those_of_effective_attention_over_the_keys_that_
             for head in captured.heads
         ]
         means.append(mean_over_heads(torch.stack(heads)))
-    [pair] = text_rollouts(lens, lens.read([ids(N)])[0]).values()
+    [pair] = text_rollouts(lens, lens.read([ids(count)])[0]).values()
     expected = attention_rollout(torch.stack(means))
+    assert (pair.effective - pair.raw).abs().max() > 0.01
     torch.testing.assert_close(pair.effective, expected, atol=1e-6, rtol=1e-5)
