@@ -464,7 +464,7 @@ def test_other_matrices_are_put_into_the_model():
     ],
 )
 def test_other_matrices_of_heads_with_turned_and_shared_keys(family, parts, monkeypatch):
-    monkeypatch.setattr("identilens.explorer.realised.DISTANCE", 0.01)
+    monkeypatch.setattr("identilens.explorer.app.DISTANCE", 0.01)
     lens = idl.Lens(build(family))
     at = measured(lens, [3 + place for place in range(16)], *QUIET)
     found = realised(lens, at, at.head(0, 0, "decoder"))
@@ -483,7 +483,7 @@ def test_where_no_other_matrices_lie_near_the_page_says_so():
 
 
 def test_long_texts_are_cut_and_other_matrices_refused(monkeypatch):
-    monkeypatch.setattr("identilens.explorer.realised.ROOM", 10**6)
+    monkeypatch.setattr("identilens.explorer.app.ROOM", 10**6)
     lens = idl.Lens(build("gpt2"))
     at = measured(lens, list(range(3, 90)) * 4, *QUIET)
     assert len(at.item.tokens["encoder"]) == 128

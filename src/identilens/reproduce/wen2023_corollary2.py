@@ -80,10 +80,11 @@ def corollary2(
         prefixes = all_prefixes(config.language, length)
         for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
             balance = minimum.balance
-            measured = ("strength", "objective", "loss", "norm", "gradient")
+            measured = ("objective", "loss", "norm", "gradient")
             rows.append(
                 {
                     "length": length,
+                    "strength": minimum.strength,
                     "seed": seed,
                     **{name: getattr(minimum, name) for name in measured},
                     "violation": balance.violation,

@@ -35,7 +35,7 @@ _RECORD = {
     "model": {"name?": str, "sha256?": str, "digest?": str},
     "settings": dict,
     "texts": {"count": int, "sha256": [str]},
-    "libraries": {"torch": str},
+    "libraries": dict,
     "finished": bool,
     "command?": [str],
     "later_versions?": [{"libraries": dict}],
@@ -136,7 +136,11 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         raise OutputFolderError(
             f"{file} is not valid JSON ({error}). Choose another folder."
         ) from error
-    if not _matches(record, _RECORD) or record["texts"]["count"] < 0:
+    if (
+        not _matches(record, _RECORD)
+        or not _matches([*record["libraries"].values()], [str])
+        or record["texts"]["count"] < 0
+    ):
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     return record
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import MISSING, astuple, fields
 from functools import cache
 from itertools import islice
@@ -163,9 +163,12 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
                 pieces = re.split("[-,]" if is_pair else ",", value)
                 values = [make(piece.strip()) for piece in pieces]
         single = isinstance(values, str | Real | Path)
-        values = (values,) if single else tuple(islice(values, _MOST_NUMBERS + 1))
-        if len(values) > _MOST_NUMBERS:
-            raise ValueError("too many")
+        if not single and not isinstance(values, Sized):
+            # It may have no end.
+            values = tuple(islice(values, _MOST_NUMBERS + 1))
+            if len(values) > _MOST_NUMBERS:
+                raise ValueError("too many")
+        values = (values,) if single else tuple(values)
         if is_pair and len(values) != 2:
             raise ValueError(values)
         values = values if is_pair else tuple(dict.fromkeys(values))

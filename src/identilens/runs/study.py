@@ -296,7 +296,9 @@ def run_study(
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
-    outputs = [study.run(part) for part in _counted(study, progress)]
+    outputs: list[Output] = []
+    for part in _counted(study, progress):
+        outputs.append(study.run(part))
     names = outputs[0].tables
     tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in names}
     last = study.finish(_merged(study, tables))

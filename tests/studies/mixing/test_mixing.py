@@ -29,7 +29,7 @@ def test_every_kind_of_model(family):
     expected = {"whisper": ["encoder", "decoder", "cross"]}
     causal = ["decoder"] if family in ("gpt2", "deepseek_v3") else ["encoder"]
     assert result.kinds == expected.get(family, causal)
-    names = result.token_names.group_by("kind", "side").agg(pl.col("position").sort())
+    names = result.token_names.group_by("text", "kind", "side").agg(pl.col("position").sort())
     for positions in names["position"].to_list():
         assert positions == list(range(len(positions)))
     for kind in result.kinds:
