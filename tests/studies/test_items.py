@@ -2,7 +2,7 @@
 
 import pytest
 
-from identilens.studies.items import LazyItems, sample
+from identilens.studies.items import ItemList, LazyItems, sample
 
 
 class Numbers(LazyItems):
@@ -14,6 +14,6 @@ class Numbers(LazyItems):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_very_many_texts_are_judged_by_the_first_ones():
-    listed = list(range(40))
+    listed = ItemList(range(40))
     assert sample(listed) == listed
     assert sample(Numbers(None, listed, None)) == listed[:32]

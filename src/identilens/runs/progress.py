@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
+from identilens.errors import SettingError
+
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished units, the total number, and a note on the current step."""
 
@@ -41,7 +43,13 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
     """Yield the receiver of progress: the given function, a bar if one can be shown, else the log; None for False.
 
     A run inside another one that draws a bar draws none.
+
+    Raises:
+        SettingError: For anything else.
     """
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        expected = "to be a function of (done, total, note), True, False or None"
+        raise SettingError("progress", expected, progress)
     if callable(progress) or progress is False or _drawn.get():
         yield progress if callable(progress) else None
         return

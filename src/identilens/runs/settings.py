@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import MISSING, astuple, fields
 from functools import cache
 from itertools import islice
@@ -42,6 +42,9 @@ SIZE = "bytes"
 
 _MOST_NUMBERS = 100_000
 """Largest number of numbers in a list such as 0-99."""
+
+_MOST_VALUES = 2**21
+"""Largest number of values of a setting that are given in Python."""
 
 _LARGEST = 2**53
 """Largest whole number that is taken; libraries below fail on larger ones, each in its way."""
@@ -163,12 +166,10 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
                 pieces = re.split("[-,]" if is_pair else ",", value)
                 values = [make(piece.strip()) for piece in pieces]
         single = isinstance(values, str | Real | Path)
-        if not single and not isinstance(values, Sized):
-            # It may have no end.
-            values = tuple(islice(values, _MOST_NUMBERS + 1))
-            if len(values) > _MOST_NUMBERS:
-                raise ValueError("too many")
-        values = (values,) if single else tuple(values)
+        # An iterator may have no end.
+        values = (values,) if single else tuple(islice(values, _MOST_VALUES + 1))
+        if len(values) > _MOST_VALUES:
+            raise ValueError("too many")
         if is_pair and len(values) != 2:
             raise ValueError(values)
         values = values if is_pair else tuple(dict.fromkeys(values))
