@@ -9,7 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
+from helpers.killing import contents
 from helpers.toy import toy
+from identilens.errors import InputError
 from identilens.runs import progress
 from identilens.runs.progress import watched
 
@@ -89,3 +91,23 @@ def test_the_command_line_prints_the_log_and_waits_without_spinning(tmp_path):
     )
     assert done.stdout.splitlines()[-1] == "PASSIVE"
     assert re.fullmatch(r"\d\d:\d\d:\d\d 3 of 9 texts\n", done.stderr)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_reports_no_progress_is_refused_before_anything_is_overwritten(tmp_path):
+    toy(layers="3,4", out=tmp_path / "run")
+    before = contents(tmp_path / "run")
+    with pytest.raises(
+        InputError, match=r"progress to be False or a function of \(done, total, note\)"
+    ):
+        toy(layers="5", out=tmp_path / "run", overwrite=True, progress="yes")
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_bar_says_how_many_are_done_in_a_second(shown):
+    with watched("texts", None) as told:
+        told(1, 3, "")
+        told(3, 3, "")
+    assert any(re.search(r"\d/s, ", state) for state in shown)
+    assert progress._rate(2.0) == "2.0/s"
+    assert progress._rate(0.25) == "4.0 s each"

@@ -514,3 +514,25 @@ def test_probes_on_very_many_texts_are_those_on_a_list(tiny, monkeypatch, tmp_pa
     ]
     with pytest.raises(InputError, match="sentences of more than 20 tokens"):
         idl.token_identifiability(tiny, corpus, experiment="neighbours", offsets=(20,), **chosen)
+
+
+@pytest.mark.parametrize("encoding", ["hex", "base64", "nonsense"])
+def test_what_is_no_encoding_of_text_is_refused(tmp_path, encoding):
+    file = tmp_path / "texts.txt"
+    file.write_text("one\ntwo\n")
+    with pytest.raises(InputError, match=f"unknown encoding '{encoding}'; try utf-8"):
+        read_texts(file, encoding=encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32", "latin-1"])
+def test_the_bytes_of_a_file_are_counted_in_its_own_encoding(tmp_path, encoding):
+    file = tmp_path / "texts.txt"
+    file.write_bytes(
+        "één\n".encode(encoding)
+        + 9 * "één\n".encode(encoding.replace("16", "16-le").replace("32", "32-le"))
+    )
+    mark = len("".encode(encoding))
+    size = file.stat().st_size - mark
+    assert len(read_texts(file, encoding=encoding, max_text_bytes=size)) == 10
+    with pytest.raises(InputError, match=f"line 10: .* more than {size - 1:,} bytes"):
+        read_texts(file, encoding=encoding, max_text_bytes=size - 1)

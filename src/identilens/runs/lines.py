@@ -8,6 +8,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +77,17 @@ def read_lines(
             than ``most`` bytes; the message names the line.
     """
     is_stream(file)
-    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    number, left = 0, most
     try:
-        codecs.lookup(codec)
+        name = codecs.lookup(encoding).name
+        with suppress(UnicodeError):
+            "".encode(name)  # a codec that is not one of text raises LookupError
     except (LookupError, ValueError) as error:
         raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
+    # As the lines are counted, each would begin with a byte order mark of its own.
+    without_mark = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
+    plain = without_mark.get(name, name)
+    codec = "utf-8-sig" if plain == "utf-8" else name
+    number, left = 0, most
     try:
         stdin = file == STANDARD_INPUT
         opened = sys.stdin.buffer if stdin else _OPENERS.get(file.suffix, open)(file, "rb")
@@ -90,12 +96,13 @@ def read_lines(
             while line := stream.readline(min(LONGEST_LINE, left + 1)):
                 number += 1
                 try:
-                    left -= len(line.encode())
+                    line.encode()
                 except UnicodeEncodeError as error:
                     byte = ord(line[error.start]) - 0xDC00
                     raise InputError(
                         f"{file}, line {number}: byte {byte:#04x} is not {encoding}. {_ENCODING}"
                     ) from error
+                left -= len(line.encode(plain, "replace"))
                 if left < 0:
                     raise InputError(f"{file}, line {number}: {too_large(file, most)}")
                 if len(line) == LONGEST_LINE:

@@ -21,8 +21,6 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-from identilens.errors import SettingError
-
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished units, the total number, and a note on the current step."""
 
@@ -43,13 +41,7 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
     """Yield the receiver of progress: the given function, a bar if one can be shown, else the log; None for False.
 
     A run inside another one that draws a bar draws none.
-
-    Raises:
-        SettingError: For anything else.
     """
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        expected = "to be a function of (done, total, note), True, False or None"
-        raise SettingError("progress", expected, progress)
     if callable(progress) or progress is False or _drawn.get():
         yield progress if callable(progress) else None
         return
@@ -73,15 +65,17 @@ def _terminal_bar(unit: str) -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(unit, total=None, note="")
+        task = bar.add_task(unit, total=None, rate="", note="")
 
         def update(done: int, total: int, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, note=note)
+            rate = _rate(bar.tasks[0].speed)
+            bar.update(task, completed=done, total=total, rate=rate, note=note)
 
         yield update
 
@@ -111,7 +105,8 @@ def _notebook_bar(unit: str) -> Progress:
         spent = time.monotonic() - began
         words = [f"{unit} {done}/{total}", str(timedelta(seconds=int(spent)))]
         if 0 < done < total:
-            words.append(f"{timedelta(seconds=int(spent * (total - done) / done))} left")
+            left = timedelta(seconds=int(spent * (total - done) / done))
+            words += [_rate(done / max(spent, 1e-9)), f"{left} left"]
         label = escape(", ".join([*words, note] if note else words))
         bar = f'<progress max="{max(total, 1)}" value="{done}"></progress>'
         return display.HTML(f"<label>{bar} {label}</label>")
@@ -126,3 +121,9 @@ def _notebook_bar(unit: str) -> Progress:
             handle.update(picture(done, total, note))
 
     return update
+
+
+def _rate(speed: float | None) -> str:
+    if not speed:
+        return ""
+    return f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"

@@ -186,32 +186,34 @@ _EXPECTED: dict[Any, str] = {
     float: "as numbers separated by commas, such as 0.5,0.9",
     "pair": "as two ends such as 400-500",
 }
-_KINDS: dict[Any, tuple[type, str]] = {
+_KINDS: dict[Any, tuple[Any, str]] = {
     int: (Integral, "as a whole number"),
     float: (Real, "as a number"),
     bool: (bool, "to be True or False"),
     str: (str, "as text"),
 }
-_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 _BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
 
 def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
     """Return a single value converted to its type and checked."""
     make: Any = kind
+    kinds, words = _KINDS.get(kind, (object, ""))
+    is_truth = kinds in (Integral, Real) and isinstance(value, bool)
     try:
         if SIZE in metadata and isinstance(value, str):
             value = parse_size(value)
-        elif kind is Path or (kind in _NUMBERS and isinstance(value, _NUMBERS[kind])):
-            # Also a number of numpy; True is none.
-            value = value if isinstance(value, bool) else make(value)
+        elif kind is Path or (
+            kinds in (Integral, Real) and isinstance(value, kinds) and not is_truth
+        ):
+            # A number may be one of numpy.
+            value = make(value)
     except (ValueError, TypeError, OverflowError):
         expected = "to have another form"
         if SIZE in metadata:
             expected = "in bytes, or as a size such as 512MiB or 2GB"
         raise SettingError(name, expected, value) from None
-    kinds, words = _KINDS.get(kind, (object, ""))
-    if not isinstance(value, kinds) or (kinds in (Integral, Real) and isinstance(value, bool)):
+    if is_truth or not isinstance(value, kinds):
         raise SettingError(name, words, value)
     if kind is int and abs(value) > _LARGEST:
         raise SettingError(name, f"of at most {_LARGEST}", value)
