@@ -59,9 +59,9 @@ class MapView:
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        content = self.html().encode("utf-8", "replace")
-        write_atomically(as_path(path), lambda temporary: temporary.write_bytes(content))
-        return as_path(path)
+        target, content = as_path(path), self.html().encode("utf-8", "replace")
+        write_atomically(target, lambda temporary: temporary.write_bytes(content))
+        return target
 
     def _repr_html_(self) -> str:
         frame = f'<iframe srcdoc="{escape(self.html())}" title="Attention maps" loading="lazy"'

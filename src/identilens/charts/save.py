@@ -32,12 +32,12 @@ def save_charts(
         InputError: For a format that is not supported; nothing is written then.
         OutputFolderError: If the folder cannot be written.
     """
-    chosen, paths = check_formats(formats), []
+    chosen, place, paths = check_formats(formats), as_path(folder), []
     for name, chart in charts.items():
         for full_name, spec in _choices(name, _for_print(chart)):
             svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
             for kind in chosen:
-                path, content = as_path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
+                path, content = place / f"{full_name}.{kind}", _DRAW[kind](svg)
                 write_atomically(
                     path, lambda temporary, content=content: temporary.write_bytes(content)
                 )

@@ -159,11 +159,10 @@ class CausalRows:
                 torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, white)
             )
             nested, (partial,) = _leading_parts(half, start)
+            # G_i⁻¹ of each row's output by Woodbury's identity, from L⁻¹ of the output and its leading part.
             update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
-            result[:, local, :end] = (
-                torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT
-                @ self.white[:, :end].mT
-            ).tril(begin)
+            solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True)
+            result[:, local, :end] = (solved.mT @ self.white[:, :end].mT).tril(begin)
         return result
 
     def gram_before(self, begin: int) -> Tensor:
@@ -239,11 +238,9 @@ class CausalRows:
         types: Float[Tensor, "head key type"],
     ) -> _Block:
         """Return the sums of a few neighbouring rows, and effective attention times F of a few of them."""
-        begin, sizes, starts = (
-            rows.start,
-            torch.arange(rows.start, rows.stop) + 1,
-            self._starts(rows),
-        )
+        begin = rows.start
+        sizes = torch.arange(rows.start, rows.stop) + 1
+        starts = self._starts(rows)
         inverse = self._inverse_before(begin) if bool((starts == begin).all()) else None
         means = None if inverse is None else inverse.diagonal(dim1=-2, dim2=-1).mean(-1)
         conditioned = means is not None and bool((means <= _WELL_CONDITIONED).all())
@@ -251,11 +248,9 @@ class CausalRows:
             rows, weights
         )
         # Independent rows of T, where effective attention equals the weights, are the default.
-        square, received, outside = (
-            total_square.clone(),
-            raw.to(torch.float64, copy=True),
-            torch.zeros_like(total),
-        )
+        square = total_square.clone()
+        received = raw.to(torch.float64, copy=True)
+        outside = torch.zeros_like(total)
         checked = sampled_rows(rows)
         effective = weights[:, [row - begin for row in checked]].double()
         plain = (sizes > self.independent[:, None]) & (sizes <= starts[:, None])
@@ -266,10 +261,8 @@ class CausalRows:
                 effective[heads, checked.index(begin + row), : projected.shape[-1]] = projected
         self._inverse = None
         for start in starts[starts < rows.stop].unique().tolist():
-            heads, place = (
-                slice(None) if inverse is not None else starts == start,
-                slice(start - begin, None),
-            )
+            heads = slice(None) if inverse is not None else starts == start
+            place = slice(start - begin, None)
             left = self._outside if start == begin else outside[:, start - begin - 1]
             first = self._inverse_before(start, heads) if inverse is None else inverse
             found = self._nested_sums(

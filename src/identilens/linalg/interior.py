@@ -150,6 +150,7 @@ class SharedPrograms:
     ) -> tuple[Tensor, Tensor, Tensor]:
         primal, dual = residuals
         ratio = x / s
+        # Bᵀ D B for each diagonal D, of which one triangle is formed.
         rho = self.kept.shape[1]
         equations = ratio.new_zeros(len(ratio), rho, rho)
         equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products

@@ -61,10 +61,8 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
     ) * seen.std().clamp_min(1e-3)
     given = torch.cat([seen, drawn])
     try:
-        weight, bias = (
-            linear_rows(module, width, slice(None), inputs),
-            constant(module, width, inputs),
-        )
+        weight = linear_rows(module, width, slice(None), inputs)
+        bias = constant(module, width, inputs)
         images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False

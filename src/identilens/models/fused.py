@@ -64,10 +64,8 @@ def fused_weights(
     call: AttentionCall, rows: slice, scratch: Scratch, causal: bool = False
 ) -> Float[Tensor, "batch head row key"]:
     """Return the weights of query rows of a call to fused attention, in scratch memory; see `attend_with`."""
-    query, keys = (
-        call.query[:, :, rows],
-        by_head(call, call.key[:, :, : rows.stop] if causal else call.key),
-    )
+    query = call.query[:, :, rows]
+    keys = by_head(call, call.key[:, :, : rows.stop] if causal else call.key)
     scaling = call.arguments.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = scratch.take((*query.shape[:3], keys.shape[-2]), query)

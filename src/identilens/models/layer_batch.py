@@ -63,19 +63,15 @@ class LayerBatch(Layer):
         step: int,
         scratch: Scratch,
     ) -> None:
-        self.texts, self.site, self.call, self.factor, self.heads = (
-            texts,
-            site,
-            call,
-            factor,
-            site.heads,
-        )
-        self.keeps_maps, self.has_sink, self._step, self._scratch = (
-            keeps_maps,
-            call.has_sink,
-            step,
-            scratch,
-        )
+        self.texts = texts
+        self.site = site
+        self.call = call
+        self.factor = factor
+        self.heads = site.heads
+        self.keeps_maps = keeps_maps
+        self.has_sink = call.has_sink
+        self._step = step
+        self._scratch = scratch
         self.n_query, self.d_k = call.query.shape[-2:]
         self.n_key, self.d_v = call.value.shape[-2:]
         self._lower = factor.lower.to(torch.promote_types(call.query.dtype, torch.float32))

@@ -84,13 +84,11 @@ class Proof:
         *,
         strict: bool = True,
     ) -> None:
-        self.model, self.sites, self.items, self.noise, self.strict = (
-            model,
-            sites,
-            items,
-            noise,
-            strict,
-        )
+        self.model = model
+        self.sites = sites
+        self.items = items
+        self.noise = noise
+        self.strict = strict
         self.lengths = Lengths(items)
         self.checks: dict[str, Check] = {}
         self.finite = True

@@ -167,10 +167,8 @@ class Watch:
         if any(map(holds_distributions, tensors)):
             self.follower.normalised.add(module)
         self._given[module] = args, kwargs
-        self._current, self._first = (
-            module,
-            sum(meeting.mixture is not None for meeting in self.meetings),
-        )
+        self._current = module
+        self._first = sum(meeting.mixture is not None for meeting in self.meetings)
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
@@ -232,21 +230,11 @@ class Watch:
         bound = {**bound, **bound.get("kwargs", {})}
         first = next(iter(bound.values()), None)
         # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
-        others = any(
-            bound.get(name) is not None
-            for name in ("key_value_states", "encoder_hidden_states", "kv")
-        )
-        return Meeting(
-            module,
-            others
-            or any(
-                isinstance(bound.get(n), Tensor) and bound[n] is not first
-                for n in ("key", "context")
-            ),
-            (args, kwargs),
-            layer,
-            **found,
-        )
+        given = ("key_value_states", "encoder_hidden_states", "kv")
+        crosses = any(bound.get(name) is not None for name in given)
+        for name in ("key", "context"):
+            crosses |= isinstance(bound.get(name), Tensor) and bound[name] is not first
+        return Meeting(module, crosses, (args, kwargs), layer, **found)
 
 
 def watched(

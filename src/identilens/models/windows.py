@@ -35,22 +35,17 @@ def by_text(handler: Handler, texts: int) -> Handler:
             for one in (call.query, call.key, call.value)
         )
         own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
-        return (
-            handler(
-                replace(
-                    call,
-                    query=query,
-                    key=key,
-                    value=value,
-                    mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
-                    arguments=arguments,
-                    own=lambda *_, **__: (own, own),
-                    windows=windows,
-                )
-            )
-            .unflatten(1, (windows, -1))
-            .flatten(0, 1)
+        joined = replace(
+            call,
+            query=query,
+            key=key,
+            value=value,
+            mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
+            arguments=arguments,
+            own=lambda *_, **__: (own, own),
+            windows=windows,
         )
+        return handler(joined).unflatten(1, (windows, -1)).flatten(0, 1)
 
     return answer
 

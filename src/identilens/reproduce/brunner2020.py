@@ -59,10 +59,8 @@ def raw_and_effective(result: Audit) -> Rows:
     bounded = table.select(
         ((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()
     ).item()
-    short, lengths = (
-        table.filter(pl.col("n_key") <= d_v)["pearson"],
-        result.by_length().sort("n_key"),
-    )
+    short = table.filter(pl.col("n_key") <= d_v)["pearson"]
+    lengths = result.by_length().sort("n_key")
     first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
     rows = [
         (

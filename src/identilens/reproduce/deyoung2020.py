@@ -52,7 +52,6 @@ def against_random(table: pl.DataFrame, measure: str) -> AnyChart:
         "mean",
         x_title="Difference",
         title=f"{measure.capitalize()} against random tokens",
-        height=17 * table["explanation"].n_unique() + 10,
     )
     return choose(chart, "task", "Task", table["task"].unique(maintain_order=True).to_list())
 

@@ -74,8 +74,8 @@ def read_conllu(
     if not isinstance(path, str | Path):
         raise InputError(f"expected the path of a CoNLL-U file; got {type(path).__name__}.")
     lines = (
-        (f"{path}, line {number}", line.rstrip("\r\n"))
-        for number, line in read_lines(Path(path), most=max_text_bytes)
+        (position, line.rstrip("\r\n"))
+        for position, line in read_lines(Path(path), most=max_text_bytes)
     )
     blocks = groupby(lines, lambda line: bool(line[1].strip()))
     sentences = list(islice((_sentence(list(block)) for filled, block in blocks if filled), limit))

@@ -67,10 +67,10 @@ def too_large(file: Path, most: int) -> InputError:
 
 def read_lines(
     file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES
-) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers; a file is decompressed if its name ends in .gz or .xz.
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a text file with their positions, for messages.
 
-    Lines keep their ends; a byte order mark is skipped.
+    A file is decompressed if its name ends in .gz or .xz. Lines keep their ends; a byte order mark is skipped.
 
     Raises:
         InputError: For a missing, damaged or unreadable file, a line that is too long or not in the encoding, or more
@@ -84,8 +84,7 @@ def read_lines(
     except (LookupError, ValueError) as error:
         raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
     # As the lines are counted, each would begin with a byte order mark of its own.
-    without_mark = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
-    plain = without_mark.get(name, name)
+    plain = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(name, name)
     codec = "utf-8-sig" if plain == "utf-8" else name
     number, left = 0, most
     try:
@@ -95,21 +94,22 @@ def read_lines(
         try:
             while line := stream.readline(min(LONGEST_LINE, left + 1)):
                 number += 1
+                position = f"{file}, line {number}"
                 try:
                     line.encode()
                 except UnicodeEncodeError as error:
                     byte = ord(line[error.start]) - 0xDC00
                     raise InputError(
-                        f"{file}, line {number}: byte {byte:#04x} is not {encoding}. {_ENCODING}"
+                        f"{position}: byte {byte:#04x} is not {encoding}. {_ENCODING}"
                     ) from error
                 left -= len(line.encode(plain, "replace"))
                 if left < 0:
-                    raise InputError(f"{file}, line {number}: {too_large(file, most)}")
+                    raise InputError(f"{position}: {too_large(file, most)}")
                 if len(line) == LONGEST_LINE:
                     raise InputError(
-                        f"{file}, line {number}: more than {LONGEST_LINE - 1:,} characters. Put one text per line."
+                        f"{position}: more than {LONGEST_LINE - 1:,} characters. Put one text per line."
                     )
-                yield number, line
+                yield position, line
         finally:
             stream.detach()
             if not stdin:

@@ -74,8 +74,7 @@ def _terminal_bar(unit: str) -> Iterator[Progress]:
         task = bar.add_task(unit, total=None, rate="", note="")
 
         def update(done: int, total: int, note: str = "") -> None:
-            rate = _rate(bar.tasks[0].speed)
-            bar.update(task, completed=done, total=total, rate=rate, note=note)
+            bar.update(task, completed=done, total=total, rate=_rate(bar.tasks[0].speed), note=note)
 
         yield update
 

@@ -169,7 +169,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
         # An iterator may have no end.
         values = (values,) if single else tuple(islice(values, _MOST_VALUES + 1))
         if len(values) > _MOST_VALUES:
-            raise ValueError("too many")
+            raise ValueError
         if is_pair and len(values) != 2:
             raise ValueError(values)
         values = values if is_pair else tuple(dict.fromkeys(values))
@@ -199,13 +199,12 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
     """Return a single value converted to its type and checked."""
     make: Any = kind
     kinds, words = _KINDS.get(kind, (object, ""))
-    is_truth = kinds in (Integral, Real) and isinstance(value, bool)
+    is_number = kind in (int, float)
+    is_truth = is_number and isinstance(value, bool)
     try:
         if SIZE in metadata and isinstance(value, str):
             value = parse_size(value)
-        elif kind is Path or (
-            kinds in (Integral, Real) and isinstance(value, kinds) and not is_truth
-        ):
+        elif kind is Path or (is_number and isinstance(value, kinds) and not is_truth):
             # A number may be one of numpy.
             value = make(value)
     except (ValueError, TypeError, OverflowError):
@@ -215,7 +214,7 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
         raise SettingError(name, expected, value) from None
     if is_truth or not isinstance(value, kinds):
         raise SettingError(name, words, value)
-    if kind is int and abs(value) > _LARGEST:
+    if kind is int and not -_LARGEST <= value <= _LARGEST:
         raise SettingError(name, f"of at most {_LARGEST}", value)
     if kind is float and not math.isfinite(value):
         raise SettingError(name, "as a finite number", value)

@@ -157,7 +157,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
                 f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
                 "or with identilens.Lens(model, tokenizer) from a model in memory."
             )
-        if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        if not isinstance(progress, bool | None) and not callable(progress):
             raise InputError(
                 f"expected progress to be False or a function of (done, total, note); got {progress!r}."
             )

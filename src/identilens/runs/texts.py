@@ -220,8 +220,7 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
     if kind in (".csv", ".tsv"):
         yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
         return
-    for number, line in lines:
-        position = f"{file}, line {number}"
+    for position, line in lines:
         if not line.strip():
             continue
         if kind == ".jsonl":
@@ -253,7 +252,7 @@ def _json_object(line: str, position: str) -> dict[str, Any]:
 
 
 def _separated_rows(
-    lines: Iterator[tuple[int, str]], file: Path, columns: list[str], *, tabs: bool
+    lines: Iterator[tuple[str, str]], file: Path, columns: list[str], *, tabs: bool
 ) -> Rows:
     # Tab-separated corpora are written without quoting.
     quoting, delimiter = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")

@@ -52,18 +52,19 @@ def perturbation_rows(
             continue
         for one in layer.heads:
             raw, effective = (of_heads[one.head] for of_heads in structures[key])
+            own, structure = one.attention.cpu(), positive_structure(raw)
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
-            for name, draw, share, after in _moves(one.attention.cpu(), raw, seed):
+            for name, draw, share, after in _moves(own, raw, seed):
                 after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))
                 changed = torch.linalg.matrix_norm(after_run - plain)
-                change = after - one.attention.cpu()
+                change = after - own
                 rows.append(
                     {
                         **where,
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
-                        **asdict(matrix_norms(change, positive_structure(raw))),
+                        **asdict(matrix_norms(change, structure)),
                         "structure_effective": float(
                             structure_norm(change, positive_structure(effective))
                         ),

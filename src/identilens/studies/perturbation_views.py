@@ -48,10 +48,8 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     (``pooled``). These leave out moves taken as a whole, which are compared among themselves, within head and text
     (``whole``). ``output`` is the relative change of the head's own output, which no norm on weights alone can know.
     """
-    sized, whole = (
-        perturbations.drop_nulls("share"),
-        perturbations.filter(pl.col("share").is_null()),
-    )
+    sized = perturbations.drop_nulls("share")
+    whole = perturbations.filter(pl.col("share").is_null())
     # Norms of one size differ by rounding, which ranks would take for differences.
     told = sized.with_columns(pl.col(NORMS).round_sig_figs(9))
     columns = {

@@ -148,10 +148,8 @@ class Constructions(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the scores of each construction at each length, and its distance from balance."""
-        built, balance = (
-            ["construction", "off_balance"],
-            ["violation", "largest_violation", "condition"],
-        )
+        built = ["construction", "off_balance"]
+        balance = ["violation", "largest_violation", "condition"]
         return {
             "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
             "Balance of the constructions": self.table.select(built + balance).unique(

@@ -237,10 +237,8 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
             for candidates in settings.candidates
             for seed in range(settings.seeds)
         ]
-        sizes, constant = (
-            (settings.layers, settings.size, self.key_size, settings.width),
-            settings.norm_constant,
-        )
+        sizes = (settings.layers, settings.size, self.key_size, settings.width)
+        constant = settings.norm_constant
         seeds = (settings.target_seed, settings.target_seed + 1)
         self.targets = [small_target(*sizes, norm_constant=constant, seed=seed) for seed in seeds]
 

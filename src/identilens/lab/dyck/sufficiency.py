@@ -182,6 +182,7 @@ def balanced_layer(
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
     k, q = language.types, language.open_probability
+    # Log-probabilities of Definition 1, and −40 for impossible tokens.
     head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
     head[:, k + 1] = -IMPOSSIBLE
     head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
@@ -244,7 +245,8 @@ def _reading_projection(
     return [
         (first, first_bias),
         (second, second_bias),
-        *[(third, third_bias), (last, last_bias)],
+        (third, third_bias),
+        (last, last_bias),
     ]
 
 

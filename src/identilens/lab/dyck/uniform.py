@@ -41,10 +41,8 @@ def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -
     directions = pad(signs, (size - signs.shape[1], 0))
     second = balanced_layer(language, embeddings, torch.zeros(count, count).double(), directions)
     value = torch.zeros(size, size, dtype=torch.float64)
-    value[vocabulary, SPECIAL : SPECIAL + language.types], value[vocabulary, language.closing] = (
-        1.0,
-        -1.0,
-    )
+    value[vocabulary, SPECIAL : SPECIAL + language.types] = 1.0
+    value[vocabulary, language.closing] = -1.0
     value[vocabulary + 2, START] = 1.0
     value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
     even = torch.zeros(1, size, dtype=torch.float64)
@@ -64,10 +62,8 @@ def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
     """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
-    own, brackets = (
-        torch.eye(symbols(language), dtype=torch.float64),
-        language.types * language.max_depth,
-    )
+    own = torch.eye(symbols(language), dtype=torch.float64)
+    brackets = language.types * language.max_depth
     return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
 
 

@@ -162,10 +162,8 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
                 else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
             )
         everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
-        short, pair_short = (
-            not everything and _starts_left(attention_mask),
-            _starts_left(pair_attention_mask),
-        )
+        short = not everything and _starts_left(attention_mask)
+        pair_short = _starts_left(pair_attention_mask)
         states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
         first = _first_token(states.last_hidden_state, attention_mask)
         if pair_input_ids is not None:

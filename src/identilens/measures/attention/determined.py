@@ -83,6 +83,7 @@ class MapSolver:
                 break
             costs = one_hot(key, inside.shape[1]).to(inside.dtype)
             moves, multipliers = self._programs.near(costs, inside[row])
+            # Each proof bounds its cost in every row: y·Bᵀa + (Σ a) min(cost − B y).
             least = (costs - multipliers @ self._kept.mT).amin(1)
             proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
             lo = lo.scatter_reduce(1, key.expand(len(inside), -1), proven, "amax")

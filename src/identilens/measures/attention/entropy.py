@@ -84,11 +84,9 @@ def maximum_entropy_alternative(
         )
     keys = T.simplex_space().kept[:, 1:]
     base = torch.zeros_like(rows) if bias is None else bias.detach().double()
-    alternative, queries, worst = (
-        torch.zeros_like(rows),
-        rows.new_zeros((len(rows), keys.shape[1])),
-        0.0,
-    )
+    alternative = torch.zeros_like(rows)
+    queries = rows.new_zeros((len(rows), keys.shape[1]))
+    worst = 0.0
     for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
         alternative[index], logits, error = _row(rows[index], base[index], space, max_steps, index)
         worst = max(worst, error)

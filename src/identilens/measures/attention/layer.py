@@ -229,10 +229,8 @@ def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:
 def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> Float[Tensor, " head"]:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
     raw, effective, raw_square, effective_square, cross = moments
-    raw_variance, effective_variance = (
-        raw_square - raw.square(),
-        effective_square - effective.square(),
-    )
+    raw_variance = raw_square - raw.square()
+    effective_variance = effective_square - effective.square()
     constant = (raw_variance <= CONSTANT * (raw_square + mean**2)) | (
         effective_variance <= CONSTANT * (effective_square + mean**2)
     )

@@ -118,6 +118,7 @@ def logit_alternative(
             f"expected projected values with a left null space; got {T.shape[0]} independent rows: these logits are "
             "identifiable; use a text with more tokens than d_v."
         )
+    # Well-conditioned independent rows, by pivoted QR.
     pivots = qr(A.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
     chosen = torch.as_tensor(pivots[:original], dtype=torch.int64, device=A.device)
     coefficients = torch.linalg.lstsq(A[chosen].mT, A.mT, driver="gelsd").solution.mT

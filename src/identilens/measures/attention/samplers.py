@@ -142,10 +142,8 @@ def far_alternative(
     if not space.nullity:
         return whole.clone()
     seen, row = space.visible, whole[space.visible]
-    programs, largest_first = (
-        RowPrograms(row, space.kept[seen]),
-        row.argsort(descending=True, stable=True),
-    )
+    programs = RowPrograms(row, space.kept[seen])
+    largest_first = row.argsort(descending=True, stable=True)
     best = row
     for power in range((len(row) - 1).bit_length()):
         best = _farther(

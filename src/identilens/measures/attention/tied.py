@@ -186,16 +186,11 @@ def tied_dimension(
     conditions, _ = output_constraints(tied, tied.weights(point), row_tolerance=0.0)
     free = weight_constraints(tied)
     weights_rank, gap_a = _rank(tied.jacobian(free, point), rank_tolerance)
+    # Normal parameters of the same mean square; of 1 in place of 0.
     generator = torch.Generator().manual_seed(0)
     size = float(point.square().mean().sqrt()) or 1.0
-    generic_rank, _ = _rank(
-        tied.jacobian(
-            free,
-            size
-            * torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point.device),
-        ),
-        rank_tolerance,
-    )
+    drawn = size * torch.randn(point.shape, generator=generator, dtype=torch.float64)
+    generic_rank, _ = _rank(tied.jacobian(free, drawn.to(point.device)), rank_tolerance)
     jacobian_rank, gap = _rank(tied.jacobian(conditions, point), rank_tolerance)
     return RealisableDimension(
         dimension=weights_rank - jacobian_rank,

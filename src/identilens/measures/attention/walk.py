@@ -119,6 +119,7 @@ class Walk:
     def _advance(self, step: float, goal: float) -> float:
         """Make one step and return the length of the next."""
         here = self.family.linearised(self.weights, self.point)
+        # The gradient of a smooth mean total variation; at the start itself a random direction.
         change = self.weights - self.original
         pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
         logits = self.weights * (pull - (self.weights * pull).sum(-1, keepdim=True))
@@ -126,13 +127,11 @@ class Walk:
             logits = torch.zeros_like(logits).index_put_(
                 (torch.arange(len(logits))[self.rows],), logits[self.rows]
             )
-        move = self.family.slope(logits, self.point)
+        slope: Sequence[Tensor] = self.family.slope(logits, self.point)
+        # Its part in the kernel of J; projected twice, to remove rounding.
         for _ in range(2):
-            move = [
-                part - off
-                for part, off in zip(move, here.least_move(here.forward(move)), strict=True)
-            ]
-        slope = move
+            off = here.least_move(here.forward(slope))
+            slope = [part - outside for part, outside in zip(slope, off, strict=True)]
         length, reach = _length(slope), _length(self.point)
         if not length > 1e-12 * reach:
             return 0.0
@@ -171,14 +170,11 @@ class Walk:
             last = error
             difference = weights - self.original
             kept = self.family.outputs.kept
-            move = here.least_move(
-                torch.cat(
-                    [
-                        -(here.maps[index] @ (kept[index].mT @ row))
-                        for index, row in enumerate(difference)
-                    ]
-                )
-            )
+            # What J must give to undo the effect of the change on the output.
+            undoing = [
+                -(here.maps[index] @ (kept[index].mT @ row)) for index, row in enumerate(difference)
+            ]
+            move = here.least_move(torch.cat(undoing))
             point = [one + part / self.family.unit for one, part in zip(point, move, strict=True)]
         return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from torch import Tensor
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
-PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 LEAST_SCORE = 0.25
 """A structure whose best score is below this has no pattern ("mixed")."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)
@@ -37,7 +36,7 @@ class PatternScore:
 def pattern_scores(
     weights: Float[Tensor, "q k"], special: Sequence[int] | None = None
 ) -> tuple[PatternScore, ...]:
-    """Return the score of each pattern, in the order of `PATTERNS`.
+    """Return the score of each pattern, in the order of `Pattern`.
 
     Rows are normalised first. Scores are (m − u) / (1 − u), at least 0, where u is the value of m for uniform rows. For
     diagonal, offset, antidiagonal, local and vertical, m is the mean mass of a row on the pattern. offset: the best

@@ -243,10 +243,8 @@ class TrainedProbe(Probe):
             [len(hidden)]
         )
         job = Job(0, 0, train, validation, rates=self.rates, seed=self.seed)
-        layers, targets = (
-            torch.cat([hidden, validation_hidden])[None],
-            torch.cat([inputs, validation_inputs])[None],
-        )
+        layers = torch.cat([hidden, validation_hidden])[None]
+        targets = torch.cat([inputs, validation_inputs])[None]
         self.outcome_ = self.fit_all([job], layers, targets)[0].outcome_
         return self
 

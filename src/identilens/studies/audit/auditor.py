@@ -60,13 +60,11 @@ class Auditor:
         settings: AuditSettings,
         keep: set[int],
     ) -> None:
-        self.lens, self.items, self.sites, self.settings, self.keep = (
-            lens,
-            items,
-            sites,
-            settings,
-            keep,
-        )
+        self.lens = lens
+        self.items = items
+        self.sites = sites
+        self.settings = settings
+        self.keep = keep
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
         if not items.streamed:
@@ -97,10 +95,8 @@ class Auditor:
 
     def output(self) -> Output:
         """Return the tables and kept matrices of the part."""
-        schema, blocks = (
-            pl.Schema(Audit.schema["table"]),
-            [layer.columns() for layer in self._layers],
-        )
+        schema = pl.Schema(Audit.schema["table"])
+        blocks = [layer.columns() for layer in self._layers]
         columns = {
             name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
         }

@@ -99,10 +99,8 @@ class Certainty(Result):
         first = (
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
-        pinned, tops = (
-            int(self.table["pinned"].sum()),
-            int(self.rows["certified_top"].is_not_null().sum()),
-        )
+        pinned = int(self.table["pinned"].sum())
+        tops = int(self.rows["certified_top"].is_not_null().sum())
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
         order = (

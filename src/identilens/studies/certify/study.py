@@ -73,10 +73,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
-        tokens, side = (
-            self.heads.tokens(head, place.text),
-            sides(head.kind, self.heads.items[place.text].tokens),
-        )
+        tokens = self.heads.tokens(head, place.text)
+        side = sides(head.kind, self.heads.items[place.text].tokens)
         rows, settings = RowCertificates.empty(), self.settings
         for query in queries:
             columns = certified_columns(

@@ -137,7 +137,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         "hi",
         "weight",
         "determinacy",
-        also=list(_ALSO),
+        also=_ALSO,
         root_x=True,
         color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",

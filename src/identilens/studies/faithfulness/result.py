@@ -242,11 +242,16 @@ class Faithfulness(Result):
     def charts(self) -> dict[str, AnyChart]:
         """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
         found = {"plane": plane(self.plane())} if len(self.determinacy) else {}
-        found["faithful"] = faithful(self.faithful(), "Place between worst and best order (NAOPC)")
-        found["correlation"] = faithful(
-            self.faithful("correlation"), "Rank correlation with single effects"
+        choices = {"outcome": "Change of", "intervention": "Removed by"}
+        area, single = (
+            "Place between worst and best order (NAOPC)",
+            "Rank correlation with single effects",
         )
-        found |= {"stable": stable(self.stable())} if len(self.determinacy) else {}
+        found["faithful"] = by_explanation(self.faithful(), area, choices)
+        found["correlation"] = by_explanation(self.faithful("correlation"), single, choices)
+        if len(self.determinacy):
+            title = "Agreement with itself over alternatives"
+            found["stable"] = by_explanation(self.stable(), title, {"alternative": "Alternatives"})
         return found | (
             {"states_plane": plane(self.states_plane())} if self.states["agreement"].count() else {}
         )
@@ -348,37 +353,20 @@ def plane(means: pl.DataFrame) -> AnyChart:
     return chart
 
 
-def faithful(means: pl.DataFrame, title: str) -> AnyChart:
-    """Return a measure of each explanation with its interval; outcomes and interventions are chosen."""
+def by_explanation(means: pl.DataFrame, title: str, choices: Mapping[str, str]) -> AnyChart:
+    """Return a measure of each explanation with its interval; the values of some columns are chosen."""
     chart = intervals(
-        means.select("intervention", "outcome", "explanation", "mean", "low", "high"),
+        means.select(*choices, "explanation", "mean", "low", "high"),
         "explanation",
         "low",
         "high",
         "mean",
         x_title=title,
         title=title,
-        height=17 * means["explanation"].n_unique() + 10,
     )
-    return _chosen(
-        _chosen(chart, means, "outcome", "Change of"), means, "intervention", "Removed by"
-    )
-
-
-def stable(means: pl.DataFrame) -> AnyChart:
-    """Return the agreement of each explanation with itself, a kind of alternative at a time."""
-    title = "Agreement with itself over alternatives"
-    chart = intervals(
-        means.select("alternative", "explanation", "mean", "low", "high"),
-        "explanation",
-        "low",
-        "high",
-        "mean",
-        x_title=title,
-        title=title,
-        height=17 * means["explanation"].n_unique() + 10,
-    )
-    return _chosen(chart, means, "alternative", "Alternatives")
+    for column, label in choices.items():
+        chart = _chosen(chart, means, column, label)
+    return chart
 
 
 def _chosen(chart: AnyChart, means: pl.DataFrame, column: str, label: str) -> AnyChart:

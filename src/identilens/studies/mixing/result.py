@@ -360,9 +360,7 @@ def sections(
             _ROLLOUT if rollout else _NO_ROLLOUT,
             rollout,
             series.correlation if rollout else None,
-            note=_EQUAL
-            if (bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all()))
-            else "",
+            note=_EQUAL if len(raw) and ((raw - effective).abs() < 1e-3).all() else "",
         ),
         Section("reading", "How to read this report", _READING),
     ]

@@ -45,15 +45,12 @@ class Decision:
         self.label = int(whole.argmax())
         self.probability: Float[Tensor, ""] = whole[self.label]
         ids = item.tensors["input_ids"]
-        tokenizer = lens.tokenizer
-        found = (
-            set()
-            if tokenizer is None
-            else set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-        )
-        self.removable: Int[Tensor, " token"] = (
-            ~torch.isin(ids, torch.tensor(sorted(found), dtype=torch.long))
-        ).nonzero()[:, 0]
+        special = set()
+        if lens.tokenizer is not None:
+            # The unknown token is a word of the text.
+            special = set(lens.tokenizer.all_special_ids) - {lens.tokenizer.unk_token_id}
+        fixed = torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
+        self.removable: Int[Tensor, " token"] = (~fixed).nonzero()[:, 0]
 
     def probabilities(self, kept: Bool[Tensor, "*set token"]) -> Float[Tensor, "*set"]:
         """Return the probability of the class when the text has only some of its removable tokens.

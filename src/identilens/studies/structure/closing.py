@@ -180,10 +180,10 @@ class Closing:
             whole = self.sums[f"{key}.all_raw"] / self.texts
             cut = {one: self._cut(mean) for one, mean in means.items()}
             for one, following in zip(ladder, [*ladder[1:], None], strict=True):
+                # The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
                 size = whole.square().sum((-2, -1))
-                variance = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0) / max(
-                    1, self.texts - 1
-                )
+                spread = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0)
+                variance = spread / max(1, self.texts - 1)
                 yield from head_rows(
                     key,
                     {

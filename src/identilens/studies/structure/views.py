@@ -155,10 +155,8 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
 def classes(frames: Frames) -> dict[str, AnyChart]:
     """Return null spaces of two texts and negative entries of projections, where there are any."""
     charts: dict[str, AnyChart] = {}
-    pairs, signs = (
-        pairs_by_head(frames["pairs"]),
-        texts_by_head(frames["texts"]).drop_nulls("negative"),
-    )
+    pairs = pairs_by_head(frames["pairs"])
+    signs = texts_by_head(frames["texts"]).drop_nulls("negative")
     if len(pairs):
         shared = _placed(_long(pairs, _HEAD, {"overlap": "measured", "chance": "by chance"}))
         means = shared.group_by("place", "measure", maintain_order=True).agg(pl.col("value").mean())
@@ -245,10 +243,8 @@ def pairs_by_head(pairs: pl.DataFrame) -> pl.DataFrame:
 
 def texts_by_head(texts: pl.DataFrame) -> pl.DataFrame:
     """Return each text against R, and Naim & Asher's projection, as means over texts."""
-    rounding, means = (
-        pl.col("outside", "outside_half"),
-        pl.col("rank", "ignored", "outside", "outside_half", "negative"),
-    )
+    rounding = pl.col("outside", "outside_half")
+    means = pl.col("rank", "ignored", "outside", "outside_half", "negative")
     # Rounding in float64 is shown as the zero that it is.
     shown = texts.with_columns(pl.when(rounding < 1e-9).then(0.0).otherwise(rounding).name.keep())
     return shown.group_by(_HEAD).agg(means.mean(), pl.col("least").min()).sort(_HEAD)

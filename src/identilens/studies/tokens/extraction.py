@@ -31,13 +31,11 @@ _TOLD_EVERY = 1000
 MARK_BYTES = (
     256 * 2**20
 )  # Between two marks of how far an extraction has come: what an interruption can cost.
-_STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = (
-    "states.npy",
-    "partial.npy",
-    "tokens.parquet",
-    "states.json",
-    "done.json",
-)
+_STATES = "states.npy"
+_PARTIAL = "partial.npy"
+_TOKENS = "tokens.parquet"
+_RECORD = "states.json"
+_MARK = "done.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +96,8 @@ def extract(
 
 def fingerprint(lens: Lens, items: Items) -> str:
     """Return a hash that is equal for equal models, precisions and inputs."""
-    digest, read = (
-        hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode()),
-        identities(items),
-    )
+    digest = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode())
+    read = identities(items)
     for identity in read:
         digest.update(hashlib.sha256(str(identity).encode("utf-8", "surrogatepass")).digest())
     return digest.hexdigest()

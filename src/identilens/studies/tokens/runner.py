@@ -179,11 +179,9 @@ def _score(
     ):
         rows = token_rows(states.lengths, chunk).to(hidden.device)
         predicted = probe.transform(hidden[rows])
-        target, sizes, ids = (
-            targets[rows].to(predicted.dtype),
-            [states.lengths[s] for s in chunk],
-            states.token_ids,
-        )
+        target = targets[rows].to(predicted.dtype)
+        sizes = [states.lengths[s] for s in chunk]
+        ids = states.token_ids
         looked_up.append(
             look_up(
                 predicted,
@@ -194,10 +192,8 @@ def _score(
                 token_ids=ids[rows.cpu()],
             )
         )
-    tokens, sentences_tested = (
-        sum(one.tokens for one in looked_up),
-        sum(one.sentences for one in looked_up),
-    )
+    tokens = sum(one.tokens for one in looked_up)
+    sentences_tested = sum(one.sentences for one in looked_up)
     names = ("rate", "token_rate", "chance", "token_chance")
     means = {
         name: sum(getattr(one, name) * one.tokens for one in looked_up) / tokens for name in names

@@ -37,6 +37,7 @@ def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
     charts = _by_layer(rows)
     if experiment == "across-layers":
         for key, of_probe in _by_probe(rows.filter(pl.col("probe") != "naive")):
+            # Brunner et al. 2020, Fig. 2b, 8 to 10.
             title = f"{of_probe['curve'][0]}: trained on one layer, tested on all"
             charts[f"across_layers_{key}"] = _by_checkpoint(
                 _rates(
