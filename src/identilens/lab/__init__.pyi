@@ -14,9 +14,9 @@ from .encoder.modeling import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
 )
 from .encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
-from .encoder.sweep.result import EncoderSweep as EncoderSweep
+from .encoder.sweep.study import EncoderSweep as EncoderSweep
 from .encoder.sweep.study import sweep as sweep
-from .encoder.train.result import EncoderRun as EncoderRun
+from .encoder.train.study import EncoderRun as EncoderRun
 from .encoder.train.study import train as train
 from .reversal.result import Reversal as Reversal
 from .reversal.study import train_reversal as train_reversal

@@ -1,22 +1,32 @@
-"""Many linear programs over rows' alternatives at once, by an interior-point method that shares what they share."""
+"""Linear and cone programs over rows' alternatives, many at once, by an interior-point method that shares work."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.programs import ACCEPTED_ERROR, SOLVER_TOLERANCE, RowPrograms
+from identilens.linalg.cone import Scaling, product, quotient, room
+from identilens.linalg.programs import (
+    ACCEPTED_ERROR,
+    SOLVER_TOLERANCE,
+    RowPrograms,
+    cone_program,
+)
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
 _CLOSE, _NEAR = 1e-9, 1e-4
 """Complementarity at which the vertex that the method runs to can be told, and at which multipliers prove enough."""
-_SHORT_OF_BOUNDARY = 0.9995
+_SHORT_OF_BOUNDARY = 0.99
+_PROJECTIONS = 6
+"""Projections of a point on the simplex and on the outputs that count as the same."""
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
+_PAIRS = 2**24
+"""Numbers held at most as products of columns."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +52,27 @@ class Optima:
 
 
 class SharedPrograms:
-    """Linear programs over P = {x >= 0 : xᵀ B = aᵀ B} for many costs and rows a that share B.
+    """Programs over P = {x >= 0 : xᵀ B = aᵀ B} for many costs and rows a that share B, or over a larger P.
 
-    Mehrotra's predictor-corrector method on all programs at once (Nocedal and Wright, Numerical Optimization, ch. 14).
-    In a step each program needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so
-    that all of them are one matrix product. When the method is close, the vertex that it runs to is solved for
-    directly. What cannot be proven in this way goes to `RowPrograms`. All on one thread.
+    Larger, if outputs that are near each other count as the same: xᵀ B may then be anywhere in an ellipsoid around
+    aᵀ B, whose half axes along B's columns are the ``reach``, 0 for the sum of the row. So P is the intersection of a
+    simplex with a cylinder, and its programs are second-order cone programs.
+
+    Mehrotra's predictor-corrector method on all programs at once (Nocedal and Wright, Numerical Optimization, ch. 14;
+    for the cone, Vandenberghe, The CVXOPT linear and quadratic cone program solvers, 2010). In a step each program
+    needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so that all of them are one
+    matrix product. Where P is a polytope, the vertex that the method runs to is solved for directly, and what cannot
+    be proven in this way goes to `RowPrograms`. All on one thread.
 
     Args:
-        kept: B, orthonormal columns that span [T, 1].
+        kept: B, orthonormal columns that span [T, 1]; of several rows beside each other, the ones of each by itself.
+        blocks: Number of the row, for keys of several rows beside each other; each has a sum of its own.
     """
 
-    def __init__(self, kept: Float[Tensor, "key rho"]):
+    def __init__(self, kept: Float[Tensor, "key rho"], blocks: Int[Tensor, " key"] | None = None):
         self.kept = kept.detach().double().cpu()
+        self._blocks = torch.zeros(len(kept), dtype=torch.int64) if blocks is None else blocks
+        self._count = int(self._blocks.max()) + 1
 
     @cached_property
     def _products(self) -> Float[Tensor, "key pair"]:
@@ -67,47 +85,125 @@ class SharedPrograms:
 
     @one_thread()
     def near(
-        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
-    ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
-        """Return moves from the rows to alternatives near the optima, and multipliers that prove bounds near them.
+        self,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        reach: Float[Tensor, "program rho"] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return moves from the rows to points near the optima, and multipliers that prove bounds near them.
 
-        Nothing is certified; whoever uses them sees how far a move can be made and what the multipliers prove.
+        Nothing is certified; whoever uses them sees how far a move can be made and what the multipliers prove. Moves
+        do not change xᵀ B where the ``reach`` is 0.
         """
-        points, multipliers = self._in_parts(
-            lambda cost, part: self._interior(cost, part @ self.kept, _NEAR), costs, rows
-        )
-        moves = points - rows
-        return moves - (moves @ self.kept) @ self.kept.mT, multipliers
+
+        def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+            points, multipliers = self._interior(_NEAR, costs, rows, reach)
+            moves = points - rows
+            return moves - torch.where(
+                reach > 0, 0.0, moves @ self.kept
+            ) @ self.kept.mT, multipliers
+
+        return self._in_parts(solve, costs, rows, reach)
 
     @one_thread()
     def minimise(
-        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
+        self,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        reach: Float[Tensor, "program rho"] | None = None,
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
-        Costs should be of size one: programs are solved to an absolute accuracy.
+        Costs should be of size one: programs are solved to an absolute accuracy. Of cone programs the bound is proven
+        and the point is an alternative, as of linear ones; how near they are is what `Optima.gap` says.
 
         Raises:
-            NumericalError: A program whose answer cannot be certified, by `RowPrograms` neither.
+            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
         """
-        return Optima(*self._in_parts(self._some, costs, rows))
+        solve = self._on_polytope if reach is None else self._in_ball
+        return Optima(*self._in_parts(solve, costs, rows, reach))
+
+    def proven(
+        self,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        multipliers: Float[Tensor, "program rho"],
+        reach: Float[Tensor, "program rho"] | None = None,
+    ) -> Float[Tensor, " program"]:
+        """Return y·Bᵀa − ‖reach ∘ y‖ + Σ (sum of a row) · min (c − B y): a lower bound whatever the multipliers y are.
+
+        For every x in P, c·x = y·Bᵀa + y·Bᵀ(x − a) + (c − B y)·x, and none of the last two can be less.
+        """
+        reduced = costs - multipliers @ self.kept.mT
+        least = self._by_row(reduced, torch.inf, "amin") * self._by_row(rows, 0.0, "sum")
+        bounds = (multipliers * (rows @ self.kept)).sum(1) + least.sum(1)
+        if reach is None:
+            return bounds
+        return bounds - torch.linalg.vector_norm(reach * multipliers, dim=1)
+
+    def within(
+        self,
+        points: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        reach: Float[Tensor, "program rho"],
+    ) -> Float[Tensor, "program key"]:
+        """Return points near these in P: projected on both sets by turns, then drawn towards the rows."""
+        wanted, moves = self._by_row(rows, 0.0, "sum"), points - rows
+        flat, length = moves, rows.new_ones(())
+        for _ in range(_PROJECTIONS):
+            points = (rows + moves).clamp_min(0.0)
+            sums = self._by_row(points, 0.0, "sum").clamp_min(SOLVER_TOLERANCE)
+            flat = points * (wanted / sums)[:, self._blocks] - rows
+            along = torch.where(reach > 0, (flat @ self.kept) / reach, 0.0)
+            length = torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp_min(1.0)
+            moves = flat + (along * (1 / length - 1) * reach) @ self.kept.mT
+        return (rows + flat / length).clamp_min(0.0)
+
+    def _by_row(self, numbers: Tensor, empty: float, how: str) -> Float[Tensor, "program block"]:
+        places = self._blocks.expand_as(numbers)
+        return numbers.new_full((len(numbers), self._count), empty).scatter_reduce(
+            1, places, numbers, how
+        )
 
     def _in_parts(
-        self, solve: Callable[[Tensor, Tensor], tuple[Tensor, ...]], costs: Tensor, rows: Tensor
+        self,
+        solve: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]],
+        costs: Tensor,
+        rows: Tensor,
+        reach: Tensor | None,
     ) -> tuple[Tensor, ...]:
         """Return what ``solve`` returns for all programs, so many at a time that their equations fit."""
         keys, rho = self.kept.shape
         size = max(1, _NUMBERS // (rho * rho + 8 * keys))
-        parts = [solve(*part) for part in zip(costs.split(size), rows.split(size), strict=True)]
+        reach = self.kept.new_zeros(len(costs), rho) if reach is None else reach
+        inputs = (one.split(size) for one in (costs, rows, reach))
+        parts = [solve(*part) for part in zip(*inputs, strict=True)]
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-    def _some(
-        self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
+    def _in_ball(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+        found = self._interior(_CLOSE, costs, rows, reach)
+        parts = values, bounds, *_ = self._bounded(costs, rows, reach, *found)
+        for program in torch.nonzero(~(values - bounds <= ACCEPTED_ERROR)).flatten().tolist():
+            own = costs[program], rows[program], reach[program]
+            other = cone_program(*own[:2], self.kept, own[2])
+            again = self._bounded(*(one[None] for one in (*own, *other)))
+            # Written so that NaN is replaced, too.
+            for at, kept in ((0, values <= again[0]), (1, bounds >= again[1])):
+                if not kept[program]:
+                    parts[at][program], parts[at + 2][program] = again[at][0], again[at + 2][0]
+        return parts
+
+    def _bounded(
+        self, costs: Tensor, rows: Tensor, reach: Tensor, points: Tensor, multipliers: Tensor
     ) -> tuple[Tensor, ...]:
-        right = rows @ self.kept
-        points, multipliers = self._interior(costs, right, _CLOSE)
+        points = self.within(points, rows, reach)
+        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
+        return values, torch.minimum(bounds, values), points, multipliers
+
+    def _on_polytope(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+        points, multipliers = self._interior(_CLOSE, costs, rows, reach)
         found = self._certified(costs, rows, points, multipliers)
-        vertices = self._certified(costs, rows, *self._vertices(costs, right, points))
+        vertices = self._certified(costs, rows, *self._vertices(costs, rows @ self.kept, points))
         better = vertices.proven & ~(found.proven & (found.gaps < vertices.gaps))
         parts = [
             torch.where(better if one.ndim == 1 else better[:, None], one, other)
@@ -124,55 +220,109 @@ class SharedPrograms:
         return tuple(parts)
 
     def _interior(
-        self, costs: Float[Tensor, "program key"], right: Float[Tensor, "program rho"], close: float
+        self,
+        close: float,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        reach: Float[Tensor, "program rho"],
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
-        """Return points and multipliers that are as nearly optimal as asked, or as the method comes."""
+        """Return points and multipliers that are as nearly optimal as asked, or as the method comes.
+
+        (1, u) with xᵀB = aᵀB + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
+        """
+        right = rows @ self.kept
         x, y, s = _start(costs, right, self.kept)
+        u, z = (
+            torch.zeros_like(y),
+            1e-3 + 1.5 * torch.linalg.vector_norm(reach * y, dim=1, keepdim=True),
+        )
         points, multipliers, open_ = x.clone(), y.clone(), torch.arange(len(costs))
-        c, b = costs, right
         for _ in range(_STEPS):
-            primal, dual, mean = b - x @ self.kept, c - y @ self.kept.mT - s, (x * s).mean(1)
-            far = (
-                torch.stack([mean * x.shape[1], primal.abs().amax(1), dual.abs().amax(1)]).amax(0)
-                > close
-            )
-            points[open_], multipliers[open_] = x, y
+            primal, dual = right + reach * u - x @ self.kept, costs - y @ self.kept.mT - s
+            mean = (x * s).sum(1, keepdim=True) + z + (u * reach * y).sum(1, keepdim=True)
+            mean = mean / (x.shape[1] + 1)
+            worst = [mean[:, 0] * x.shape[1], *(one.abs().amax(1) for one in (primal, dual))]
+            far = (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
+            sound = mean[:, 0].isfinite()
+            points[open_[sound]], multipliers[open_[sound]] = x[sound], y[sound]
             if not far.any():
                 break
-            open_, x, y, s, c, b, primal, dual, mean = (
-                one[far] for one in (open_, x, y, s, c, b, primal, dual, mean)
+            open_, costs, right, reach, x, y, s, u, z, primal, dual, mean = (
+                one[far] for one in (open_, costs, right, reach, x, y, s, u, z, primal, dual, mean)
             )
-            x, y, s = self._step(x, y, s, (primal, dual), mean)
+            moves = self._moves(
+                x,
+                s,
+                torch.cat([torch.ones_like(z), u], 1),
+                torch.cat([z, reach * y], 1),
+                reach,
+                (primal, dual),
+                mean,
+            )
+            x, y, s, u, z = (one + move for one, move in zip((x, y, s, u, z), moves, strict=True))
         return points, multipliers
 
-    def _step(
-        self, x: Tensor, y: Tensor, s: Tensor, residuals: tuple[Tensor, Tensor], mean: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _moves(
+        self,
+        x: Tensor,
+        s: Tensor,
+        v: Tensor,
+        z: Tensor,
+        reach: Tensor,
+        residuals: tuple[Tensor, Tensor],
+        mean: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return by how much x, y, s, and of the cone's vectors u and z_0, change in a step."""
         primal, dual = residuals
-        ratio = x / s
-        # Bᵀ D B for each diagonal D, of which one triangle is formed.
-        rho = self.kept.shape[1]
-        equations = ratio.new_zeros(len(ratio), rho, rho)
-        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
+        scaling, ratio = Scaling.between(v, z), x / s
+        across = scaling.point[:, 1:]
+        flat = 2 * scaling.point[:, :1].square() - 1
+        leaning = 2 * scaling.point[:, :1] * across / flat
+        # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
+        bent = reach * across * (2 / flat).sqrt() * scaling.size
+        equations = self._gram(ratio) - bent[:, :, None] * bent[:, None]
         diagonal = equations.diagonal(dim1=1, dim2=2)
-        diagonal.add_(1e-15 * diagonal.amax(1, keepdim=True))
+        diagonal.add_((scaling.size * reach).square())
+        diagonal.mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 
-        def direction(product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            right = primal + (ratio * dual - product / s) @ self.kept
+        def direction(wanted: Tensor, turn: Tensor) -> tuple[Tensor, ...]:
+            """Return moves of x, y, s, v and z: x s changes by ``wanted``, v + W² z by ``turn``."""
+            level = turn[:, 1:] - leaning * turn[:, :1]
+            right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
             dy = torch.cholesky_solve(right[..., None], factor)[..., 0]
-            ds = dual - dy @ self.kept.mT
-            return (product - x * ds) / s, dy, ds
+            ds, dz = dual - dy @ self.kept.mT, reach * dy
+            inner = (across * dz).sum(1, keepdim=True)
+            dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)
+            first = turn[:, :1] / (scaling.size.square() * flat) - (leaning * dz).sum(
+                1, keepdim=True
+            )
+            cone = torch.cat([torch.zeros_like(first), dv], 1), torch.cat([first, dz], 1)
+            return (wanted - x * ds) / s, dy, ds, *cone
 
-        dx, _, ds = direction(-x * s)
-        reached = ((x + _length(x, dx) * dx) * (s + _length(s, ds) * ds)).mean(1)
-        centring = (reached / mean) ** 3
-        dx, dy, ds = direction((centring * mean)[:, None] - x * s - dx * ds)
-        forward, backward = (
-            (_SHORT_OF_BOUNDARY * _length(one, move, torch.inf)).clamp_max(1.0)
-            for one, move in ((x, dx), (s, ds))
-        )
-        return x + forward * dx, y + backward * dy, s + backward * ds
+        def length(dx: Tensor, ds: Tensor, dv: Tensor, dz: Tensor) -> Tensor:
+            rooms = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
+            return torch.cat(rooms, 1).amin(1, keepdim=True)
+
+        dx, _, ds, dv, dz = direction(-x * s, -v)
+        left = 1 - length(dx, ds, dv, dz).clamp_max(1.0)
+        centred = left**3 * mean
+        turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
+        turned[:, :1] += centred
+        turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
+        dx, dy, ds, dv, dz = direction(centred - x * s - dx * ds, turn)
+        step = (_SHORT_OF_BOUNDARY * length(dx, ds, dv, dz)).clamp_max(1.0)
+        return tuple(step * move for move in (dx, dy, ds, dv[:, 1:], dz[:, :1]))
+
+    def _gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
+        """Return Bᵀ D B for each diagonal D."""
+        keys, rho = self.kept.shape
+        if keys * rho * rho > _PAIRS:
+            return torch.stack([(self.kept * one[:, None]).mT @ self.kept for one in ratio])
+        # One triangle of each is formed.
+        equations = ratio.new_zeros(len(ratio), rho, rho)
+        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
+        return equations
 
     def _vertices(
         self,
@@ -198,9 +348,7 @@ class SharedPrograms:
         below = -points.amin(1).clamp_max(0.0)
         points = points.clamp_min(0.0)
         error = ((points - rows) @ self.kept).abs().amax(1)
-        values = (costs * points).sum(1)
-        reduced = costs - multipliers @ self.kept.mT
-        bounds = (multipliers * (rows @ self.kept)).sum(1) + rows.sum(1) * reduced.amin(1)
+        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers)
         worst = torch.stack(
             [below, error, (values - bounds).abs() / costs.abs().amax(1).clamp_min(1.0)]
         ).amax(0)
@@ -227,6 +375,6 @@ def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, 
     return x + balance[0].clamp_min(1e-3 / x.shape[1]), y, s + balance[1].clamp_min(1e-3)
 
 
-def _length(positive: Tensor, move: Tensor, most: float = 1.0) -> Float[Tensor, "program 1"]:
-    """Return how far each can move, at most so far, before an entry is zero."""
-    return torch.where(move < 0, -positive / move, torch.inf).amin(1, keepdim=True).clamp_max(most)
+def _length(positive: Tensor, move: Tensor) -> Float[Tensor, "program 1"]:
+    """Return how far each can move before an entry is zero."""
+    return torch.where(move < 0, -positive / move, torch.inf).amin(1, keepdim=True)

@@ -21,12 +21,15 @@ class SimplexSpace:
     Attributes:
         kept: B, orthonormal columns that span [T, 1] on the visible keys; zero rows on hidden keys.
             The first column is constant.
+        scales: Size of the change of T's rows' mixture for a unit change of xᵀ B along each column, infinite for the
+            first: the sum of a row never changes.
         free: N, orthonormal basis of LN([T, 1]) on the visible keys; zero rows elsewhere.
         visible: True on the keys that the row sees.
         tolerance: Share of σ_max(T) below which a direction of T counts as zero.
     """
 
     kept: Float[Tensor, "key rho"]
+    scales: Float[Tensor, " rho"]
     free: Float[Tensor, "key nullity"]
     visible: Bool[Tensor, " key"]
     tolerance: float
@@ -135,9 +138,10 @@ def space_on(
     full = torch.linalg.qr(span.basis[:, :rank], mode="complete").Q
     free = full[:, rank:]
     free = free * (torch.linalg.vector_norm(free, dim=1, keepdim=True) > ROUNDING)
-    return SimplexSpace(
-        _spread(full[:, :rank], visible), _spread(free, visible), visible, tolerance
-    )
+    kept = full[:, :rank]
+    scales = torch.linalg.vector_norm(kept.mT @ compact[visible], dim=1)
+    scales[0] = torch.inf
+    return SimplexSpace(_spread(kept, visible), scales, _spread(free, visible), visible, tolerance)
 
 
 def _spread(

@@ -13,7 +13,14 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, filled, row_and_space
+from identilens.measures.attention.row_solver import (
+    ALMOST_ZERO,
+    RowSolver,
+    allowed_change,
+    filled,
+    movable_keys,
+    row_and_space,
+)
 
 _NUMBERS = 2**24
 """Numbers held at a time when moves are tried."""
@@ -28,27 +35,30 @@ Lower = Float[Tensor, "row seen"]
 class MapSolver:
     """Programs over the alternatives of rows that share a space, on its visible keys only.
 
-    What is feasible for the dual of a program depends on its key and not on its row. So the multipliers that prove the
-    least weight of a key in one row prove a bound in every row, and the move to an alternative of one row leads to
-    alternatives of the others.
+    What is feasible for the dual of a program depends on its key and not on its row or on the changes of the output
+    that are allowed. So the multipliers that prove the least weight of a key in one row prove a bound in every row and
+    for every tolerance, and the move to an alternative of one row leads to alternatives of the others.
     """
 
     def __init__(self, space: SimplexSpace):
-        self.visible = space.visible
+        self._space = space
         self._kept = space.kept[space.visible].cpu()
-        self._movable = space.movable[space.visible].cpu()
+        self._scales = space.scales.cpu()
         self._programs = SharedPrograms(self._kept)
 
-    def lower(self, rows: Float[Tensor, "row key"]) -> Lower:
+    def lower(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
         """Return the least value of each weight over all alternatives of its row.
 
         Every round runs one program a row. A key is open as long as no alternative met so far has its weight at zero.
         While that settles keys, a row's program looks for an alternative with little on all open keys, by costs drawn
-        at random so that it is a vertex; then for the least weight of a single one.
+        at random so that it is a vertex; then for the least weight of a single one. All changes of the output that are
+        ``allowed`` are zero, or none is.
         """
-        inside, generator = rows[:, self.visible].cpu(), torch.Generator().manual_seed(0)
-        lo = torch.where(self._movable, 0.0, inside)
-        open_ = self._movable & (inside > 0)
+        inside, generator = self._seen(rows), torch.Generator().manual_seed(0)
+        exact = not bool(allowed.any())
+        movable = movable_keys(self._space, float(allowed[0]))
+        lo = torch.where(movable, 0.0, inside)
+        open_ = movable & (inside > 0)
         together = torch.ones(len(rows), dtype=torch.bool)
         while (alive := torch.nonzero(open_.any(1)).flatten()).numel():
             key = torch.where(open_, inside, -1.0)[alive].argmax(1)
@@ -60,35 +70,53 @@ class MapSolver:
             costs = torch.where(
                 single[:, None], one_hot(key, inside.shape[1]).to(inside.dtype), drawn
             )
-            optima = self._programs.minimise(costs, inside[alive])
+            reach = None if exact else allowed[alive, None].cpu() / self._scales
+            optima = self._programs.minimise(costs, inside[alive], reach)
             found = alive[single], key[single]
             lo[found] = torch.minimum(optima.bounds[single].clamp_min(0.0), inside[found])
-            left = open_[alive] & (optima.points > 0)
+            left = open_[alive] & (optima.points > (0.0 if exact else ALMOST_ZERO))
             together[alive] = ~single & (left.sum(1) < open_[alive].sum(1))
             open_[alive] = left
             open_[found] = False
         return lo
 
-    def bracket(self, rows: Float[Tensor, "row key"], rounds: int) -> tuple[Lower, Lower]:
-        """Return proven bounds from below and from above on what `lower` returns.
+    def bracket(
+        self,
+        rows: Float[Tensor, "row key"],
+        allowed: Float[Tensor, "tolerance row"],
+        rounds: int,
+    ) -> tuple[Float[Tensor, "tolerance row seen"], Float[Tensor, "tolerance row seen"]]:
+        """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
 
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
-        rows. Their multipliers and alternatives tighten the bounds of all rows.
+        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances.
         """
-        inside = rows[:, self.visible].cpu()
-        lo, hi = torch.where(self._movable, 0.0, inside), inside.clone()
+        inside, most = self._seen(rows).repeat(len(allowed), 1), allowed.flatten().cpu()
+        movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
+        lo, hi = torch.where(movable, 0.0, inside), inside.clone()
+        run = torch.zeros_like(hi, dtype=torch.bool)
         for _ in range(rounds):
-            row, key = _chosen(hi - lo, inside.shape[1])
+            row, key = _chosen((hi - lo).masked_fill(run, 0.0), inside.shape[1])
             if not key.numel():
                 break
+            run[row, key] = True
             costs = one_hot(key, inside.shape[1]).to(inside.dtype)
-            moves, multipliers = self._programs.near(costs, inside[row])
-            # Each proof bounds its cost in every row: y·Bᵀa + (Σ a) min(cost − B y).
+            reach = most[row, None] / self._scales
+            moves, multipliers = self._programs.near(costs, inside[row], reach)
+            # Each proof bounds its cost in every row: y·Bᵀa + (Σ a) min(cost − B y) − δ ‖y / scales‖.
             least = (costs - multipliers @ self._kept.mT).amin(1)
             proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
+            proven -= most[:, None] * torch.linalg.vector_norm(multipliers / self._scales, dim=1)
             lo = lo.scatter_reduce(1, key.expand(len(inside), -1), proven, "amax")
-            hi = torch.minimum(hi, _reached(inside, moves))
-        return torch.minimum(lo, hi), hi
+            # A move of an exact program changes the output by rounding only.
+            changes = torch.linalg.vector_norm((moves @ self._kept * self._scales)[:, 1:], dim=1)
+            changes = torch.where(most[row] > 0, changes, 0.0)
+            hi = torch.minimum(hi, _reached(inside, moves, most, changes))
+        lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
+        return lo, hi
+
+    def _seen(self, rows: Float[Tensor, "row key"]) -> Lower:
+        return rows[:, self._space.visible].cpu()
 
 
 def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tensor, " program"]]:
@@ -107,13 +135,21 @@ def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tens
     return order[place[taken.expand_as(place)], key], key
 
 
-def _reached(inside: Lower, moves: Float[Tensor, "move seen"]) -> Lower:
+def _reached(
+    inside: Lower,
+    moves: Float[Tensor, "move seen"],
+    allowed: Float[Tensor, " row"],
+    changes: Float[Tensor, " move"],
+) -> Lower:
     """Return the least weight that some of the moves, made as far as it can be from each row, leaves each key."""
     least = inside.clone()
-    for part in moves.split(max(1, _NUMBERS // inside.numel())):
+    for at in torch.arange(len(moves)).split(max(1, _NUMBERS // inside.numel())):
+        part, change = moves[at], changes[at]
         falls = torch.where(part < 0, -part, torch.finfo(part.dtype).tiny)
-        length = (inside[:, None] / falls).amin(-1, keepdim=True).clamp_max(1e6)
-        least = torch.minimum(least, (inside[:, None] + length * part).clamp_min(0.0).amin(1))
+        length = (inside[:, None] / falls).amin(-1).clamp_max(1e6)
+        within = torch.where(change > 0, allowed[:, None] / change, torch.inf)
+        moved = inside[:, None] + torch.minimum(length, within)[..., None] * part
+        least = torch.minimum(least, moved.clamp_min(0.0).amin(1))
     return least
 
 
@@ -145,27 +181,31 @@ def certain_mass(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
+    tolerance: float = 0.0,
 ) -> Float[Tensor, " query"]:
     """Return Σ_j lo_j of each row: the attention that has the same place in every alternative, in [0, 1].
 
-    lo_j = min a'_j over {a' >= 0, a'[T, 1] = a[T, 1]}. Every alternative has at least lo_j on key j, so its total
+    lo_j = min a'_j over the alternatives {a' >= 0, Σ a' = Σ a, ‖(a' − a) T‖ <= tolerance ‖a T‖}: those with the same
+    output, or with a tolerance above 0 with nearly the same. Every alternative has at least lo_j on key j, so its total
     variation distance from a is at most Σ_j (a_j − lo_j) = 1 − certain mass. 1 means that the output determines the
-    row. 0 means that each single weight can be zero. A linear program is solved for each weight that is not zero in
-    any alternative found so far. lo_j is the program's dual bound: the sum is never too large.
+    row. 0 means that each single weight can be zero. A linear program, or a cone program, is solved for each weight
+    that is not zero in any alternative found so far. lo_j is its dual bound: the sum is never too large.
     Rows that sum to 1 up to rounding are divided by their sum.
 
     Examples:
         >>> import torch
         >>> from identilens.measures.attention import certain_mass
         >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
-        >>> certain_mass(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)
-        tensor([0.3143], dtype=torch.float64)
+        >>> row = torch.tensor([[0.2, 0.2, 0.2, 0.4]])
+        >>> certain_mass(row, T), certain_mass(row, T, tolerance=0.1)
+        (tensor([0.3143], dtype=torch.float64), tensor([0.2543], dtype=torch.float64))
 
     Raises:
-        InputError: Weights that are not distributions over T's rows.
+        InputError: Weights that are not distributions over T's rows, or a negative tolerance.
         NumericalError: A program whose answer cannot be certified.
     """
-    return certain_weights(weights, projected_values, visible=visible).sum(-1).clamp_max(1.0)
+    lower = certain_weights(weights, projected_values, visible=visible, tolerance=tolerance)
+    return lower.sum(-1).clamp_max(1.0)
 
 
 def certain_weights(
@@ -173,6 +213,7 @@ def certain_weights(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
+    tolerance: float = 0.0,
 ) -> Float[Tensor, "query key"]:
     """Return lo_j of each weight, its least value in any distribution with the same output: see `certain_mass`.
 
@@ -184,26 +225,28 @@ def certain_weights(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    return _lower_ends(
-        weights, projected_values, visible, lambda solver, rows: (lo := solver.lower(rows), lo)
-    )[0]
+
+    def together(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        return (lower := solver.lower(rows, allowed[0])[None]), lower
+
+    return _lower_ends(weights, projected_values, visible, [tolerance], together)[0][0]
 
 
 @dataclass(frozen=True)
 class CertainBounds:
-    """Proven bounds on the certain mass of each row of a map.
+    """Proven bounds on the certain mass of each row of a map, for each tolerance.
 
     Attributes:
         lo: The certain mass is at least this.
         hi: The certain mass is at most this.
     """
 
-    lo: Float[Tensor, " query"]
-    hi: Float[Tensor, " query"]
+    lo: Float[Tensor, "tolerance query"]
+    hi: Float[Tensor, "tolerance query"]
 
     @property
     def gap(self) -> float:
-        """Mean distance of the bounds over the rows: by so much, on average, can ``lo`` fall short at most."""
+        """Mean distance of the bounds over rows and tolerances: on average ``lo`` falls short by no more."""
         return float((self.hi - self.lo).mean())
 
 
@@ -212,20 +255,21 @@ def certain_mass_bounds(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
+    tolerances: Sequence[float] = (0.0,),
     rounds: int = 4,
 ) -> CertainBounds:
-    """Return proven bounds on `certain_mass`, by a few linear programs for each key instead of many for each row.
+    """Return proven bounds on `certain_mass`, by a few programs for each key instead of many for each row.
 
-    All rows that see the same keys share what is feasible for the dual of a program, so that the solution for one row
-    proves a bound in all of them; and the move to an alternative of one row leads to alternatives of the others. Rows
-    that share their keys with few others (causal maps) get the exact numbers. In each of the ``rounds`` as many
-    programs run as there are keys; more rounds give closer bounds.
+    All rows that see the same keys, and all tolerances, share what is feasible for the dual of a program, so that the
+    solution for one row proves a bound in all of them; and the move to an alternative of one row leads to alternatives
+    of the others. Rows that share their keys with few others (causal maps) get the exact numbers. In each of the
+    ``rounds`` as many programs run as there are keys; more rounds give closer bounds.
 
     Examples:
         >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
         >>> found = certain_mass_bounds(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)
         >>> found.lo, found.gap
-        (tensor([0.3143], dtype=torch.float64), 0.0)
+        (tensor([[0.3143]], dtype=torch.float64), 0.0)
 
     Raises:
         InputError: Weights that are no distributions over T's rows, or no rounds.
@@ -234,7 +278,11 @@ def certain_mass_bounds(
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
     lo, hi = _lower_ends(
-        weights, projected_values, visible, lambda solver, rows: solver.bracket(rows, rounds)
+        weights,
+        projected_values,
+        visible,
+        tolerances,
+        lambda solver, rows, allowed: solver.bracket(rows, allowed, rounds),
     )
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
@@ -245,12 +293,13 @@ def functional_interval(
     coefficients: Float[Tensor, "functional key"],
     *,
     visible: Bool[Tensor, " key"] | None = None,
+    tolerance: float = 0.0,
 ) -> FunctionalIntervals:
-    """Return [min, max] of c·a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row c of coefficients.
+    """Return [min, max] of c·a' over the alternatives of `certain_mass` for each row c of coefficients.
 
     Ones on a group of keys (special tokens, a sentence, a span) give the mass on the group. It can be certain even if
     the single weights are not. 1 and −1 on two keys give the difference of their weights; ‖t_j‖ gives a norm-weighted
-    sum. Two linear programs per functional, each started from the last basis. Bounds are valid for any coefficients;
+    sum. Two programs per functional. Bounds are valid for any coefficients;
     ``gap`` grows with the largest coefficient.
 
     Examples:
@@ -273,12 +322,12 @@ def functional_interval(
             f"expected coefficients of shape (functional, {len(row)}), one for each key; got {tuple(costs.shape)}; "
             "pass one row for each functional (coefficients[None] for a single one)."
         )
-    solver = RowSolver(row, space)
+    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
+    solver = RowSolver(row, space, float(allowed))
     seen = costs[:, space.visible].cpu()
     # Programs are solved to an absolute accuracy, so costs are scaled to size one.
     sizes = seen.abs().amax(1, keepdim=True).clamp_min(torch.finfo(seen.dtype).tiny)
-    ends = [(solver.least(cost), -solver.least(-cost)) for cost in seen / sizes]
-    lo, hi = (sizes[:, 0] * torch.tensor(end, dtype=seen.dtype) for end in zip(*ends, strict=True))
+    lo, hi = (sign * sizes[:, 0] * solver.least(sign * seen / sizes) for sign in (1, -1))
     value, total = seen @ solver.inside, solver.inside.sum()
     lo = torch.minimum(lo.clamp_min(total * seen.amin(1)), value)
     hi = torch.maximum(hi.clamp_max(total * seen.amax(1)), value)
@@ -290,20 +339,31 @@ def _lower_ends(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,
     visible: Bool[Tensor, "query key"] | None,
-    together: Callable[[MapSolver, Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:
+    tolerances: Sequence[float],
+    together: Callable[[MapSolver, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Float[Tensor, "tolerance query key"], Float[Tensor, "tolerance query key"]]:
     """Return bounds on the least value of each weight, by ``together`` where many rows share their keys, else exact."""
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    lo, hi = torch.zeros_like(rows), torch.zeros_like(rows)
+    allowed = torch.stack([allowed_change(rows, T, one) for one in tolerances])
+    lo, hi = (torch.zeros_like(rows).repeat(len(allowed), 1, 1) for _ in range(2))
     for space, places in _shared(T.simplex_spaces(len(rows), visible)):
-        if len(places) < _TOGETHER or not space.nullity:
-            ends = (torch.stack([RowSolver(rows[place], space).lower() for place in places]),) * 2
+        own = rows[places], allowed[:, places]
+        if len(places) < _TOGETHER or not (space.nullity or own[1].any()):
+            least = [
+                torch.stack(
+                    [
+                        RowSolver(row, space, float(most)).lower()
+                        for row, most in zip(own[0], one, strict=True)
+                    ]
+                )
+                for one in own[1]
+            ]
+            ends = (torch.stack(least),) * 2
         else:
-            ends = together(MapSolver(space), rows[places])
-        lo[places], hi[places] = (
-            filled(torch.zeros_like(rows[places]), space, end) for end in ends
-        )
+            ends = together(MapSolver(space), *own)
+        for bound, end in zip((lo, hi), ends, strict=True):
+            bound[:, places] = filled(torch.zeros_like(bound[:, places]), space, end)
     return lo, hi
 
 

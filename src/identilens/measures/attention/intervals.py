@@ -6,9 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, SimplexSpace
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import LeastNorm, least_norm
-from identilens.measures.attention.row_solver import Ends, RowSolver, filled, row_and_space
+from identilens.measures.attention.row_solver import (
+    Ends,
+    RowSolver,
+    allowed_change,
+    filled,
+    row_and_space,
+)
 
 PIN_TOLERANCE = 1e-6
 """A weight whose interval is narrower than this is pinned."""
@@ -25,7 +31,8 @@ class AttentionIntervals:
         pinned: True where ``hi − lo`` is at most ``pin_tolerance`` (always so on hidden keys).
         nullity: Simplex nullity of the row. 0 means that every interval is a point.
         gap: Largest distance between a bound and an alternative that was found.
-        tolerance: Share of σ_max(T) below which a direction of T counts as zero.
+        tolerance: Changes of the output up to this share of its length count as none.
+        rank_tolerance: Share of σ_max(T) below which a direction of T counts as zero.
         pin_tolerance: Largest width of the interval of a pinned weight.
     """
 
@@ -36,6 +43,7 @@ class AttentionIntervals:
     nullity: int
     gap: float
     tolerance: float
+    rank_tolerance: float
     pin_tolerance: float
 
 
@@ -60,10 +68,12 @@ def attention_intervals(
     *,
     visible: Bool[Tensor, " key"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
+    tolerance: float = 0.0,
 ) -> AttentionIntervals:
-    """Return [lo_j, hi_j] = min, max of a'_j over {a' >= 0, a'[T, 1] = a[T, 1]} for every key.
+    """Return [lo_j, hi_j] = min, max of a'_j over the alternatives of the row, for every key.
 
-    Up to two linear programs per key, all maxima together and then all minima. A minimum is known without a program if
+    Alternatives are {a' >= 0, Σ a' = Σ a, ‖(a' − a) T‖ <= tolerance ‖a T‖}: the same output, or nearly. Up to two
+    programs per key, all maxima together and then all minima. A minimum is known without a program if
     the weight is zero in some alternative found before. The ends are the programs' dual bounds: no alternative is
     outside the interval, and the weight itself is inside. The row sees the ``visible`` keys (default: all). A weight is
     pinned if its interval is at most ``pin_tolerance`` wide.
@@ -80,9 +90,8 @@ def attention_intervals(
         InputError: Weights that are not a distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
-    row, space = row_and_space(weights_row, projected_values, visible)
-    solver = RowSolver(row, space)
-    return _intervals(row, space, solver, solver.ends(), pin_tolerance)
+    row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
+    return _intervals(row, space, solver, solver.ends(), (tolerance, pin_tolerance))
 
 
 def certify_row(
@@ -92,6 +101,7 @@ def certify_row(
     visible: Bool[Tensor, " key"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = True,
+    tolerance: float = 0.0,
 ) -> RowCertificate:
     """Return intervals, certified order and certified top of one row; the programs' vertices are computed only once.
 
@@ -107,15 +117,14 @@ def certify_row(
         >>> found.top, found.above[3].tolist()
         (3, [True, True, True, False])
     """
-    row, space = row_and_space(weights_row, projected_values, visible)
-    solver = RowSolver(row, space)
+    row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
     ends = solver.ends()
     above = None
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
         above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
     return RowCertificate(
-        _intervals(row, space, solver, ends, pin_tolerance), above, solver.top(ends)
+        _intervals(row, space, solver, ends, (tolerance, pin_tolerance)), above, solver.top(ends)
     )
 
 
@@ -142,15 +151,35 @@ def minimum_norm_alternative(
     return replace(found, point=filled(torch.zeros_like(row), space, found.point))
 
 
+def _solver(
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, " key"] | None,
+    tolerance: float,
+) -> tuple[Float[Tensor, " key"], SimplexSpace, RowSolver]:
+    row, space = row_and_space(weights_row, projected_values, visible)
+    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
+    return row, space, RowSolver(row, space, float(allowed))
+
+
 def _intervals(
     row: Float[Tensor, " key"],
     space: SimplexSpace,
     solver: RowSolver,
     ends: Ends,
-    pin_tolerance: float,
+    tolerances: tuple[float, float],
 ) -> AttentionIntervals:
     lo, hi = (filled(row, space, end) for end in ends)
+    tolerance, pin_tolerance = tolerances
     pinned = hi - lo <= pin_tolerance
     return AttentionIntervals(
-        row, lo, hi, pinned, space.nullity, solver.gap, space.tolerance, pin_tolerance
+        row,
+        lo,
+        hi,
+        pinned,
+        space.nullity,
+        solver.gap,
+        tolerance,
+        space.tolerance,
+        pin_tolerance,
     )

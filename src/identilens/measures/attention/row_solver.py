@@ -1,17 +1,23 @@
 """The linear programs of one row, sharing the alternatives that they come by."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import checked_weights
 
 ORDER_MARGIN = 1e-9
 """A key is certified above another only when every alternative keeps them this far apart."""
+
+ALMOST_ZERO = 1e-9
+"""A weight that some alternative has below this may be zero: cones have no vertices, where it would be exactly so."""
+
+_DRAWN, _PAIRS = 4, 64
+"""Programs with random costs, and of pairs of keys, that run together."""
 
 Ends = tuple[Float[Tensor, " seen"], Float[Tensor, " seen"]]
 
@@ -42,6 +48,28 @@ def filled(
     return rows.masked_scatter(space.visible, seen.to(rows.device))
 
 
+def allowed_change(
+    rows: Float[Tensor, "row key"], T: ProjectedValues, tolerance: float
+) -> Float[Tensor, " row"]:
+    """Return the tolerance times ‖a T‖ of each row: changes of the output up to this count as none.
+
+    Raises:
+        InputError: For a tolerance that is no share of a length.
+    """
+    if not 0 <= tolerance < torch.inf:
+        raise InputError(
+            "expected a tolerance of 0 or more, the length of a change of the output over the output's own; got "
+            f"{tolerance}."
+        )
+    return tolerance * torch.linalg.vector_norm(rows @ T.compact, dim=-1)
+
+
+def movable_keys(space: SimplexSpace, allowed: float) -> Bool[Tensor, " seen"]:
+    """Return which visible keys take part in some alternative; the others keep their weight."""
+    movable = space.movable[space.visible].cpu()
+    return torch.full_like(movable, len(movable) > 1) if allowed else movable
+
+
 class RowSolver:
     """Programs over the alternatives of one checked row, on its visible keys only.
 
@@ -51,64 +79,78 @@ class RowSolver:
         gap: Largest distance so far between a proven bound and an alternative that was found.
     """
 
-    def __init__(self, row: Float[Tensor, " key"], space: SimplexSpace):
+    def __init__(self, row: Float[Tensor, " key"], space: SimplexSpace, allowed: float = 0.0):
+        """Take a row and its space; changes of its output up to the length ``allowed`` count as none."""
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
         self.gap = 0.0
-        self._kept, self._nullity = space.kept[space.visible].cpu(), space.nullity
-        # Keys that take part in no alternative keep their weight.
-        self._movable = space.movable[space.visible].cpu()
+        self._kept = space.kept[space.visible].cpu()
+        self._movable = movable_keys(space, allowed)
+        self._reach = allowed / space.scales.cpu() if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
+        self._shared = SharedPrograms(self._kept)
         self._programs: RowPrograms | None = None
 
-    def least(self, cost: Float[Tensor, " seen"]) -> float:
-        """Return a proven lower bound of a linear cost over all alternatives, within ``gap`` of the minimum."""
-        if not self._nullity:
-            return float(cost @ self.inside)
+    def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
+        """Return proven lower bounds of linear costs over all alternatives, within ``gap`` of the minima."""
+        if not self._movable.any():
+            return costs @ self.inside
+        if self._reach is not None:
+            return self._together(costs)
         self._programs = self._programs or RowPrograms(self.inside, self._kept)
-        optimum = self._programs.minimise(cost)
-        self._seen.append(optimum.point)
-        self.gap = max(self.gap, optimum.value - optimum.bound)
-        return optimum.bound
+        optima = [self._programs.minimise(cost) for cost in costs]
+        self._seen += [optimum.point for optimum in optima]
+        self.gap = max([self.gap, *(optimum.value - optimum.bound for optimum in optima)])
+        return costs.new_tensor([optimum.bound for optimum in optima])
 
     def lower(self) -> Float[Tensor, " seen"]:
         """Return the least value of each weight; one that some alternative has at zero needs no program of its own."""
+        if self._reach is not None:
+            self._together(random_costs(_DRAWN, len(self.inside)))
+            return self._lower()
         lo = torch.where(self._movable, 0.0, self.inside)
-        zero = torch.stack(self._seen).amin(0) <= 0
+        zero = self._zero
         for key in torch.nonzero(self._movable & ~zero).flatten().tolist():
             if not zero[key]:
-                lo[key] = min(max(self.least(self._unit(key)), 0.0), float(self.inside[key]))
+                lo[key] = self.least(self._unit(key)[None]).clamp_min(0.0)[0]
                 zero |= self._seen[-1] <= 0
-        return lo
+        return torch.minimum(lo, self.inside)
 
     def ends(self) -> Ends:
         """Return the least and the greatest value of each weight, by programs that run together."""
-        if not self._nullity:
+        if not self._movable.any():
             return self.inside.clone(), self.inside.clone()
-        programs = SharedPrograms(self._kept)
-        hi = torch.maximum(self._together(programs, self._movable, -1.0), self.inside)
-        open_ = self._movable & ~(torch.stack(self._seen).amin(0) <= 0)
-        lo = torch.minimum(self._together(programs, open_, 1.0).clamp_min(0.0), self.inside)
-        return torch.where(self._movable & ~open_, 0.0, lo), hi
+        hi = self.inside.masked_scatter(
+            self._movable, -self._together(-torch.eye(len(self.inside)).double()[self._movable])
+        )
+        return self._lower(), torch.maximum(hi, self.inside)
 
-    def _together(
-        self, programs: SharedPrograms, keys: Bool[Tensor, " seen"], sign: float
-    ) -> Float[Tensor, " seen"]:
-        """Return a bound of each weight: the least, or with the sign -1 the greatest; the weight on other keys."""
-        costs = sign * torch.diag(self.inside.new_ones(len(self.inside)))[keys]
-        optima = programs.minimise(costs, self.inside.expand(len(costs), -1))
+    def _lower(self) -> Float[Tensor, " seen"]:
+        """Return the least value of each weight, by programs that run together."""
+        open_ = self._movable & ~self._zero
+        lo = torch.where(self._movable, 0.0, self.inside)
+        found = self._together(torch.eye(len(lo)).double()[open_]).clamp_min(0.0)
+        return torch.minimum(lo.masked_scatter(open_, found), self.inside)
+
+    @property
+    def _zero(self) -> Bool[Tensor, " seen"]:
+        """Which weights some alternative met so far has at zero."""
+        return torch.stack(self._seen).amin(0) <= (0.0 if self._reach is None else ALMOST_ZERO)
+
+    def _together(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
+        every = [
+            one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
+        ]
+        optima = self._shared.minimise(costs, *every)
         self._seen += optima.points.unbind()
         self.gap = max(self.gap, optima.gap)
-        return self.inside.masked_scatter(keys, sign * optima.bounds)
+        return optima.bounds
 
     def greatest(self, key: int) -> float:
         """Return the greatest value of the weight of one visible key, given by its position."""
         place = int((self.keys == key).nonzero())
-        return self._greatest(place) if self._movable[place] else float(self.inside[place])
-
-    def _greatest(self, place: int) -> float:
-        return max(-self.least(-self._unit(place)), float(self.inside[place]))
+        return max(-float(self.least(-self._unit(place)[None])), float(self.inside[place]))
 
     def order(self, ends: Ends) -> Bool[Tensor, "seen seen"]:
         """Return which key stands above which in every alternative, given the ends of the intervals."""
@@ -118,11 +160,11 @@ class RowSolver:
         open_ = (self.inside[:, None] > self.inside[None, :] + ORDER_MARGIN) & ~above
         for key in range(len(self.inside)):
             open_[key] &= (seen[:, key, None] > seen + ORDER_MARGIN).all(0)
-        for j, k in torch.nonzero(open_).tolist():
-            if open_[j, k] and self._apart(j, k):
-                above[j, k] = True
-            elif open_[j, k]:
-                last = self._seen[-1]
+        while len(pairs := torch.nonzero(open_)[: self._at_once]):
+            j, k = pairs.T
+            above[j, k] = self._apart(j, k)
+            open_[j, k] = False
+            for last in self._seen[-len(pairs) :]:
                 open_ &= last[:, None] > last[None, :] + ORDER_MARGIN
         return above
 
@@ -137,13 +179,25 @@ class RowSolver:
         seen = torch.stack(self._seen)
         if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
             return None
-        apart = all(self._apart(first, rival) for rival in torch.nonzero(rivals).flatten().tolist())
+        parts = torch.nonzero(rivals).flatten().split(self._at_once)
+        apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
         return int(self.keys[first]) if apart else None
 
-    def _apart(self, j: int, k: int) -> bool:
-        return self.least(self._unit(j) - self._unit(k)) > ORDER_MARGIN
+    @property
+    def _at_once(self) -> int:
+        """Pairs of keys whose programs run together; one by one, each starts from the vertex of the last."""
+        return 1 if self._reach is None else _PAIRS
+
+    def _apart(self, j: Int[Tensor, " pair"], k: Int[Tensor, " pair"]) -> Bool[Tensor, " pair"]:
+        units = torch.eye(len(self.inside)).double()
+        return self.least(units[j] - units[k]) > ORDER_MARGIN
 
     def _unit(self, key: int) -> Tensor:
         unit = torch.zeros_like(self.inside)
         unit[key] = 1.0
         return unit
+
+
+def random_costs(count: int, keys: int) -> Float[Tensor, "program key"]:
+    """Return costs of programs that look for alternatives with little on all keys; their optima are single points."""
+    return torch.rand(count, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

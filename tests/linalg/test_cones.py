@@ -1,0 +1,146 @@
+"""Cone programs: against Clarabel posed on T itself, and by their own certificates."""
+
+import clarabel
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csc_matrix
+
+from helpers.programs import random_row
+from identilens.linalg import head_values, interior
+from identilens.linalg.cone import Scaling, determinant, product, quotient, room
+from identilens.linalg.interior import SharedPrograms
+
+KINDS = ("plain", "equal values", "one-hot", "near-zero weights", "norms spread", "columns spread")
+
+
+def case(kind, seed):
+    """A row and T of a random size, of a kind that is hard on a solver."""
+    generator = torch.Generator().manual_seed(seed)
+    n, d = (int(torch.randint(3, most, (1,), generator=generator)) for most in (40, 20))
+    row, T = random_row(seed, n, d, 4.0)
+    if kind == "equal values":
+        T[1::2] = T[0]
+    elif kind == "one-hot":
+        row = torch.eye(n, dtype=torch.float64)[n // 2]
+    elif kind == "near-zero weights":
+        row[::2] *= 1e-12
+    elif kind == "norms spread":
+        T *= 10 ** (6 * torch.rand(n, 1, generator=generator, dtype=torch.float64) - 3)
+    elif kind == "columns spread":
+        T *= 10 ** (4 * torch.rand(1, d, generator=generator, dtype=torch.float64) - 2)
+    return row / row.sum(), T
+
+
+def programs(row, T, tolerance):
+    """Every key's weight and its negative over the alternatives of a row: programs, costs, rows, reach."""
+    space = head_values(T).simplex_space()
+    costs = torch.cat([torch.eye(len(row)).double(), -torch.eye(len(row)).double()])
+    reach = tolerance * torch.linalg.norm(row @ T) / space.scales
+    shared = SharedPrograms(space.kept)
+    return shared, costs, row.expand(len(costs), -1), reach.expand(len(costs), -1)
+
+
+def by_clarabel(cost, row, T, allowed):
+    """Least cost·x over {x >= 0, Σ x = Σ a, ‖(x − a) T‖ <= allowed}, posed on T as it is."""
+    n, d = T.shape
+    left = np.vstack([np.ones((1, n)), -np.eye(n), np.zeros((1, n)), -T.T.numpy()])
+    right = np.concatenate([[float(row.sum())], np.zeros(n), [allowed], -(row @ T).numpy()])
+    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(n), clarabel.SecondOrderConeT(d + 1)]
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
+    square = csc_matrix((n, n))
+    solver = clarabel.DefaultSolver(square, cost.numpy(), csc_matrix(left), right, cones, options)
+    answer = solver.solve()
+    return answer.obj_val if "Solved" in str(answer.status) else None
+
+
+@pytest.mark.parametrize("tolerance", [2**-24, 2**-8, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_certified_and_equal_to_clarabel(kind, tolerance):
+    compared = 0
+    for seed in range(3):
+        row, T = case(kind, seed)
+        shared, costs, rows, reach = programs(row, T, tolerance)
+        optima = shared.minimise(costs, rows, reach)
+        # Points are alternatives, and bounds are what their multipliers prove.
+        assert (optima.points >= 0).all()
+        torch.testing.assert_close(optima.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
+        moved = torch.linalg.norm((optima.points - rows) @ T, dim=1)
+        rounding = 3e-7 * len(row) * torch.linalg.matrix_norm(T, 2)
+        assert (moved <= tolerance * torch.linalg.norm(row @ T) * (1 + 1e-6) + rounding).all()
+        torch.testing.assert_close(optima.values, (costs * optima.points).sum(1))
+        proven = shared.proven(costs, rows, optima.multipliers, reach)
+        assert (optima.bounds <= proven + 1e-12).all()
+        assert optima.gap <= 1e-5
+        # Where T's weak directions count as none, the program on T itself is another one.
+        if kind == "columns spread" or (kind == "norms spread" and tolerance < 1e-3):
+            continue
+        for at in range(0, len(costs), 5):
+            expected = by_clarabel(costs[at], row, T, tolerance * float(torch.linalg.norm(row @ T)))
+            if expected is not None:
+                compared += 1
+                assert float(optima.bounds[at]) == pytest.approx(expected, abs=1e-6)
+    assert compared > 10 or "spread" in kind
+
+
+def test_without_our_method_clarabel_answers(monkeypatch):
+    row, T = case("plain", 4)
+    shared, costs, rows, reach = programs(row, T, 0.05)
+    expected = shared.minimise(costs, rows, reach)
+    monkeypatch.setattr(interior, "_STEPS", 2)
+    found = shared.minimise(costs, rows, reach)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-7, rtol=0)
+    assert found.gap <= 1e-7
+
+
+def test_rows_beside_each_other_keep_their_own_sums():
+    """Two rows whose outputs add up: what one gives up the other must bring, within the tolerance."""
+    (one, T), (other, U) = random_row(0, 9, 4, 2.0), random_row(1, 7, 4, 2.0)
+    row, values = torch.cat([one, other]), torch.cat([T, U])
+    blocks = torch.tensor([0] * 9 + [1] * 7)
+    ones = torch.nn.functional.one_hot(blocks).double()
+    ones = ones / torch.linalg.norm(ones, dim=0)
+    left, sigma, _ = torch.linalg.svd(values - ones @ (ones.T @ values), full_matrices=False)
+    allowed = 0.05 * float(torch.linalg.norm(row @ values))
+    shared = SharedPrograms(torch.cat([ones, left], 1), blocks)
+    costs = torch.eye(16).double()
+    reach = torch.cat([torch.zeros(2).double(), allowed / sigma]).expand(16, -1)
+    optima = shared.minimise(costs, row.expand(16, -1), reach)
+    sums = optima.points @ torch.nn.functional.one_hot(blocks).double()
+    torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
+    assert optima.gap <= 1e-7
+    n, d = values.shape
+    left = np.vstack([ones.T.numpy(), -np.eye(n), np.zeros((1, n)), -values.T.numpy()])
+    right = np.concatenate(
+        [(ones.T @ row).numpy(), np.zeros(n), [allowed], -(row @ values).numpy()]
+    )
+    cones = [clarabel.ZeroConeT(2), clarabel.NonnegativeConeT(n), clarabel.SecondOrderConeT(d + 1)]
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    for key in range(n):
+        cost, square = costs[key].numpy(), csc_matrix((n, n))
+        solver = clarabel.DefaultSolver(square, cost, csc_matrix(left), right, cones, options)
+        assert float(optima.bounds[key]) == pytest.approx(solver.solve().obj_val, abs=1e-6)
+
+
+def test_algebra_of_the_cone():
+    generator = torch.Generator().manual_seed(0)
+    tails = torch.randn(2, 5, 6, generator=generator, dtype=torch.float64)
+    heads = torch.linalg.norm(tails, dim=-1, keepdim=True) + torch.rand(
+        2, 5, 1, generator=generator
+    )
+    v, z = torch.cat([heads, tails], -1)
+    assert (determinant(v) > 0).all()
+    torch.testing.assert_close(product(v, quotient(v, z)), z)
+    scaling = Scaling.between(v, z)
+    torch.testing.assert_close(scaling.apply(z), scaling.apply(v, -1.0))
+    torch.testing.assert_close(scaling.apply(scaling.apply(z), -1.0), z)
+    move = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    far = room(v, move)
+    bounded = far[:, 0].isfinite()
+    assert bounded.any()
+    edge = determinant((v + far * move)[bounded])
+    torch.testing.assert_close(edge, torch.zeros_like(edge), atol=1e-9, rtol=0)
+    assert (determinant((v + 0.999 * far * move)[bounded]) > 0).all()
