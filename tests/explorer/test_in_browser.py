@@ -112,7 +112,7 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     rows = page.eval_on_selector_all(
         "#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))"
     )
-    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
+    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,), tolerance=0).table
     for row in rows:
         expected = found.row(int(row["key"]), named=True)
         assert [float(row[name]) for name in ("weight", "lo", "hi")] == pytest.approx(

@@ -9,7 +9,7 @@ from helpers.zoo import ids
 
 
 def certify(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
-    found = idl.certify(lens, texts, order=True, **options)
+    found = idl.certify(lens, texts, order=True, tolerance=0, **options)
     return {"table": found.table, "rows": found.rows, "order": found.order}
 
 
@@ -39,7 +39,11 @@ CASES: dict[str, Case] = {
         CONDITIONED,
     ),  # 0.1 s
     "verdicts_bundled": single(
-        lambda: {"table": idl.certify(real(), LONG, layers=3, heads=7, queries=["reef", 0]).table}
+        lambda: {
+            "table": idl.certify(
+                real(), LONG, layers=3, heads=7, queries=["reef", 0], tolerance=0
+            ).table
+        }
     ),  # 0.3 s
     "verdicts_causal": Case(
         lambda: {

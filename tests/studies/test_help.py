@@ -55,7 +55,7 @@ def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields(
         "identilens.measures.attention.effective.EffectiveAttention"
     )
     assert "members: false" in REFERENCE["directive"](
-        "identilens.studies.certify.study.CertifySettings"
+        "identilens.studies.alternatives.study.AlternativeSettings"
     )
 
 

@@ -22,6 +22,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
 from identilens.studies.audit.maps import RULES
+from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.mixing.study import mixing
 
@@ -94,7 +95,7 @@ def proven_row(head: Head, query: int) -> Columns:
     _require_query(head, query)
     head.refuse_sink()
     visible = None if head.visible is None else head.visible[query]
-    return certified_columns(head.attention[query], head.projected, visible).keys
+    return certified_columns(of_head(head.attention[query], head.projected, visible)).keys
 
 
 def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:

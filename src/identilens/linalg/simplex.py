@@ -26,6 +26,7 @@ class SimplexSpace:
         free: N, orthonormal basis of LN([T, 1]) on the visible keys; zero rows elsewhere.
         visible: True on the keys that the row sees.
         tolerance: Share of σ_max(T) below which a direction of T counts as zero.
+        blocks: Number of the row that each key belongs to, where several rows beside each other change together.
     """
 
     kept: Float[Tensor, "key rho"]
@@ -33,6 +34,7 @@ class SimplexSpace:
     free: Float[Tensor, "key nullity"]
     visible: Bool[Tensor, " key"]
     tolerance: float
+    blocks: Int[Tensor, " key"] | None = None
 
     @property
     def rank(self) -> int:
@@ -150,3 +152,24 @@ def _spread(
     return columns.new_zeros((len(visible), columns.shape[1])).masked_scatter(
         visible[:, None], columns
     )
+
+
+def joint_space(
+    compact: Float[Tensor, "head key d"], visible: Bool[Tensor, " key"], tolerance: float
+) -> SimplexSpace:
+    """Return the space of the rows of several heads, one after another, whose outputs' sum must not change.
+
+    ``compact`` are the heads' T in coordinates that they share. The sum of every row stays. Without ``free``: it is for
+    programs in which the sum of the outputs may change a little.
+    """
+    seen = compact[:, visible]
+    heads, keys, _ = seen.shape
+    centred = (seen - seen.mean(1, keepdim=True)).flatten(0, 1)
+    left, sigma, _ = torch.linalg.svd(centred, full_matrices=False)
+    kept = sigma > tolerance * torch.linalg.matrix_norm(seen.flatten(0, 1), 2)
+    ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
+    everywhere = visible.repeat(heads)
+    scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])
+    columns = _spread(torch.cat([ones, left[:, kept]], 1), everywhere)
+    blocks = torch.arange(heads).repeat_interleave(len(visible))
+    return SimplexSpace(columns, scales, columns[:, :0], everywhere, tolerance, blocks)

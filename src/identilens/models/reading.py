@@ -1,4 +1,4 @@
-"""One attention head as it computes on one text."""
+"""Attention heads as they compute on one text."""
 
 from torch import Tensor
 
@@ -19,15 +19,22 @@ def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None =
         InputError: If the model has no such head.
         UnsupportedModelError: If the attention cannot be captured faithfully.
     """
-    sites = lens.sites(item)
-    requested = find_site(sites, layer, head, kind)
+    return read_layer(lens, item, find_site(lens.sites(item), layer, head, kind)).head(head)
+
+
+def read_layer(lens: Lens, item: Item, number: int) -> CapturedLayer:
+    """Return the heads of one attention, given by its number in call order, on one text, with their weights.
+
+    Raises:
+        UnsupportedModelError: If the attention cannot be captured faithfully.
+    """
     captured: list[CapturedLayer] = []
 
     def keep(call: AttentionCall) -> Tensor:
         output, weights = call.attend()
-        if call.index == requested:
-            captured.append(CapturedLayer.of(call, sites[requested], output, weights))
+        if call.index == number:
+            captured.append(CapturedLayer.of(call, lens.sites(item)[number], output, weights))
         return output
 
     lens.run([item], keep)
-    return captured[0].head(head)
+    return captured[0]

@@ -30,14 +30,20 @@ IDS = {"input_ids": torch.arange(5, 29)[None]}
 
 @pytest.fixture(scope="module")
 def one(bundled):
-    return idl.certify(bundled, TEXT, layers=3, heads=10, queries=["village"])
+    return idl.certify(bundled, TEXT, layers=3, heads=10, queries=["village"], tolerance=0)
 
 
 @pytest.fixture(scope="module")
 def found():
     """Some rows of two heads of a decoder, with a hostile token."""
     made = idl.certify(
-        idl.Lens(zoo.build("gpt2")), IDS, layers=1, heads=[0, 1], queries=[0, 4, 15, 23], order=True
+        idl.Lens(zoo.build("gpt2")),
+        IDS,
+        layers=1,
+        heads=[0, 1],
+        queries=[0, 4, 15, 23],
+        order=True,
+        tolerance=0,
     )
     hostile = pl.when(pl.col("key") == 3).then(pl.lit(SCRIPT)).otherwise(pl.col("token"))
     return replace(made, table=made.table.with_columns(hostile.alias("token")))
@@ -46,7 +52,7 @@ def found():
 @pytest.fixture(scope="module")
 def head(bundled):
     """All rows of one head, with the order of keys."""
-    return idl.certify(bundled, TEXT, layers=3, heads=7, order=True)
+    return idl.certify(bundled, TEXT, layers=3, heads=7, order=True, tolerance=0)
 
 
 def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
@@ -84,7 +90,7 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
 
 
 def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head, bundled):
-    chosen = idl.certify(bundled, TEXT, layers=3, heads=7, queries=["the", 0])
+    chosen = idl.certify(bundled, TEXT, layers=3, heads=7, queries=["the", 0], tolerance=0)
     names = dict(head.rows.select("query", "query_token").iter_rows())
     places = [0] + [place for place, name in names.items() if name == "the"]
     assert chosen.rows["query"].to_list() == places
@@ -105,7 +111,7 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
 
 
 def test_short_texts_are_points(bundled):
-    found = idl.certify(bundled, "A short one.", layers=0, heads=0)
+    found = idl.certify(bundled, "A short one.", layers=0, heads=0, tolerance=0)
     assert found.table["pinned"].all()
     assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
     assert (found.rows["simplex_nullity"] == 0).all()
@@ -116,7 +122,12 @@ def test_short_texts_are_points(bundled):
 def test_rows_of_a_decoder_have_their_own_null_spaces():
     lens = idl.Lens(zoo.build("gpt2"))
     found = idl.certify(
-        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=1, order=True
+        lens,
+        {"input_ids": torch.arange(5, 30)[None]},
+        layers=0,
+        heads=1,
+        order=True,
+        tolerance=0,
     )
     assert (found.table["key"] <= found.table["query"]).all()
     assert found.rows["simplex_nullity"].to_list() == [max(0, row + 1 - 9) for row in range(25)]
@@ -135,7 +146,7 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
 def test_images_have_positions_for_tokens():
     lens = idl.Lens(zoo.build("vit"))
     item = lens.read(zoo.example("vit"))[0]
-    found = idl.certify(lens, item, layers=0, heads=0, queries=[0, 3])
+    found = idl.certify(lens, item, layers=0, heads=0, queries=[0, 3], tolerance=0)
     assert found.rows["query"].to_list() == [0, 3]
     assert found.table["token"][0] == "[CLS]"
     assert (
@@ -255,7 +266,8 @@ def test_charts_draw_the_table(found, tmp_path):
 
 def test_a_run_resumes_and_loads(found, tmp_path):
     lens = idl.Lens(zoo.build("gpt2"))
-    options = {"layers": 1, "heads": [0, 1], "queries": [4, 15], "out": tmp_path / "run"}
+    options = {"layers": 1, "heads": [0, 1], "queries": [4, 15], "tolerance": 0}
+    options["out"] = tmp_path / "run"
 
     def stop(rows, _total, _note):
         if rows:

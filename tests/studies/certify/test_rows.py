@@ -7,6 +7,7 @@ from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
+from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.rows import (
     EVEN,
     FLOOR,
@@ -31,7 +32,7 @@ def row_of(seed=0, n=12, d_v=7):
 
 def verdicts(weights, T):
     weights, T = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, T))
-    return certified_columns(weights, T).keys["verdict"]
+    return certified_columns(of_head(weights, T, None)).keys["verdict"]
 
 
 def test_a_short_row_is_determined_key_by_key():
@@ -54,10 +55,14 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     angles = torch.arange(3).double() * 2 * torch.pi / 3
     T = torch.stack([angles.cos(), angles.sin()], 1)
     assert (
-        certified_columns(torch.full((3,), 1 / 3, dtype=torch.float64), T).keys["verdict"]
+        certified_columns(of_head(torch.full((3,), 1 / 3, dtype=torch.float64), T, None)).keys[
+            "verdict"
+        ]
         == [BOTH] * 3
     )
-    assert certified_columns(torch.ones(1, dtype=torch.float64), T[:1]).keys["removal"] == [None]
+    assert certified_columns(of_head(torch.ones(1, dtype=torch.float64), T[:1], None)).keys[
+        "removal"
+    ] == [None]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,7 +73,7 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     if masked:
         weights = weights.masked_fill(~visible, 0)
         weights = weights / weights.sum()
-    found = certified_columns(weights, ProjectedValues.of(T), visible).keys
+    found = certified_columns(of_head(weights, ProjectedValues.of(T), visible)).keys
     assert {*found, "token"} >= set(SCHEMA["table"]) - set(ROW)
     keys = len(found["key"])
     assert found["key"] == list(range(9 if masked else 12))
@@ -95,7 +100,7 @@ def test_determined_rests_on_the_interval_not_on_directions():
     """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
     weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
-    found = certified_columns(weights, T).keys
+    found = certified_columns(of_head(weights, T, None)).keys
     assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
         0, abs=1e-12
     )
@@ -106,4 +111,4 @@ def test_determined_rests_on_the_interval_not_on_directions():
 def test_what_is_no_distribution_is_refused():
     weights, T = row_of()
     with pytest.raises(InputError, match="sum to 1"):
-        certified_columns(weights / 2, T)
+        of_head(weights / 2, T, None)

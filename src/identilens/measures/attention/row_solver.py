@@ -19,6 +19,9 @@ ALMOST_ZERO = 1e-9
 _DRAWN, _PAIRS = 4, 64
 """Programs with random costs, and of pairs of keys, that run together."""
 
+_NEWTON, _SETTLED = 20, 0.01
+"""Steps in the search of a radius at most, and the relative step after which it ends."""
+
 Ends = tuple[Float[Tensor, " seen"], Float[Tensor, " seen"]]
 
 
@@ -79,17 +82,30 @@ class RowSolver:
         gap: Largest distance so far between a proven bound and an alternative that was found.
     """
 
-    def __init__(self, row: Float[Tensor, " key"], space: SimplexSpace, allowed: float = 0.0):
-        """Take a row and its space; changes of its output up to the length ``allowed`` count as none."""
+    def __init__(
+        self,
+        row: Float[Tensor, " key"],
+        space: SimplexSpace,
+        allowed: float = 0.0,
+        among: Bool[Tensor, " key"] | None = None,
+    ):
+        """Take a row and its space; changes of its output up to the length ``allowed`` count as none.
+
+        Only keys ``among`` these are asked about, all by default.
+        """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
         self.gap = 0.0
-        self._kept = space.kept[space.visible].cpu()
-        self._movable = movable_keys(space, allowed)
-        self._reach = allowed / space.scales.cpu() if allowed else None
+        self._kept, self._scales = space.kept[space.visible].cpu(), space.scales.cpu()
+        self._asked = torch.ones_like(self.inside, dtype=torch.bool)
+        if among is not None:
+            self._asked = among[space.visible].cpu()
+        self._movable = movable_keys(space, allowed) & self._asked
+        self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
-        self._shared = SharedPrograms(self._kept)
+        blocks = None if space.blocks is None else space.blocks[space.visible.cpu()]
+        self._shared = SharedPrograms(self._kept, blocks)
         self._programs: RowPrograms | None = None
 
     def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
@@ -157,7 +173,9 @@ class RowSolver:
         lo, hi = ends
         above = lo[:, None] > hi[None, :] + ORDER_MARGIN
         seen = torch.stack(self._seen)
+        above &= self._asked[:, None] & self._asked
         open_ = (self.inside[:, None] > self.inside[None, :] + ORDER_MARGIN) & ~above
+        open_ &= self._asked[:, None] & self._asked
         for key in range(len(self.inside)):
             open_[key] &= (seen[:, key, None] > seen + ORDER_MARGIN).all(0)
         while len(pairs := torch.nonzero(open_)[: self._at_once]):
@@ -170,8 +188,8 @@ class RowSolver:
 
     def top(self, ends: Ends | None) -> int | None:
         """Return the position of the key that no alternative puts second; the ends spare programs where given."""
-        first = int(self.inside.argmax())
-        rivals = torch.ones(len(self.inside), dtype=torch.bool)
+        first = int(self.inside.where(self._asked, -1.0).argmax())
+        rivals = self._asked.clone()
         rivals[first] = False
         if ends is not None:
             lo, hi = ends
@@ -182,6 +200,42 @@ class RowSolver:
         parts = torch.nonzero(rivals).flatten().split(self._at_once)
         apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
         return int(self.keys[first]) if apart else None
+
+    def farthest(self) -> Float[Tensor, " seen"]:
+        """Return the alternative met so far that puts most of the asked attention elsewhere."""
+        moved = [(self.inside - one).clamp_min(0.0)[self._asked].sum() for one in self._seen]
+        return self._seen[int(torch.stack(moved).argmax())]
+
+    def change(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
+        """Return the length by which an alternative changes the output, without directions that count as none."""
+        fixed = self._scales.isinf()
+        along = ((point - self.inside) @ self._kept) * self._scales.masked_fill(fixed, 0.0)
+        return torch.linalg.vector_norm(along)
+
+    def radius(
+        self, costs: Float[Tensor, "program seen"], limits: Float[Tensor, " program"]
+    ) -> Float[Tensor, " program"]:
+        """Return up to which length of a change of the output each least cost is proven to reach its limit.
+
+        The least cost is convex in that length, and the multipliers of a program bound it by a line: Newton's method
+        from 0 stays on the proven side. NaN where the limit is not reached without any change.
+        """
+        reached = torch.zeros(len(costs), dtype=torch.float64)
+        open_ = torch.arange(len(costs))
+        for _ in range(_NEWTON):
+            if not len(open_):
+                break
+            optima = self._shared.minimise(
+                costs[open_],
+                self.inside.expand(len(open_), -1),
+                reached[open_, None] / self._scales,
+            )
+            slope = torch.linalg.vector_norm(optima.multipliers / self._scales, dim=1)
+            step = (optima.bounds - limits[open_]) / slope
+            missed = (reached[open_] == 0) & ~(optima.bounds >= limits[open_])
+            reached[open_] += torch.where(missed, torch.nan, step.nan_to_num(0.0).clamp_min(0.0))
+            open_ = open_[step > _SETTLED * reached[open_]]
+        return reached
 
     @property
     def _at_once(self) -> int:

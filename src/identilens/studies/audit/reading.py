@@ -7,6 +7,7 @@ from identilens.linalg import ProjectedValues
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Result
 from identilens.runs.tables import HEAD
+from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.head_views import axis_tokens
@@ -131,10 +132,10 @@ def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certain
         at = {name: row[name] for name in HEAD} | {
             "query": position,
             "query_token": queries[position],
+            "tolerance": "0",
         }
+        kept = of_head(audit.matrices[str(key)][position], projected, seen)
         rows.add(
-            at,
-            certified_columns(audit.matrices[str(key)][position], projected, seen, order=True),
-            keys,
+            at, certified_columns(kept, order=True), keys, {"outcome": "head", "measured": None}
         )
     return Certainty.of(rows.frames(), {**audit.provenance, "analysis": Certainty.analysis})

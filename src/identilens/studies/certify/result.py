@@ -1,7 +1,7 @@
 """The result of certifying rows of attention: intervals, influence, verdicts and the order of keys."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import polars as pl
@@ -17,17 +17,17 @@ from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 
 @dataclass(frozen=True, kw_only=True)
 class Certainty(Result):
-    """Which attention weights are determined by the head's output, and which influence it.
+    """Which attention weights are determined by an outcome, up to which tolerance, and which influence it.
 
     Attributes:
-        table: Weight, interval, influence and verdict: one row for each query and visible key.
-        rows: What is certain of each query's row as a whole.
+        table: Weight, interval, influence and verdict: one row for each tolerance, query and visible key.
+        rows: What is certain of each query's row as a whole, for each tolerance.
         order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
 
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11), order=True)
+        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11), order=True, tolerance=0)
         >>> result.by_query().select("query_token", "certain_mass", "first in every alternative", "certified_pairs")
         shape: (2, 4)
         ┌─────────────┬──────────────┬────────────────────────────┬─────────────────┐
@@ -43,7 +43,7 @@ class Certainty(Result):
     analysis: ClassVar = "certify"
     title: ClassVar = "What is certain of each attention weight"
     schema: ClassVar = SCHEMA
-    keys: ClassVar = {"table": [*views.ROW, "key"], "rows": [*views.ROW]}
+    keys: ClassVar = {"table": [*views.ROW, "key"], "rows": views.ROW}
 
     rows: pl.DataFrame
     order: pl.DataFrame
@@ -71,11 +71,11 @@ class Certainty(Result):
 
     def by_head(self) -> pl.DataFrame:
         """Return the means over the rows of each head, by kind, layer and head."""
-        heads = ["kind", "layer", "head"]
+        heads = ["kind", "layer", "head", "tolerance"]
         weights = self.table.group_by(heads).agg(
             mean_width=views.WIDTH.mean(), widest=views.WIDTH.max()
         )
-        rows = self.by_query().group_by(heads)
+        rows = self.by_query().group_by(heads, maintain_order=True)
         means = rows.agg(
             pl.len().alias("rows"),
             pl.col("certain_mass", *VERDICTS).mean(),
@@ -84,10 +84,38 @@ class Certainty(Result):
             certified_pairs=pl.col("certified_pairs").sum()
             / pl.col("pairs").filter(_ORDERED).sum(),
         )
-        return means.join(weights, on=heads).sort(heads)
+        return means.join(weights, on=heads, maintain_order="left").sort(
+            heads[:3], maintain_order=True
+        )
 
     def summary(self) -> Finding:
-        """Return the finding: how much of the attention is certain, its verdicts, pinned weights, certain order."""
+        """Return the finding for the first tolerance, and how much of it is left for the others."""
+        masses = self.by_query().group_by("tolerance", maintain_order=True)
+        masses = dict(masses.agg(pl.col("certain_mass").mean()).iter_rows())
+        tolerance, *others = masses
+        part = replace(
+            self,
+            table=self.table.filter(tolerance=tolerance),
+            rows=self.rows.filter(tolerance=tolerance),
+        )
+        finding = part._of_one_tolerance(
+            OUTCOMES[self.rows["outcome"][0]], views.exactness(tolerance)
+        )
+        lines = [finding.text]
+        if others:
+            left = [f"{_percent(masses[one])} {views.exactness(one)}" for one in others]
+            lines.append(f"Where the outcome may change, as much of it stays: {'; '.join(left)}.")
+        ratio = pl.col("measured") / pl.col("predicted")
+        put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
+        if len(put):
+            lines.append(
+                "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
+                f"outcome by {put.min():.3g} to {put.max():.3g} times what the first order says."
+            )
+        mass = {f"certain_mass {views.exactness(name)}": one for name, one in masses.items()}
+        return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
+
+    def _of_one_tolerance(self, outcome: str, exactness: str) -> Finding:
         rows = self.by_query()
         means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
         shares = [
@@ -110,9 +138,10 @@ class Certainty(Result):
         )
         lines = [
             first,
+            f"Alternatives are all weights that leave {outcome} the same, {exactness}.",
             f"{lead} {'; '.join(shares)}.",
-            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: the head's "
-            "output allows no other value.",
+            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
+            "alternative has another value.",
             *self._least_certain(),
             f"{tops} of {len(rows)} queries have a key that is first in every alternative{order}.",
         ]
@@ -134,7 +163,7 @@ class Certainty(Result):
             (_percent(means[VERDICTS[1]]), "is determined, with little influence on the output"),
             (
                 _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
-                "is free: the same output allows other weights",
+                "is free: the same outcome allows other weights",
             ),
         )
         return Finding("\n".join(lines), numbers, headline)
@@ -245,15 +274,23 @@ def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
 
+OUTCOMES = {
+    "head": "the head's output",
+    "layer": "the sum of all heads' outputs, which enters the residual stream,",
+    "states": "the model's final hidden states",
+    "prediction": "the model's prediction",
+}
+"""What stays the same, in words, by outcome."""
+
 _ORDERED = pl.col("certified_pairs").is_not_null()
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
-    "two questions. Determined: does every alternative with the same head output keep the weight within half of its "
+    "two questions. Determined: does every alternative with the same outcome keep the weight within half of its "
     "value? If not, it is free. Influential: is what the key adds to the output, by norm, at least an even "
     "share of what all keys add? Negligible: not influential, and below half an even share in every alternative.",
 )
 _BARS = (
-    "Every bar runs over all values that a weight can take while the head's output, and the sum of the row, stay "
+    "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "
     "the same and no weight is negative. The dot is the weight itself, the upright tick the key's norm "
     "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
     "A key stands above another for certain when its weight is larger in every alternative. Where the order was "

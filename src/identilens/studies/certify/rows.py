@@ -6,17 +6,14 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
-from identilens.measures.attention.intervals import (
-    PIN_TOLERANCE,
-    certify_row,
-    minimum_norm_alternative,
-)
+from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
+from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
+from identilens.studies.certify.outcomes import KeptOutcome
 
 WITHIN = 0.5
 """A weight is determined if every alternative keeps it within this share of its value: a/2 to 3a/2.
@@ -45,8 +42,8 @@ VERDICTS = (
     "negligible",
 )
 
-ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String}
-"""The columns that name a row of attention."""
+ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance": pl.String}
+"""The columns that name a row of attention, and up to which change of the outcome it is certified."""
 
 SCHEMA: Mapping[str, Columns] = {
     "table": {
@@ -56,6 +53,7 @@ SCHEMA: Mapping[str, Columns] = {
         "weight": pl.Float64,
         "lo": pl.Float64,
         "hi": pl.Float64,
+        "radius": pl.Float64,
         "pinned": pl.Boolean,
         "effective": pl.Float64,
         "minimum_norm": pl.Float64,
@@ -66,15 +64,33 @@ SCHEMA: Mapping[str, Columns] = {
     },
     "rows": {
         **ROW,
+        "outcome": pl.String,
+        "allowed": pl.Float64,
+        "effect": pl.Float64,
+        "farthest": pl.Float64,
+        "predicted": pl.Float64,
+        "measured": pl.Float64,
         "simplex_nullity": pl.Int64,
         "certified_top": pl.Int64,
         "certified_pairs": pl.Int64,
         "pairs": pl.Int64,
         "gap": pl.Float64,
     },
-    "order": {**HEAD, "query": pl.Int64, "above": pl.Int64, "below": pl.Int64},
+    "order": {
+        **HEAD,
+        "query": pl.Int64,
+        "tolerance": pl.String,
+        "above": pl.Int64,
+        "below": pl.Int64,
+    },
 }
-"""The tables of a certificate: one row for each weight, for each row of attention, for each pair of keys."""
+"""The tables of a certificate: one row for each weight, for each row of attention, for each pair of keys.
+
+``radius`` is the largest change of the outcome up to which the verdict determined or negligible is proven, ``allowed``
+the one that the tolerance allows, ``effect`` the one without the head's row (states and prediction). ``farthest`` is
+the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the changes that it
+makes, by the first order and put into the model.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,14 +105,21 @@ class RowCertificates:
         return cls({name: [] for name in SCHEMA})
 
     def add(
-        self, at: Mapping[str, Any], columns: "CertifiedColumns", tokens: Sequence[str]
+        self,
+        at: Mapping[str, Any],
+        columns: "CertifiedColumns",
+        tokens: Sequence[str],
+        also: Mapping[str, Any],
     ) -> None:
-        """Add one row of attention; ``at`` has its `ROW` columns, ``tokens`` are those of all keys."""
+        """Add one row of attention; ``at`` has its `ROW` columns, ``tokens`` are those of all keys.
+
+        ``also`` has the columns of the row that its certificate does not know.
+        """
         for values in zip(*columns.keys.values(), strict=True):
             key = dict(zip(columns.keys, values, strict=True))
             self.tables["table"].append({**at, "token": tokens[key["key"]], **key})
-        self.tables["rows"].append({**at, **columns.row})
-        place = {name: at[name] for name in (*HEAD, "query")}
+        self.tables["rows"].append({**at, **columns.row, **also})
+        place = {name: at[name] for name in (*HEAD, "query", "tolerance")}
         self.tables["order"] += [
             {**place, "above": above, "below": below} for above, below in columns.order
         ]
@@ -114,76 +137,103 @@ class CertifiedColumns:
         keys: By column of the table, a value for each visible key.
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
+        farthest: The alternative met that is farthest from the row.
     """
 
     keys: dict[str, list[Any]]
     row: dict[str, Any]
     order: list[list[int]]
+    farthest: Float[Tensor, " key"]
 
 
 def certified_columns(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    visible: Bool[Tensor, " key"] | None = None,
+    kept: KeptOutcome,
+    allowed: float = 0.0,
     *,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
 ) -> CertifiedColumns:
-    """Return the certificate of one row, in columns.
+    """Return the certificate of one row, in columns, for all alternatives that change the outcome by at most so much.
 
-    ``lo`` and ``hi`` are the ends of `attention_intervals`; for ``norm_share`` and ``contribution`` see the measures;
-    ``removal`` is the change of the output when the key is removed, as a share of the output's length, missing where
-    nothing else has weight or the output is zero. The verdict calls a weight determined by its interval alone. Pairs of
-    keys are certified only with ``order``.
+    ``lo`` and ``hi`` are the proven ends of each weight; for ``norm_share`` and ``contribution`` see the measures;
+    ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
+    nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
+    determined by its interval alone. Pairs of keys are certified only with ``order``.
 
     Raises:
-        InputError: Weights that are not a distribution over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    T = head_values(projected_values)
-    certificate = certify_row(
-        weights_row, T, visible=visible, pin_tolerance=pin_tolerance, order=order
+    solver = kept.solver(allowed)
+    ends = solver.ends()
+    above = solver.order(ends) if order else None
+    top = solver.top(ends)
+    own = kept.own[solver.keys]
+    keys, (weight, lo, hi) = (
+        solver.keys[own] % kept.values.keys,
+        (one[own] for one in (solver.inside, *ends)),
     )
-    bounds = certificate.intervals
-    seen = torch.arange(T.keys) if visible is None else torch.nonzero(visible).flatten()
-    row, mask = bounds.weights[None], None if visible is None else visible[None]
+    row = torch.zeros(kept.values.keys, dtype=torch.float64)
+    row[keys] = weight
+    visible, T = row.new_zeros(len(row), dtype=torch.bool), kept.values
+    visible[keys] = True
     columns = {
-        "weight": bounds.weights,
-        "lo": bounds.lo,
-        "hi": bounds.hi,
-        "pinned": bounds.pinned,
-        "effective": T.effective(row, mask)[0],
-        "minimum_norm": minimum_norm_alternative(weights_row, T, visible=visible).point,
-        "norm_share": norm_share(row, T)[0],
-        "contribution": contribution_weights(row, T)[0],
-        "removal": removal_effect(row, T, relative=True)[0],
+        "weight": weight,
+        "lo": lo,
+        "hi": hi,
+        "pinned": hi - lo <= pin_tolerance,
+        "effective": T.effective(row[None], visible[None])[0][keys],
+        "minimum_norm": minimum_norm_alternative(row, T, visible=visible).point[keys],
+        "norm_share": norm_share(row[None], T)[0][keys],
+        "contribution": contribution_weights(row[None], T)[0][keys],
+        "removal": removal_effect(row[None], T, relative=True)[0][keys],
     }
-    keys = {"key": seen.tolist()} | {
-        name: column[seen].tolist() for name, column in columns.items()
-    }
-    finite = columns["removal"][seen].isfinite().tolist()
-    keys["removal"] = [
-        value if known else None for value, known in zip(keys["removal"], finite, strict=True)
-    ]
-    keys["verdict"] = _verdicts(
-        *(columns[name][seen] for name in ("weight", "lo", "hi", "norm_share"))
-    )
-    pairs = None if certificate.above is None else torch.nonzero(certificate.above).tolist()
+    verdict = _verdicts(weight, lo, hi, columns["norm_share"])
+    columns["radius"] = kept.change(_radius(solver, own, verdict))
+    listed = {"key": keys.tolist()} | {name: column.tolist() for name, column in columns.items()}
+    for name in ("removal", "radius"):
+        finite = columns[name].isfinite().tolist()
+        listed[name] = [
+            value if known else None for value, known in zip(listed[name], finite, strict=True)
+        ]
+    listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
+    pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
+    farthest = solver.farthest()
+    predicted = kept.change(solver.change(farthest))
+    farthest = row.scatter(0, keys, farthest[own])
     whole = {
-        "simplex_nullity": bounds.nullity,
-        "certified_top": certificate.top,
+        "allowed": allowed,
+        "effect": kept.effect,
+        "farthest": float((row - farthest).clamp_min(0.0).sum()),
+        "predicted": float(predicted),
+        "simplex_nullity": T.simplex_space(visible).nullity,
+        "certified_top": None if top is None else top % len(row),
         "certified_pairs": None if pairs is None else len(pairs),
-        "pairs": len(seen) * (len(seen) - 1) // 2,
-        "gap": bounds.gap,
+        "pairs": len(keys) * (len(keys) - 1) // 2,
+        "gap": solver.gap,
     }
-    return CertifiedColumns(keys, whole, pairs or [])
+    return CertifiedColumns(listed, whole, pairs or [], farthest)
 
 
-def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> list[str]:
+def _radius(
+    solver: RowSolver, own: Bool[Tensor, " seen"], verdict: Int[Tensor, " key"]
+) -> Float[Tensor, " key"]:
+    """Return the length of a change up to which each weight stays determined, or negligible; NaN for free ones."""
+    weight, units = solver.inside[own], torch.eye(len(own)).double()[own]
+    limits = torch.cat([(1 - WITHIN) * weight, -(1 + WITHIN) * weight])
+    negligible = verdict == len(VERDICTS) - 1
+    limits[len(weight) :][negligible] = -FLOOR / len(weight)
+    asked = torch.cat([verdict < 2, (verdict < 2) | negligible])
+    found = torch.full_like(limits, torch.nan)
+    found[asked] = solver.radius(torch.cat([units, -units])[asked], limits[asked])
+    lower, upper = found.view(2, -1)
+    return torch.where(negligible, upper, torch.minimum(lower, upper))
+
+
+def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> Int[Tensor, " key"]:
+    """Return the number of each weight's verdict in `VERDICTS`."""
     even = 1 / len(weight)
     free = (lo < (1 - WITHIN) * weight) | (hi > (1 + WITHIN) * weight)
     # Equal parts are all influential, however they round.
     little = share < EVEN * even * (1 - 1e-9)
     negligible = little & (hi < FLOOR * even)
-    verdict = torch.where(negligible, len(VERDICTS) - 1, 2 * free.long() + little.long())
-    return [VERDICTS[number] for number in verdict.tolist()]
+    return torch.where(negligible, len(VERDICTS) - 1, 2 * free.long() + little.long())

@@ -1,18 +1,33 @@
-"""What a head's output fixes of each attention weight of a row, and what the weight's key adds to that output."""
+"""What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
+from torch import Tensor
 
+from identilens.errors import SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
+from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
+from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
+from identilens.models.substitution import Rows
+from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
+from identilens.studies.certify.outcomes import (
+    KeptOutcome,
+    Outcome,
+    of_answer,
+    of_head,
+    of_layer,
+    tolerances,
+)
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import RowCertificates, certified_columns
-from identilens.studies.heads import Place, RowSettings, RowStudy
+from identilens.studies.heads import Place, RowSettings, RowStudy, named_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +35,35 @@ class CertifySettings(RowSettings):
     """Which rows of which heads, and what is certified of them.
 
     Attributes:
+        outcome: What must stay the same: the output of the head; that of its layer, all heads of a row together; the
+            model's final hidden states; or its prediction. The last two are certified to first order.
+        tolerance: How much it may change and count as the same: 0, a share (0.01, 1%) or a rounding (model, bfloat16,
+            float16, float32); of states and prediction a share of the head's own effect, or a number with its unit
+            (0.01change, 0.001nats). Default: 0 and model for the head, model and 1% for its layer, 1% otherwise.
+        answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
+            default.
         pin_tolerance: Largest width of an interval whose weight counts as pinned.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
 
+    outcome: Outcome = "head"
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
     order: bool = False
+
+    def check(self) -> None:
+        """Check that tolerances can be read, and belong to the outcome."""
+        read = tolerances(self.tolerance, self.outcome, "float32")
+        if self.outcome == "layer" and any(one.size == 0 for one in read):
+            raise SettingError(
+                "tolerance",
+                "above 0 for the output of a layer (its exact alternatives are those of the outcome head, if the "
+                "stacked output projections have full rank: see stacked_rank of an audit)",
+                self.tolerance,
+            )
+        if self.answer is not None and self.outcome in ("head", "layer"):
+            raise SettingError("answer", "with the outcome states or prediction only", self.answer)
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -71,22 +109,58 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     settings_type = CertifySettings
     result_type = Certainty
 
+    def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
+        super().__init__(lens, texts, settings)
+        # What the heads of a layer share is made once.
+        self._layer: tuple[Any, list[Head]] = None, []
+        self._roots: tuple[Any, Any, dict[int, Tensor]] = None, None, {}
+
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
-        tokens = self.heads.tokens(head, place.text)
+        tokens, settings = self.heads.tokens(head, place.text), self.settings
         side = sides(head.kind, self.heads.items[place.text].tokens)
-        rows, settings = RowCertificates.empty(), self.settings
+        precision = str(self.heads.lens.dtype).removeprefix("torch.")
+        rows = RowCertificates.empty()
         for query in queries:
-            columns = certified_columns(
-                head.attention[query],
-                head.projected,
-                None if head.visible is None else head.visible[query],
-                pin_tolerance=settings.pin_tolerance,
-                order=settings.order,
-            )
+            kept = self._kept(place, head, query)
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            rows.add(at, columns, tokens[side.key])
+            for tolerance in tolerances(settings.tolerance, settings.outcome, precision):
+                columns = certified_columns(
+                    kept,
+                    kept.allowed(tolerance),
+                    pin_tolerance=settings.pin_tolerance,
+                    order=settings.order,
+                )
+                put = Rows([query], columns.farthest[None])
+                measured = kept.answer and kept.answer.with_rows(head, put)
+                also = {"outcome": settings.outcome, "measured": measured}
+                rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
         return Output(rows.frames())
+
+    def _kept(self, place: Place, head: Head, query: int) -> KeptOutcome:
+        """Return what must stay the same when a row changes."""
+        lens, item = self.heads.lens, self.heads.items[place.text]
+        outcome, number = self.settings.outcome, lens.sites(item).index(place.site)
+        if outcome == "head":
+            visible = None if head.visible is None else head.visible[query]
+            return of_head(head.attention[query], head.projected, visible)
+        if outcome == "layer":
+            if self._layer[0] != (place.text, number):
+                self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
+            return of_layer(self._layer[1], head.head, query)
+        names = self.heads.tokens(head, place.text)
+        names = names["decoder" if "decoder" in names else "encoder"]
+        asked = self.settings.answer or (
+            ("last",) if outcome == "prediction" else range(len(names))
+        )
+        positions = [at for one in asked for at in named_places(names, one, place.text)]
+        if self._roots[0] != (place.text, number):
+            answer = Answer(lens, item, outcome, sorted(set(positions)))
+            self._roots = (place.text, number), answer, {}
+        answer, roots = self._roots[1:]
+        if query not in roots:
+            roots[query] = answer.root(number, query)
+        return of_answer(answer, head, roots[query][head.head], query)
 
 
 certify = study_function(CertifyStudy, "certify")

@@ -13,10 +13,11 @@ from identilens.charts.kit import choose, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.tables import HEAD
+from identilens.studies.certify.outcomes import ROUNDING
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 
-ROW = [*HEAD, "query"]
+ROW = [*HEAD, "query", "tolerance"]
 WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 
 SHOWN = 3
@@ -76,13 +77,16 @@ def in_short(rows: pl.DataFrame) -> pl.DataFrame:
     shares = [
         (100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()
     ]
-    return rows.select(*HEAD, pl.format("{} {}", "query", "query_token").alias("query"), *shares)
+    query = pl.format("{} {}", "query", "query_token").alias("query")
+    return rows.select(*HEAD, query, "tolerance", *shares)
 
 
 def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
     """Return the weights of a row for a terminal, largest first, verdicts by the signs of the lines."""
     sign = pl.col("verdict").replace({verdict: mark.sign for verdict, mark in _MARKS.items()})
-    shares = pl.col("weight", "lo", "hi", "norm_share", "contribution", "removal").round(3)
+    shares = pl.col("weight", "lo", "hi", "radius", "norm_share", "contribution", "removal").round(
+        3
+    )
     ordered = row.sort("weight", descending=True, maintain_order=True)
     return ordered.select(sign.alias(""), "token", "key", shares)
 
@@ -90,6 +94,7 @@ def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
 _ALSO = (
     "lo",
     "hi",
+    "radius",
     "norm_share",
     "contribution",
     "removal",
@@ -193,7 +198,7 @@ def axes(table: pl.DataFrame) -> AnyChart:
     )
     also = ("weight", "token", "query_token", "verdict")
     chart = scatter(
-        frame.select("certain", "influence", "determinacy", *also),
+        frame.select("certain", "influence", "determinacy", "tolerance", *also),
         "certain",
         "influence",
         "determinacy",
@@ -211,17 +216,18 @@ def axes(table: pl.DataFrame) -> AnyChart:
         for name in ("color", "shape")
         if chart.encoding[name] is not alt.Undefined
     }
-    return rule(
+    chart = rule(
         chart.encode(**{name: one.scale(domain=_DETERMINACY) for name, one in classes.items()}),
         y=1,
         label="an even share",
     )
+    return _choose_tolerance(chart, frame)
 
 
 def certain_by_head(heads: pl.DataFrame) -> AnyChart:
     """Return the mean certain mass by layer and head."""
     chart = heat(
-        heads.select("kind", "layer", "head", "certain_mass"),
+        heads.select("kind", "layer", "head", "tolerance", "certain_mass"),
         "head",
         "layer",
         "certain_mass",
@@ -231,12 +237,26 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         color_title="Certain mass",
         title="Attention that is certain, by head",
     )
-    return choose_kind(chart, heads)
+    return _choose_tolerance(choose_kind(chart, heads), heads)
+
+
+def _choose_tolerance(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
+    """Return a chart with a drop-down of the tolerances in a table, where there are several."""
+    names = {name: exactness(name) for name in frame["tolerance"].unique(maintain_order=True)}
+    return choose(chart, "tolerance", "Tolerance", names) if len(names) > 1 else chart
+
+
+def exactness(tolerance: str) -> str:
+    """Return how nearly the same an outcome stays, in words."""
+    if tolerance == "0":
+        return "exactly"
+    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}"
 
 
 def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
     """Return the width of every interval of a head by query and key, where more than one of its rows was bounded."""
-    several = table.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
+    first = table.filter(pl.col("tolerance") == pl.col("tolerance").first())
+    several = first.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
     maps = {}
     for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(
         list(HEAD), maintain_order=True
@@ -279,7 +299,8 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
 
 def _row_name(row: Mapping[str, Any]) -> str:
     return (
-        f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']})"
+        f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']}), "
+        f"{exactness(row['tolerance'])}"
     )
 
 

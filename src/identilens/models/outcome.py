@@ -1,0 +1,140 @@
+"""What comes out of a model, its prediction or its final hidden states, and how it depends on one row of attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.models.capture import Lengths, split_states
+from identilens.models.derivative.jacobian import DEFAULT_BUDGET
+from identilens.models.derivative.memory import chunk_size
+from identilens.models.heads import Head
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall, configured
+from identilens.models.lens import Lens
+from identilens.models.substitution import Replacements, Rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of a model on one text at some positions, and its changes.
+
+    Attributes:
+        outcome: ``prediction``: the distribution of the next token, or of the classes of a classifier, which has one
+            for the whole text. ``states``: the final hidden states.
+        positions: Positions that count.
+    """
+
+    lens: Lens
+    item: Item
+    outcome: Literal["states", "prediction"]
+    positions: Sequence[int]
+
+    @cached_property
+    def own(self) -> Float[Tensor, "position entry"]:
+        """The logits, or the final hidden states, of the model as it is."""
+        return self._of({})
+
+    def change(self, replacements: Replacements) -> float:
+        """Return the change of the outcome when heads have other weights: what the model gives, not an estimate.
+
+        For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
+        """
+        before, after = self.own, self._of(replacements)
+        if self.outcome == "states":
+            return float((after - before).norm() / before.norm().clamp_min(1e-300))
+        before, after = before.log_softmax(-1), after.log_softmax(-1)
+        return max(0.0, float((before.exp() * (before - after)).sum()))
+
+    def effect(self, head: Head, query: int) -> float:
+        """Return the change of the outcome when a head adds nothing at one row."""
+        return self.with_rows(head, Rows([query], torch.zeros(1, len(head.keys)).double()))
+
+    def with_rows(self, head: Head, rows: Rows) -> float:
+        """Return the change of the outcome when a head has other rows."""
+        return self.change({(head.layer, head.head, head.kind): rows})
+
+    def root(self, layer: int, query: int) -> Float[Tensor, "head d_v r"]:
+        """Return L: a small change x of what a layer's heads mix at one row changes the outcome by ‖x L‖².
+
+        ``layer`` is the number of the attention in call order. Of the prediction, KL(p ‖ p') is
+        ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits. Of states it is the square of
+        the relative change, ‖xᵀ J‖² / ‖h‖². Costs one forward derivative for each number that the heads mix.
+
+        Raises:
+            InputError: For a model that computes in half precision.
+        """
+        dtype = self.lens.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"{self.lens.name} computes in {str(dtype).removeprefix('torch.')}, too coarse for derivatives. Load "
+                'it in single precision: load(..., dtype="float32") (--dtype float32).'
+            )
+        sizes: list[torch.Size] = []
+
+        def outcome(change: Float[Tensor, "head d_v"] | None) -> Float[Tensor, "position entry"]:
+            def add(call: AttentionCall) -> Tensor:
+                output = call.attend()[0]
+                if call.index != layer:
+                    return output
+                sizes.append(output.shape)
+                if change is None:
+                    return output
+                row = torch.arange(output.shape[1], device=output.device) == query
+                return output + row[None, :, None, None] * change
+
+            model = self.lens.model
+            # Experts run one by one, because their grouped product has no forward-mode rule.
+            eager_experts = configured(model, "_experts_implementation_internal", "eager")
+            with eager_experts, self.lens.capturing(add, [self.item], model):
+                run = self.lens.plain([self.item], model, output_hidden_states=True)
+            return self._entries(run.get("logits"), split_states(run, Lengths([self.item]), 0))
+
+        with torch.no_grad():
+            own = outcome(None)
+            tangents = torch.eye(sizes[0][2:].numel(), dtype=dtype, device=self.lens.device)
+            tangents = tangents.unflatten(1, sizes[0][2:])
+            zero = torch.zeros_like(tangents[0])
+            derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (zero,), (one,))[1])
+            chunk = chunk_size(
+                lambda count: derivative(tangents[:count]),
+                len(tangents),
+                DEFAULT_BUDGET,
+                "tangent",
+            )
+            jacobian = torch.cat(
+                [self._scaled(derivative(part), own) for part in tangents.split(chunk)]
+            )
+        return torch.linalg.qr(jacobian.mT, mode="r").R.mT.unflatten(0, sizes[0][2:])
+
+    def _scaled(
+        self,
+        jacobian: Float[Tensor, "tangent position entry"],
+        own: Float[Tensor, "position entry"],
+    ) -> Float[Tensor, "tangent number"]:
+        """Return the Jacobian in the metric of the outcome, as one row a tangent."""
+        jacobian, own = jacobian.double(), own.double()
+        if self.outcome == "states":
+            return (jacobian / own.norm().clamp_min(1e-300)).flatten(1)
+        p = own.softmax(-1)
+        return ((jacobian - (jacobian * p).sum(-1, keepdim=True)) * (p / 2).sqrt()).flatten(1)
+
+    def _of(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
+        run = self.lens.substitute(replacements, self.item)
+        return self._entries(run.logits, run.hidden_states).double()
+
+    def _entries(self, logits: Any, states: dict[str, Tensor]) -> Float[Tensor, "position entry"]:
+        if self.outcome == "states":
+            return states["decoder" if "decoder" in states else "encoder"][-1][list(self.positions)]
+        if logits is None:
+            raise InputError(
+                f'{self.lens.name} predicts nothing: it has no logits. Choose outcome="states" (--outcome states), or '
+                "load the model with its task head."
+            )
+        logits = logits.flatten(0, -2) if logits.ndim > 1 else logits[None]
+        return logits if len(logits) == 1 else logits[list(self.positions)]

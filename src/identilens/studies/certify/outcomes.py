@@ -1,0 +1,166 @@
+"""What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import SettingError
+from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
+from identilens.linalg.simplex import joint_space
+from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.models.heads import Head
+from identilens.models.outcome import Answer
+
+Outcome = Literal["head", "layer", "states", "prediction"]
+
+ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53}
+"""Unit roundoff of a precision: the relative error of a number that is rounded to it."""
+
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "head": ("0", "model"),
+    "layer": ("model", "1%"),
+    "states": ("1%",),
+    "prediction": ("1%",),
+}
+"""Tolerances where none are given, by outcome."""
+
+_UNITS = {"nats": "prediction", "change": "states"}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much an outcome may change and count as the same.
+
+    Attributes:
+        name: As tables have it: 0, 1%, bfloat16, 0.001nats, 0.01change.
+        size: The number.
+        unit: Empty for a share: of the length of the output of the head or layer, or of the head's own effect on states
+            and prediction. Else nats (prediction) or change (relative change of the states).
+    """
+
+    name: str
+    size: float
+    unit: str = ""
+
+
+def tolerances(
+    given: Iterable[float | int | str] | None, outcome: Outcome, precision: str
+) -> list[Tolerance]:
+    """Return tolerances by the way they are written; ``model`` is the model's precision.
+
+    Raises:
+        SettingError: For one that cannot be read, or whose unit is not the outcome's.
+    """
+    read = {}
+    for one in DEFAULTS[outcome] if given is None else given:
+        name = precision if one == "model" else str(one).strip()
+        match = re.fullmatch(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?", name)
+        if name in ROUNDING:
+            found = Tolerance(name, ROUNDING[name])
+        elif match is None or (match[2] in _UNITS and _UNITS[match[2]] != outcome):
+            expected = "as 0, a share such as 0.01 or 1%, or model, bfloat16, float16 or float32"
+            units = [f"{unit} ({of})" for unit, of in _UNITS.items()]
+            expected += f"; also with the unit {' or '.join(units)} of that outcome"
+            raise SettingError("tolerance", expected, one)
+        elif match[2] in _UNITS:
+            found = Tolerance(f"{float(match[1]):g}{match[2]}", float(match[1]), match[2])
+        else:
+            size = float(match[1]) / (100 if match[2] else 1)
+            found = Tolerance(f"{100 * size:g}%" if size else "0", size)
+        read[found.name] = found
+    return list(read.values())
+
+
+@dataclass(frozen=True)
+class KeptOutcome:
+    """What must stay the same when one row of a head changes.
+
+    Attributes:
+        values: T of the row's keys in units of the outcome: its mixture is what the head adds to it.
+        row: The weights, which sum to one; of the outcome ``layer`` those of all heads, one after another.
+        space: What may change.
+        own: Which of these weights are the head's.
+        scale: Length of a change that is the whole output; 1 for states and prediction.
+        effect: The outcome's change without the head's row, for states and prediction.
+        answer: The model's answer, for states and prediction.
+    """
+
+    values: ProjectedValues
+    row: Float[Tensor, " key"]
+    space: SimplexSpace
+    own: Bool[Tensor, " key"]
+    scale: float = 1.0
+    effect: float | None = None
+    answer: Answer | None = None
+
+    def allowed(self, tolerance: Tolerance) -> float:
+        """Return the tolerance in units of the outcome: a share of the output, nats, or a relative change."""
+        if tolerance.unit or self.effect is None:
+            return tolerance.size
+        return tolerance.size * self.effect
+
+    def solver(self, allowed: float) -> RowSolver:
+        """Return the programs over the alternatives that change the outcome by at most so much."""
+        return RowSolver(self.row, self.space, self.length(allowed), self.own)
+
+    def length(self, allowed: float) -> float:
+        """Return the length of a change of the mixture that changes the outcome by so much, to first order."""
+        if self.answer is not None and self.answer.outcome == "prediction":
+            return sqrt(allowed)
+        return self.scale * allowed
+
+    def change(self, length: Float[Tensor, " *many"]) -> Float[Tensor, " *many"]:
+        """Return the change of the outcome for a length: what `length` undoes."""
+        if self.answer is not None and self.answer.outcome == "prediction":
+            return length.square()
+        return length / max(self.scale, torch.finfo(torch.float64).tiny)
+
+
+def of_head(
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, " key"] | None,
+) -> KeptOutcome:
+    """Return a head's own output as what must stay.
+
+    Raises:
+        InputError: Weights that are not a distribution over T's rows.
+    """
+    projected = head_values(projected_values)
+    row, space = row_and_space(weights_row, projected, visible)
+    scale = float(torch.linalg.vector_norm(row @ projected.compact))
+    return KeptOutcome(projected, row, space, torch.ones_like(row, dtype=torch.bool), scale)
+
+
+def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
+    """Return the sum of all heads' outputs, which enters the residual stream, as what must stay."""
+    own, visible = heads[head], heads[head].visible
+    seen = torch.ones(len(own.keys), dtype=torch.bool) if visible is None else visible[query]
+    rows = [
+        checked_weights(
+            one.attention[query][None], one.projected, None if visible is None else seen[None]
+        )[0]
+        for one in heads
+    ]
+    # T of all heads in coordinates that they share; the widths of heads may differ.
+    whole = torch.stack([one.values.double() @ one.output_projection.double() for one in heads])
+    tolerance = FLOAT32_EPS * max(whole.shape[1:])
+    row = torch.cat(rows)
+    block = torch.arange(len(heads)).repeat_interleave(len(own.keys)) == head
+    scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
+    return KeptOutcome(own.projected, row, joint_space(whole, seen, tolerance), block, scale)
+
+
+def of_answer(answer: Answer, head: Head, root: Float[Tensor, "d_v r"], query: int) -> KeptOutcome:
+    """Return the model's answer as what must stay, to first order: ``root`` is the head's part of `Answer.root`."""
+    values = ProjectedValues.of(head.values.double(), root)
+    visible = None if head.visible is None else head.visible[query]
+    kept = of_head(head.attention[query], values, visible)
+    return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)

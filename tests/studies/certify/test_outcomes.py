@@ -1,0 +1,230 @@
+"""What must stay the same, and how nearly: tolerances, the layer's output, the model's states and its prediction."""
+
+import clarabel
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csc_matrix
+
+import identilens as idl
+from helpers import zoo
+from identilens.errors import InputError, SettingError
+from identilens.models.outcome import Answer
+from identilens.models.reading import read_head, read_layer
+from identilens.models.substitution import Rows
+from identilens.studies.certify.outcomes import of_answer, of_layer, tolerances
+
+IDS = {"input_ids": torch.arange(5, 21)[None]}
+TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    """A decoder in double precision, with sharp attention, whose heads share keys and values."""
+    lens = idl.Lens(zoo.build("llama"))
+    lens.to(dtype="float64")
+    with torch.no_grad():
+        for name, weight in lens.model.named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                weight *= 4
+    return lens
+
+
+@pytest.fixture(scope="module")
+def smooth():
+    """A decoder that computes everything in double precision, its softmax and norms too."""
+    lens = idl.Lens(zoo.build("gpt2"))
+    lens.to(dtype="float64")
+    return lens
+
+
+@pytest.mark.parametrize("outcome", ["prediction", "states"])
+def test_root_equals_finite_differences(smooth, outcome):
+    """x L is the outcome's derivative in its metric: against central differences of the model's own run."""
+    decoder = smooth
+    item = decoder.read(IDS)[0]
+    answer = Answer(decoder, item, outcome, range(10, item.length))
+    query, number = 9, 0
+    root = answer.root(number, query)
+    head = read_head(decoder, item, 0, 1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        direction = torch.randn(head.visible.shape[1], generator=generator, dtype=torch.float64)
+        direction = (direction - direction.mean()) * head.visible[query]
+        ends = []
+        for step in (1e-4, -1e-4):
+            rows = Rows([query], (head.attention[query] + step * direction)[None])
+            run = decoder.substitute({(0, 1): rows}, item)
+            own = run.logits if outcome == "prediction" else run.hidden_states["encoder"][-1]
+            ends.append(own[10:].double())
+        derivative = (ends[0] - ends[1]) / 2e-4
+        if outcome == "states":
+            expected = float(derivative.norm() / answer.own.norm())
+        else:
+            p = answer.own.softmax(-1)
+            centred = derivative - (p * derivative).sum(-1, keepdim=True)
+            expected = float((p / 2 * centred.square()).sum().sqrt())
+        found = float(torch.linalg.norm((direction @ head.values.double()) @ root[1]))
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+@torch.no_grad()
+def test_effect_is_a_plain_removal(smooth):
+    """Taking a head's row out equals zeros written over what its projection takes."""
+    decoder = smooth
+    item = decoder.read(IDS)[0]
+    last = item.length - 1
+    answer = Answer(decoder, item, "prediction", [last])
+    head = read_head(decoder, item, 1, 0)
+
+    def without(module, args):
+        mixed = args[0].clone()
+        mixed[:, last, : head.values.shape[1]] = 0.0
+        return mixed, *args[1:]
+
+    plain = decoder.model(**IDS).logits[0, last].log_softmax(-1)
+    projection = decoder.sites(item)[1].projection
+    with projection.register_forward_pre_hook(without):
+        removed = decoder.model(**IDS).logits[0, last].log_softmax(-1)
+    expected = float((plain.exp() * (plain - removed)).sum())
+    assert answer.effect(head, last) == pytest.approx(expected, rel=1e-6)
+    assert expected > 0
+
+
+@pytest.mark.parametrize("outcome", ["prediction", "states"])
+def test_certificates_of_the_answer(decoder, outcome):
+    """At a share of the head's effect: wider with the share, and the farthest alternative does as predicted."""
+    found = idl.certify(
+        decoder, IDS, layers=1, heads=2, queries="last", outcome=outcome, tolerance="0,1%,20%"
+    )
+    rows = found.rows
+    assert rows["tolerance"].to_list() == ["0", "1%", "20%"]
+    assert rows["effect"].n_unique() == 1
+    assert rows["allowed"].to_list() == pytest.approx(
+        [share * rows["effect"][0] for share in (0, 0.01, 0.2)]
+    )
+    assert rows["farthest"].is_sorted()
+    mass = found.by_query()["certain_mass"].to_list()
+    assert mass == sorted(mass, reverse=True)
+    for row in rows.filter(rows["allowed"] > 0).iter_rows(named=True):
+        assert row["predicted"] <= row["allowed"] * (1 + 1e-6)
+        assert row["measured"] == pytest.approx(row["predicted"], rel=0.3)
+    assert "to first order" in found.summary().text
+    assert ("final hidden states" if outcome == "states" else "prediction") in found.summary().text
+    # An alternative at the first order has that change: bounds and the model agree on which weights are free.
+    table = found.table.filter(tolerance="20%")
+    assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()
+
+
+def test_classes_are_a_prediction_and_a_body_has_none(bundled):
+    lens = zoo.classifier("bert")
+    found = idl.certify(lens, IDS, layers=0, heads=0, queries=3, outcome="prediction")
+    assert found.rows["effect"].item() > 0
+    with pytest.raises(InputError, match=r"no logits.*outcome=\"states\""):
+        idl.certify(bundled, TEXT, layers=0, heads=0, queries=3, outcome="prediction")
+    half = idl.load("bundled-decoder", dtype="bfloat16")
+    with pytest.raises(InputError, match="too coarse for derivatives"):
+        idl.certify(half, TEXT, layers=0, heads=0, queries=3, outcome="prediction")
+
+
+def by_clarabel(cost, row, values, blocks, allowed):
+    n, d = values.shape
+    sums = torch.nn.functional.one_hot(blocks).double().T.numpy()
+    left = np.vstack([sums, -np.eye(n), np.zeros((1, n)), -values.T.numpy()])
+    right = np.concatenate([sums @ row.numpy(), np.zeros(n), [allowed], -(row @ values).numpy()])
+    cones = [clarabel.ZeroConeT(len(sums)), clarabel.NonnegativeConeT(n)]
+    cones += [clarabel.SecondOrderConeT(d + 1)]
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    square = csc_matrix((n, n))
+    solver = clarabel.DefaultSolver(square, cost.numpy(), csc_matrix(left), right, cones, options)
+    return solver.solve().obj_val
+
+
+def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
+    item = decoder.read(IDS)[0]
+    heads = list(read_layer(decoder, item, 0).heads)
+    query, head = 13, 2
+    kept = of_layer(heads, head, query)
+    seen = 14
+    values = torch.cat([one.values[:seen] @ one.output_projection for one in heads])
+    row = torch.cat([one.attention[query, :seen] for one in heads])
+    blocks = torch.arange(len(heads)).repeat_interleave(seen)
+    allowed = 0.02 * float(torch.linalg.norm(row @ values))
+    lo, hi = kept.solver(0.02).ends()
+    for place in range(head * seen, (head + 1) * seen, 3):
+        unit = torch.eye(len(row)).double()[place]
+        least, most = (
+            sign * by_clarabel(sign * unit, row, values, blocks, allowed) for sign in (1, -1)
+        )
+        assert float(lo[place]) == pytest.approx(least, abs=1e-6)
+        assert float(hi[place]) == pytest.approx(most, abs=1e-6)
+    # Without a tolerance the sets are the heads' own: the stacked output projections have full rank.
+    exact = idl.certify(decoder, IDS, layers=0, heads=head, queries=query, tolerance=0).table
+    nearly = kept.solver(1e-9).ends()
+    for end, name in zip(nearly, ("lo", "hi"), strict=True):
+        own = end[head * seen : (head + 1) * seen].tolist()
+        assert own == pytest.approx(exact[name].to_list(), abs=1e-5)
+    with pytest.raises(SettingError, match="above 0 for the output of a layer"):
+        idl.certify(decoder, IDS, layers=0, heads=0, queries=2, outcome="layer", tolerance=0)
+
+
+def test_heads_trade_within_a_layer(decoder):
+    """What one head gives up another can bring: up to a tolerance the layer determines less than the head."""
+    options = {"layers": 0, "heads": 2, "queries": 13, "tolerance": "5%"}
+    alone, together = (
+        idl.certify(decoder, IDS, outcome=outcome, **options) for outcome in ("head", "layer")
+    )
+    masses = [found.summary().numbers["certain_mass"] for found in (alone, together)]
+    assert masses[1] < masses[0]
+
+
+def test_radius_is_where_the_verdict_ends(bundled):
+    options = {"layers": 3, "heads": 9, "queries": 10}
+    found = idl.certify(bundled, idl.examples()[0], tolerance=0, **options).table
+    held = found.filter(found["verdict"].str.starts_with("determined"))
+    assert held["radius"].null_count() == 0
+    free = found.filter(found["verdict"].str.starts_with("free"))
+    assert free["radius"].null_count() == len(free)
+    for row in held.head(2).iter_rows(named=True):
+        below, above = (
+            idl.certify(bundled, idl.examples()[0], tolerance=share * row["radius"], **options)
+            .table.filter(key=row["key"])
+            .row(0, named=True)
+            for share in (0.99, 1.1)
+        )
+        assert below["verdict"] == row["verdict"]
+        assert above["verdict"].startswith("free")
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome", "names"),
+    [
+        (None, "head", ["0", "bfloat16"]),
+        (None, "layer", ["bfloat16", "1%"]),
+        (["1%", 0.01, "0.01"], "head", ["1%"]),
+        ([0, "float16", "1e-3"], "head", ["0", "float16", "0.1%"]),
+        (["0.001nats", "0.5 %"], "prediction", ["0.001nats", "0.5%"]),
+        (["0.01change"], "states", ["0.01change"]),
+    ],
+)
+def test_tolerances_are_read_as_they_are_written(given, outcome, names):
+    assert [one.name for one in tolerances(given, outcome, "bfloat16")] == names
+
+
+@pytest.mark.parametrize("given", ["-1", "nan", "1e999", "a", "1nats", "", "0.1changes"])
+def test_tolerances_that_cannot_be_read_are_refused(given):
+    with pytest.raises(SettingError, match="tolerance"):
+        tolerances([given], "head", "float32")
+
+
+def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
+    """A row after the answer's position cannot change it: all of its attention is free."""
+    item = decoder.read(IDS)[0]
+    answer = Answer(decoder, item, "prediction", [3])
+    head = read_head(decoder, item, 0, 0)
+    kept = of_answer(answer, head, answer.root(0, 9)[0], 9)
+    assert kept.effect == pytest.approx(0, abs=1e-12)
+    lo, hi = kept.solver(0.0).ends()
+    assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
+    assert hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
