@@ -96,6 +96,14 @@ def test_too_short_chains_are_seen():
     assert found.memory_error < 0.05
 
 
+@pytest.mark.parametrize(
+    ("memory", "growth", "settled"),
+    [(0.2, 0.2, True), (-0.5, -0.5, True), (0.21, 0.0, False), (0.0, 0.21, False)],
+)
+def test_chains_have_settled_when_neither_memory_nor_growth_is_seen(memory, growth, settled):
+    assert billiard.Mixing(16, memory, 0.1, growth, 0.1).settled == settled
+
+
 def test_the_length_is_found_again_with_the_seed():
     A, T = random_weights(0, 30, 8)
     spaces = [simplex_space(T)] * 30

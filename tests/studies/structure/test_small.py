@@ -51,3 +51,14 @@ def test_sums_and_embeddings_are_kept_in_double_precision(tmp_path):
     again.load(tmp_path, 0)
     assert torch.equal(again.sums["embeddings"], torch.stack([0 * third, third, 0 * third]))
     assert torch.equal(again.sums["encoder.layer0.energy"], third.float().double() + third)
+
+
+def test_dimensions_are_counted_in_the_spectrum(found):
+    counted = found.spectrum.group_by("layer", "head", maintain_order=True).agg(
+        dim_half=(pl.col("visibility") >= 0.5).sum(),
+        dim_95=(pl.col("visibility").cum_sum() < 0.95 * pl.col("visibility").sum()).sum() + 1,
+        energy_95=(pl.col("energy").cum_sum() < 0.95).sum() + 1,
+    )
+    for name in ("dim_half", "dim_95", "energy_95"):
+        assert found.table[name].to_list() == counted[name].to_list()
+        assert found.table[name].n_unique() > 1
