@@ -196,3 +196,19 @@ def test_an_axis_can_be_stretched_and_whole_numbers_stay_whole():
     assert first["y"]["scale"]["domainMin"] == {"expr": "stretch ? 0.774 : 0"}
     assert first["y"]["scale"]["domainMax"] == {"expr": "stretch ? 0.906 : 1"}
     assert (first["x"]["axis"]["values"], first["x"]["axis"]["format"]) == ([1, 2, 3], ",d")
+
+
+def test_a_point_tells_its_columns_under_the_titles_of_the_axes():
+    frame = pl.DataFrame({"n": [3, 4], "a.rate": [0.5, 1.0], "kind": ["x", "y"], "texts": [7, 9]})
+    titles = {"x_title": "Tokens", "y_title": "Rate", "color_title": "Kind of attention"}
+    spec = scatter(frame, "n", "a.rate", "kind", also=("texts",), **titles).to_dict()
+    told = [
+        (tip["title"], tip["field"], tip["type"], tip.get("format"))
+        for tip in spec["encoding"]["tooltip"]
+    ]
+    assert sorted(told) == [
+        ("Kind of attention", "kind", "nominal", None),
+        ("Rate", field("a.rate"), "quantitative", ".4~g"),
+        ("Tokens", "n", "quantitative", None),
+        ("texts", "texts", "quantitative", None),
+    ]

@@ -12,6 +12,7 @@ import torch
 from helpers.pages import SCRIPT, unpacked
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
 from identilens.charts.figures import chart_page
+from identilens.charts.notebook import folded_maps
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting
@@ -38,14 +39,19 @@ def written(tricky_page, tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
-def data(written):
+def held_by(page):
+    """The numbers that a page carries for its scripts."""
     return json.loads(
         re.search(
-            r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL
+            r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
         ).group(1),
         parse_constant=lambda name: pytest.fail(f"{name} in the data"),
     )
+
+
+@pytest.fixture(scope="module")
+def data(written):
+    return held_by(written)
 
 
 def test_nothing_of_a_model_or_user_becomes_an_element(written):
@@ -131,6 +137,18 @@ def test_the_budget_keeps_the_most_interesting_maps_in_order(maps, tricky_page):
     page = replace(tricky_page, sections=[Section("maps", "Maps", maps=ranked)])
     assert "2 of 4 maps are in this page" in render_page(page, budget=2 * maps[0].characters)
     assert "0 of 4 maps are in this page" in render_page(page, budget=0)
+
+
+@pytest.mark.parametrize(("most", "text"), [(1, 0), (3, 1)])
+def test_a_notebook_opens_on_the_most_interesting_map(maps, most, text):
+    folded = folded_maps([replace(one, interest=place == most) for place, one in enumerate(maps)])
+    assert f"<summary>Maps of text {text}: open the viewer</summary>" in folded
+    (frame,) = [one for tag, one in Elements(folded).found if tag == "iframe"]
+    assert held_by(frame["srcdoc"])["maps"]["first"] == most
+
+
+def test_a_result_without_maps_folds_nothing():
+    assert folded_maps([]) == ""
 
 
 def test_maps_must_fit_their_tokens():

@@ -92,6 +92,12 @@ def test_a_small_sink_is_seen_in_half_precision():
     assert not seen.follows_logits
 
 
+def test_the_error_of_other_weights_is_relative_to_the_output():
+    for head in heads_of("bert", torch.float32)[:2]:
+        assert head.output_error(head.attention) == 0
+        assert head.output_error(3 * head.attention) == pytest.approx(2)
+
+
 def test_heads_without_weights_say_how_to_get_them():
     head = next(idl.Lens(build("bert")).capture([[5, 6, 7]])).layers[0].head(0)
     for read in (lambda: head.attention, lambda: head.family_weights):

@@ -16,7 +16,7 @@ from identilens.errors import OutputFolderError
 from identilens.runs.files import translated_write_errors
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import commanded, without_secrets
-from identilens.runs.tables import print_table
+from identilens.runs.tables import print_table, table_of
 
 
 @pytest.fixture(autouse=True)
@@ -207,3 +207,15 @@ def test_a_checkpoint_that_does_not_fit_names_the_remedy(tmp_path):
             torch.save({"weights": torch.zeros(40_000)}, tmp_path / "optimizer.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_table_has_its_kinds_of_columns_whatever_its_rows():
+    columns = {"text": pl.Int64, "share": pl.Float64, "note": pl.String}
+    given = {"note": None, "share": 1, "text": 0}
+    for rows in ([], [given]):
+        table = table_of(columns, iter(rows))
+        assert dict(table.schema) == columns
+        assert table.rows() == [(0, 1.0, None)] * len(rows)
+    for wrong in ({"text": 0, "share": 1.0}, {**given, "more": 1}):
+        with pytest.raises(KeyError, match=r"must have the columns \['text', 'share', 'note'\]"):
+            table_of(columns, [given, wrong])

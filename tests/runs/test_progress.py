@@ -68,7 +68,7 @@ def test_notes_are_escaped_and_inner_runs_have_no_bar(shown):
 
 
 def test_without_a_terminal_a_line_a_minute_goes_to_the_log(monkeypatch, caplog):
-    now = iter([0.0, 30.0, 61.0, 100.0, 122.0])
+    now = iter([7.0, 37.0, 68.0, 107.0, 129.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     with caplog.at_level("INFO", "identilens"), watched("texts", None) as told:
         for done in (1, 2, 3, 4):

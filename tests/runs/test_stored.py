@@ -20,6 +20,8 @@ from helpers.storage import BUCKET, objects, s3_server
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs import lock
+from identilens.runs.bucket import local_folder
+from identilens.runs.files import Manifest, take_over
 from identilens.runs.workers import Local, Ray
 from identilens.studies.audit.study import AuditStudy
 from identilens.studies.registry import STUDIES, Entry
@@ -214,6 +216,19 @@ def test_parts_of_workers_are_stored(client, tmp_path, engine, monkeypatch):
     assert objects(client, name) == contents(tmp_path / "run")
     assert {path.name for path in Path(short).iterdir()} >= {"killed-1", "killed-4"}
     shutil.rmtree(short, ignore_errors=True)
+
+
+def test_files_of_another_library_are_listed_and_stored(client, tmp_path):
+    for place in (tmp_path, local_folder(f"s3://{BUCKET}/taken")):
+        written = [place / "model" / name for name in ("weights.bin", "config.json")]
+        (place / "model").mkdir()
+        for file in written:
+            file.write_text(file.name)
+        manifest = Manifest(place)
+        take_over(manifest, written)
+        assert list(manifest.names) == ["model/weights.bin", "model/config.json"]
+    expected = {f"model/{file.name}": file.name.encode() for file in written}
+    assert objects(client, "taken") == expected
 
 
 def test_what_is_missing_is_said(client, monkeypatch):

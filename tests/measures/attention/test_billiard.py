@@ -6,6 +6,7 @@ import torch
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
 from identilens.measures.attention import (
+    billiard,
     chain_mixing,
     sample_alternatives,
     simplex_space,
@@ -95,6 +96,14 @@ def test_too_short_chains_are_seen():
     assert found.memory_error < 0.05
 
 
+@pytest.mark.parametrize(
+    ("memory", "growth", "settled"),
+    [(0.2, 0.2, True), (-0.5, -0.5, True), (0.21, 0.0, False), (0.0, 0.21, False)],
+)
+def test_chains_have_settled_when_neither_memory_nor_growth_is_seen(memory, growth, settled):
+    assert billiard.Mixing(16, memory, 0.1, growth, 0.1).settled == settled
+
+
 def test_the_length_is_found_again_with_the_seed():
     A, T = random_weights(0, 30, 8)
     spaces = [simplex_space(T)] * 30
@@ -103,6 +112,23 @@ def test_the_length_is_found_again_with_the_seed():
     assert found == chain_mixing(A, spaces, seeded())
     pinned = chain_mixing(torch.full((1, 3), 1 / 3), [simplex_space(torch.eye(3))])
     assert (pinned.legs, pinned.settled) == (0, True)
+
+
+def test_pilots_start_from_all_rows():
+    """The last row sees one key and cannot move: it does not speak for the others."""
+    visible = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 0]]).bool()
+    A = visible / visible.sum(1, keepdim=True).double()
+    spaces = [simplex_space(torch.ones(3, 1), row) for row in visible]
+    assert chain_mixing(A, spaces, seeded()).memory_error > 0
+
+
+def test_rows_too_large_to_run_together_run_one_by_one(monkeypatch):
+    monkeypatch.setattr(billiard, "BYTES", 1)
+    A, T = random_weights(0, 6, 2)
+    drawn = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
+    assert drawn.min() >= 0
+    torch.testing.assert_close(drawn @ T.double(), (A @ T).double().expand(3, -1, -1))
+    assert (drawn - A).abs().amax((0, 2)).min() > 1e-3, "every row moves"
 
 
 def test_rows_of_different_masks_have_the_means_of_their_own():

@@ -124,6 +124,18 @@ def test_bounds_hold_for_every_visibility(seed, n, d, sharpness, form):
     torch.testing.assert_close(exact, alone, atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize(("n", "d", "sharpness"), [(12, 6, 3.0), (20, 12, 3.0), (10, 7, 1.0)])
+def test_both_bounds_close_in_on_the_certain_mass(n, d, sharpness):
+    A, T = random_weights(0, n, d, sharpness)
+    exact = certain_mass(A, T)
+    assert 0.3 < exact.min() < exact.max() < 1
+    rough, close = (certain_mass_bounds(A, T, rounds=rounds) for rounds in (1, 8))
+    for bounds in (rough, close):
+        assert (bounds.lo <= exact + 1e-8).all()
+        assert (bounds.hi >= exact - 1e-8).all()
+    assert close.gap < 0.002 < 0.1 < rough.gap
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 8), d=st.integers(1, 5), masked=st.booleans())
 def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, masked):

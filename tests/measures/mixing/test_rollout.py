@@ -43,3 +43,11 @@ def test_a_query_without_effective_attention_keeps_its_own_token():
 def test_a_row_that_no_part_brings_nearer_is_even_over_the_parts_there_are():
     parts, output = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), torch.tensor([0.2, -0.1])
     assert alti_contributions(parts, output).tolist() == [0.5, 0.5, 0.0]
+
+
+def test_parts_share_by_how_much_nearer_each_brings_the_output():
+    """Of ‖y‖₁ = 6 the parts take 3, 2 and 1, and the last leads away; scaled parts share alike."""
+    parts = torch.tensor([[3.0, 0.0], [1.0, 1.0], [0.0, 3.0], [0.0, -2.0]])
+    both = torch.stack([parts, 5 * parts])
+    found = alti_contributions(both, both.sum(-2))
+    torch.testing.assert_close(found, torch.tensor([[3 / 6, 2 / 6, 1 / 6, 0.0]] * 2))

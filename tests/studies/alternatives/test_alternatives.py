@@ -10,7 +10,12 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
-from identilens.measures.attention import attention_intervals, billiard, maximum_entropy_alternative
+from identilens.measures.attention import (
+    attention_intervals,
+    billiard,
+    certain_mass,
+    maximum_entropy_alternative,
+)
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.search import entropy_note
 from identilens.studies.alternatives.study import compare_runs
@@ -77,6 +82,18 @@ def test_the_bound_is_one_minus_the_certain_mass(bundled):
     assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(
         expected, abs=1e-6
     )
+
+
+def test_the_bound_of_a_small_head_is_one_minus_its_certain_mass():
+    lens, text = idl.Lens(zoo.build("bert")), zoo.ids(12)
+    table = idl.alternatives(lens, [text], layers=0, heads=1, starts=1).table
+    head = read_head(lens, lens.read([text])[0], 0, 1)
+    far = table.filter(alternative="far").row(0, named=True)
+    expected = 1 - float(certain_mass(head.attention, head.projected).mean())
+    assert far["distance_bound"] == pytest.approx(expected)
+    assert 0.01 < far["mean_total_variation"] <= far["largest_total_variation"] < 1
+    assert far["mean_total_variation"] <= far["distance_bound"] + 1e-9
+    assert table.filter(pl.col("alternative") != "far")["distance_bound"].is_null().all()
 
 
 def test_walks_too_short_to_forget_their_start_are_said(monkeypatch):

@@ -90,6 +90,18 @@ def test_print_shows_distances_and_the_farthest_maps(found, tmp_path):
     assert {path.stem for path in written} == set(charts)
 
 
+def test_every_alternative_lies_on_axes_that_begin_at_its_own_weights(found):
+    (x_ends, y_ends) = (
+        views.distance_and_change(found.found).to_dict()["encoding"][axis]["scale"]["domain"]
+        for axis in ("x", "y")
+    )
+    distance, change = found.found["mean_total_variation"], found.found["hidden_change"]
+    assert x_ends[0] == 0
+    assert distance.max() < x_ends[1] < 1.5 * distance.max()
+    assert y_ends[0] < change.filter(change > 0).min()
+    assert y_ends[1] == 1
+
+
 def test_findings_notes_and_numbers(found, capsys):
     finding = found.summary()
     assert finding.numbers["found"] == 10

@@ -137,6 +137,16 @@ def test_every_column_of_a_half_precision_model_rests_on_weights_computed_again(
             assert row[name] == pytest.approx(expected[name], abs=2e-6), name
 
 
+def test_the_numbers_of_the_finding_are_those_of_the_table():
+    """Heads of 8 dimensions have a null space on 12 tokens, and none on 6."""
+    audit = idl.audit(Lens(build("bert")), [ids(12), ids(6)], certain_rows=2)
+    numbers = audit.summary().numbers
+    counted = {"maps": 16, "with_null_space": 0.5, "certain_rows": 32}
+    assert {name: numbers[name] for name in counted} == counted
+    for name in numbers.keys() - counted:
+        assert numbers[name] == pytest.approx(audit.table[name].mean()), name
+
+
 @pytest.mark.parametrize(("heads", "width", "trading"), [(4, 16, True), (2, 16, False)])
 def test_heads_that_trade_are_told(heads, width, trading):
     config = hf.Qwen3Config(

@@ -123,6 +123,21 @@ def test_a_size_of_values_far_above_every_length_is_said_and_not_drawn(small):
     assert "d_v = 64 lies far to the right" in views.length_note(far)
 
 
+@pytest.mark.parametrize(
+    ("undefined", "said"),
+    [
+        (0, ""),
+        (1, " 1 map without a correlation is left out."),
+        (2, " 2 maps without a correlation are left out."),
+    ],
+)
+def test_maps_without_a_correlation_are_counted(small, undefined, said):
+    pearson = [float("nan")] * undefined + small.table["pearson"].to_list()[undefined:]
+    note = views.length_note(small.table.with_columns(pearson=pl.Series(pearson)))
+    counted = f"(one text, layer and head); {len(pearson) - undefined} in all."
+    assert f"{counted}{said} Layers count from 0." in note
+
+
 def test_many_maps_become_means_that_weigh_every_map():
     table = made_audit([[Plan(words(n), words(n))] for n in range(2, 12)]).table
     every, width = views.correlation_points(table)

@@ -170,7 +170,10 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
     result = replace(causal, determinacy=table)
     row = result.stable().row(0, named=True)
     assert (row["mean"], row["no_order"]) == pytest.approx((0.6, 0.5))
-    assert result.plane().filter(explanation="certain")["no_order"].item() == 0.5
+    plane = result.plane()
+    assert plane["explanation"].to_list() == causal.plane()["explanation"].to_list()
+    assert plane.filter(explanation="certain")["no_order"].item() == 0.5
+    assert plane.filter(pl.col("explanation") != "certain")["no_order"].is_null().all()
     assert (
         "Without any order, and left out: certain in 50.0 % of the rows." in result.summary().text
     )

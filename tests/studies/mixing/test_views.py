@@ -86,6 +86,14 @@ def test_boxes_and_bars_are_the_numbers(tricky):
     assert len(boxes) == len(shares) == 6
 
 
+@pytest.mark.parametrize("name", ["own_share", "rollout_correlation"])
+def test_lines_are_told_apart_in_black_and_white_too(tagged, name):
+    encodings = [one["encoding"] for one in tagged.charts()[name].to_dict()["layer"]]
+    (dashed,) = [one for one in encodings if "strokeDash" in one]
+    assert dashed["strokeDash"]["field"] == dashed["color"]["field"]
+    assert len(dashed["strokeDash"]["scale"]["domain"]) > 1
+
+
 def test_boxes_stand_on_an_axis_from_zero_to_the_highest(tagged):
     layers = tagged.charts()["own_contribution"].to_dict()["layer"]
     [domain] = {tuple(one["encoding"]["y"]["scale"]["domain"]) for one in layers}
