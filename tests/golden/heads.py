@@ -48,7 +48,12 @@ CASES: dict[str, Case] = {
     "verdicts_causal": Case(
         lambda: {
             "table": idl.certify(
-                tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)
+                tiny("gpt2"),
+                [ids(20)],
+                layers=0,
+                heads=1,
+                queries=(0, 8, 12, 19),
+                tolerance=0,
             ).table
         }
     ),  # 0.1 s

@@ -10,7 +10,7 @@ from helpers.audits import TEXTS
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention import attention_intervals
+from identilens.measures.attention import attention_intervals, certain_mass
 from identilens.models import Lens
 from identilens.studies.audit.certain import mean_and_error
 
@@ -117,6 +117,28 @@ def test_kept_weights_of_half_precision_are_computed_again(bundled_path):
         idl.certify(lens, TEXTS[0], layers=2, heads=3, queries=[4], tolerance=0).table,
     )
     assert_frame_equal(kept.select("lo", "hi"), made.select("lo", "hi"), abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_rounding_of_the_output_takes_its_part(family, dtype):
+    """What is left of certain mass where the output may change by the model's rounding, within a hundredth."""
+    lens = Lens(build(family).to(getattr(torch, dtype)))
+    audit = idl.audit(lens, [ids(24)], certain_rows=3)
+    head = {(one.layer, one.head): one for one in next(lens.capture([ids(24)], weights=True)).heads}
+    share = {"float32": 2**-24, "bfloat16": 2**-8}[dtype]
+    for row in audit.rows.iter_rows(named=True):
+        one = head[row["layer"], row["head"]]
+        visible = None if one.visible is None else one.visible[row["query"]][None]
+        expected = certain_mass(
+            one.attention[row["query"]][None], one.projected, visible=visible, tolerance=share
+        )
+        assert row["certain_mass_rounded"] <= float(expected) + 1e-5
+        assert row["certain_mass_rounded"] >= float(expected) - 0.01 - 1e-5
+        assert row["certain_mass_rounded"] <= row["certain_mass"]
+    lost = (audit.rows["certain_mass"] - audit.rows["certain_mass_rounded"]).mean()
+    assert lost > 1e-4 if dtype == "bfloat16" else lost < 1e-4
+    assert f"up to rounding to {dtype}" in audit.summary().text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

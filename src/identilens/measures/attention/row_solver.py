@@ -80,6 +80,8 @@ class RowSolver:
         inside: The weights.
         keys: Positions of the visible keys.
         gap: Largest distance so far between a proven bound and an alternative that was found.
+        slopes: After `lower` without a tolerance: each end falls at most so fast with the length of a change of the
+            output that is allowed.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class RowSolver:
         """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
-        self.gap = 0.0
+        self.gap, self.slopes = 0.0, torch.zeros_like(self.inside)
         self._kept, self._scales = space.kept[space.visible].cpu(), space.scales.cpu()
         self._asked = torch.ones_like(self.inside, dtype=torch.bool)
         if among is not None:
@@ -107,15 +109,17 @@ class RowSolver:
         blocks = None if space.blocks is None else space.blocks[space.visible.cpu()]
         self._shared = SharedPrograms(self._kept, blocks)
         self._programs: RowPrograms | None = None
+        self._last = self._scales
 
     def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
         """Return proven lower bounds of linear costs over all alternatives, within ``gap`` of the minima."""
-        if not self._movable.any():
+        if not (len(costs) and self._movable.any()):
             return costs @ self.inside
         if self._reach is not None:
             return self._together(costs)
         self._programs = self._programs or RowPrograms(self.inside, self._kept)
         optima = [self._programs.minimise(cost) for cost in costs]
+        self._last = optima[-1].multipliers
         self._seen += [optimum.point for optimum in optima]
         self.gap = max([self.gap, *(optimum.value - optimum.bound for optimum in optima)])
         return costs.new_tensor([optimum.bound for optimum in optima])
@@ -125,12 +129,15 @@ class RowSolver:
         if self._reach is not None:
             self._together(random_costs(_DRAWN, len(self.inside)))
             return self._lower()
-        lo = torch.where(self._movable, 0.0, self.inside)
-        zero = self._zero
+        lo, zero = torch.where(self._movable, 0.0, self.inside), self._zero
+        # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
+        multipliers = self._kept * ~self._movable[:, None]
         for key in torch.nonzero(self._movable & ~zero).flatten().tolist():
             if not zero[key]:
                 lo[key] = self.least(self._unit(key)[None]).clamp_min(0.0)[0]
+                multipliers[key] = self._last
                 zero |= self._seen[-1] <= 0
+        self.slopes = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
         return torch.minimum(lo, self.inside)
 
     def ends(self) -> Ends:

@@ -12,11 +12,14 @@ from torch.nn.functional import pad
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, filled
+from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
 
 EXAMPLE_ROWS = 4
 """Rows of each map of an example."""
+
+CLOSE = 0.01
+"""A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""
 
 _STREAM = 0x5EED
 """Tells the draw of rows apart from other uses of a run's seed."""
@@ -85,11 +88,18 @@ def _rows(
     measured = []
     for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):
         solver = RowSolver(row, space)
-        lower = filled(torch.zeros_like(row), space, solver.lower())
+        ends = solver.lower()
+        lower, mass = filled(torch.zeros_like(row), space, ends), min(float(ends.sum()), 1.0)
+        # What proves the exact ends bounds what is left of them where the output is rounded.
+        allowed = float(allowed_change(row[None], T, torch.finfo(head.values.dtype).eps / 2))
+        rounded = float((ends - allowed * solver.slopes).clamp_min(0.0).sum())
+        if mass - rounded > CLOSE:
+            rounded = float(RowSolver(row, space, allowed).lower().sum())
         measured.append(
             {
                 "query": query,
-                "certain_mass": min(float(lower.sum()), 1.0),
+                "certain_mass": mass,
+                "certain_mass_rounded": min(rounded, mass),
                 "sink_weight": float(row[sink]),
                 "sink_lo": float(lower[sink]),
                 "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,

@@ -34,6 +34,7 @@ from identilens.studies.certify.result import Certainty
 
 _MEASURES = (
     "certain_mass",
+    "certain_mass_rounded",
     "sink_mass",
     "sink_norm_share",
     "null_share",
@@ -94,6 +95,7 @@ class Audit(Result):
             "pearson": pl.Float64,
             "reconstruction_error": pl.Float64,
             "certain_mass": pl.Float64,
+            "certain_mass_rounded": pl.Float64,
             "certain_mass_error": pl.Float64,
             "certain_rows": pl.Int64,
             "output_share": pl.Float64,
@@ -110,6 +112,7 @@ class Audit(Result):
             **HEAD,
             "query": pl.Int64,
             "certain_mass": pl.Float64,
+            "certain_mass_rounded": pl.Float64,
             "sink_weight": pl.Float64,
             "sink_lo": pl.Float64,
             "sink_hi": pl.Float64,
@@ -204,7 +207,12 @@ class Audit(Result):
     def summary(self) -> Finding:
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
         mean = pl.col(
-            "certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson"
+            "certain_mass",
+            "certain_mass_rounded",
+            "sink_mass",
+            "sink_norm_share",
+            "null_share",
+            "pearson",
         ).mean()
         numbers = self.table.select(
             pl.len().alias("maps"),
@@ -385,9 +393,12 @@ class Audit(Result):
                 if low == high
                 else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             )
+            rounded = percent(looked["certain_mass_rounded"].mean())
+            precision = self.provenance["model"]["dtype"]
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
-                f"every alternative with the same head output (mean certain mass of {self._sample()}{apart})."
+                f"every alternative with exactly the same head output, {rounded} up to rounding to {precision} (mean "
+                f"certain mass of {self._sample()}{apart})."
             )
             yield stacked_in_words(table)
         else:

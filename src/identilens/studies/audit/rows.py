@@ -71,6 +71,10 @@ class LayerRows:
         )
         columns |= {
             "certain_mass": [*means],
+            "certain_mass_rounded": [
+                mean_and_error([row["certain_mass_rounded"] for row in rows], len(rows))[0]
+                for rows in certain
+            ],
             "certain_mass_error": [*errors],
             "certain_rows": [*map(len, masses)],
         }
