@@ -134,6 +134,7 @@ def test_a_study_knows_no_other_study_and_its_views_no_result():
         "heads",
         "head_views",
         "items",
+        "outcomes",
         "perturbation",
         "perturbation_views",
     }

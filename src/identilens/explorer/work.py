@@ -22,9 +22,9 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
 from identilens.studies.audit.maps import RULES
-from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.mixing.study import mixing
+from identilens.studies.outcomes import of_head
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""

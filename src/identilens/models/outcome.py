@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -51,6 +52,10 @@ class Answer:
         before, after = before.log_softmax(-1), after.log_softmax(-1)
         return max(0.0, float((before.exp() * (before - after)).sum()))
 
+    def same_top(self, replacements: Replacements) -> bool:
+        """Return whether the largest entry of every position, the most likely token or class, stays the same."""
+        return bool((self._of(replacements).argmax(-1) == self.own.argmax(-1)).all())
+
     def effect(self, head: Head, query: int) -> float:
         """Return the change of the outcome when a head adds nothing at one row."""
         return self.with_rows(head, Rows([query], torch.zeros(1, len(head.keys)).double()))
@@ -59,10 +64,10 @@ class Answer:
         """Return the change of the outcome when a head has other rows."""
         return self.change({(head.layer, head.head, head.kind): rows})
 
-    def root(self, layer: int, query: int) -> Float[Tensor, "head d_v r"]:
-        """Return L: a small change x of what a layer's heads mix at one row changes the outcome by ‖x L‖².
+    def root(self, layers: Sequence[int], query: int) -> Float[Tensor, "layer head d_v r"]:
+        """Return L: a small change x of what the heads of some layers mix at one row changes the outcome by ‖x L‖².
 
-        ``layer`` is the number of the attention in call order. Of the prediction, KL(p ‖ p') is
+        ``layers`` are the numbers of attentions in call order, of equal sizes. Of the prediction, KL(p ‖ p') is
         ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits. Of states it is the square of
         the relative change, ‖xᵀ J‖² / ‖h‖². Costs one forward derivative for each number that the heads mix.
 
@@ -77,16 +82,16 @@ class Answer:
             )
         sizes: list[torch.Size] = []
 
-        def outcome(change: Float[Tensor, "head d_v"] | None) -> Float[Tensor, "position entry"]:
+        def outcome(change: Float[Tensor, "layer head d_v"] | None) -> Tensor:
             def add(call: AttentionCall) -> Tensor:
                 output = call.attend()[0]
-                if call.index != layer:
+                if call.index not in layers:
                     return output
-                sizes.append(output.shape)
+                sizes.append(output.shape[2:])
                 if change is None:
                     return output
                 row = torch.arange(output.shape[1], device=output.device) == query
-                return output + row[None, :, None, None] * change
+                return output + row[None, :, None, None] * change[layers.index(call.index)]
 
             model = self.lens.model
             # Experts run one by one, because their grouped product has no forward-mode rule.
@@ -97,8 +102,13 @@ class Answer:
 
         with torch.no_grad():
             own = outcome(None)
-            tangents = torch.eye(sizes[0][2:].numel(), dtype=dtype, device=self.lens.device)
-            tangents = tangents.unflatten(1, sizes[0][2:])
+            if len(set(sizes)) > 1:
+                raise InputError(
+                    f"the heads of {self.lens.name}'s layers differ in number or size; look at one layer at a time."
+                )
+            shape = (len(layers), *sizes[0])
+            tangents = torch.eye(prod(shape), dtype=dtype, device=self.lens.device)
+            tangents = tangents.unflatten(1, shape)
             zero = torch.zeros_like(tangents[0])
             derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (zero,), (one,))[1])
             chunk = chunk_size(
@@ -110,7 +120,7 @@ class Answer:
             jacobian = torch.cat(
                 [self._scaled(derivative(part), own) for part in tangents.split(chunk)]
             )
-        return torch.linalg.qr(jacobian.mT, mode="r").R.mT.unflatten(0, sizes[0][2:])
+        return torch.linalg.qr(jacobian.mT, mode="r").R.mT.unflatten(0, shape)
 
     def _scaled(
         self,

@@ -12,7 +12,7 @@ from identilens.errors import InputError, SettingError
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
-from identilens.studies.certify.outcomes import of_answer, of_layer, tolerances
+from identilens.studies.outcomes import of_answer, of_layer, tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
 TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."
@@ -45,7 +45,7 @@ def test_root_equals_finite_differences(smooth, outcome):
     item = decoder.read(IDS)[0]
     answer = Answer(decoder, item, outcome, range(10, item.length))
     query, number = 9, 0
-    root = answer.root(number, query)
+    root = answer.root([number], query)[0]
     head = read_head(decoder, item, 0, 1)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -223,7 +223,7 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     item = decoder.read(IDS)[0]
     answer = Answer(decoder, item, "prediction", [3])
     head = read_head(decoder, item, 0, 0)
-    kept = of_answer(answer, head, answer.root(0, 9)[0], 9)
+    kept = of_answer(answer, head, answer.root([0], 9)[0, 0], 9)
     assert kept.effect == pytest.approx(0, abs=1e-12)
     lo, hi = kept.solver(0.0).ends()
     assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)

@@ -7,7 +7,6 @@ from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
-from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.rows import (
     EVEN,
     FLOOR,
@@ -17,6 +16,7 @@ from identilens.studies.certify.rows import (
     WITHIN,
     certified_columns,
 )
+from identilens.studies.outcomes import of_head
 
 BOTH, DETERMINED, INFLUENTIAL, NEITHER, NEGLIGIBLE = VERDICTS
 

@@ -208,12 +208,17 @@ class RowSolver:
         apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
         return int(self.keys[first]) if apart else None
 
+    def optimum(self, cost: Float[Tensor, " seen"]) -> Float[Tensor, " seen"]:
+        """Return an alternative of least cost, within ``gap`` of it."""
+        self.least(cost[None])
+        return self._seen[-1]
+
     def farthest(self) -> Float[Tensor, " seen"]:
         """Return the alternative met so far that puts most of the asked attention elsewhere."""
         moved = [(self.inside - one).clamp_min(0.0)[self._asked].sum() for one in self._seen]
         return self._seen[int(torch.stack(moved).argmax())]
 
-    def change(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
+    def length(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
         """Return the length by which an alternative changes the output, without directions that count as none."""
         fixed = self._scales.isinf()
         along = ((point - self.inside) @ self._kept) * self._scales.masked_fill(fixed, 0.0)

@@ -14,6 +14,20 @@ from identilens.studies.alternatives import views
 
 _ALTERNATIVE = {**HEAD, "alternative": pl.String}
 
+ANSWER = {
+    "query": pl.Int64,
+    "outcome": pl.String,
+    "tolerance": pl.String,
+    "allowed": pl.Float64,
+    "effect": pl.Float64,
+    "predicted": pl.Float64,
+    "measured": pl.Float64,
+    "same_top": pl.Boolean,
+    "mass_before": pl.Float64,
+    "mass_after": pl.Float64,
+}
+"""Columns of alternatives of one row that keep the model's answer; missing for those that keep the head's output."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Alternatives(Result):
@@ -53,6 +67,7 @@ class Alternatives(Result):
             "hidden_change": pl.Float64,
             "logits_change": pl.Float64,
             "loss_change": pl.Float64,
+            **ANSWER,
             "note": pl.String,
         },
         "changes": {
@@ -75,6 +90,8 @@ class Alternatives(Result):
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
         rows, head = self.found, list(HEAD)
+        if len(answers := rows.drop_nulls("outcome")):
+            return _of_answers(answers)
         heads, free = (
             one.select(head).n_unique()
             for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
@@ -120,6 +137,10 @@ class Alternatives(Result):
             "output_error": "output",
             "hidden_change": "final hidden",
         }
+        if self._keep_answers:
+            names = {"mean_total_variation": "TV of the row"}
+            names |= {name: name.replace("_", " ") for name in (*ANSWER, "hidden_change")}
+            names = {name: names[name] for name in _SHOWN}
         shown = ["layer", "head", "alternative", *names]
         if self.table["text"].n_unique() > 1:
             shown.insert(0, "text")
@@ -128,11 +149,8 @@ class Alternatives(Result):
             .select("alternative", "note")
             .unique(maintain_order=True)
         )
-        frames = {
-            "Distance from the weights, relative change of output": self.table.select(shown).rename(
-                names
-            )
-        }
+        title = "Distance from the weights, change of the outcome"
+        frames = {title: self.table.select(shown).rename(names)}
         return frames | ({"Notes": notes} if len(notes) else {})
 
     def charts(self) -> dict[str, AnyChart]:
@@ -157,7 +175,7 @@ class Alternatives(Result):
             Section(
                 "alternatives",
                 "What else the attention could have been",
-                [_PUT_BACK],
+                [_CONFIRMED if self._keep_answers else _PUT_BACK],
                 maps=maps,
                 note=left_out,
             ),
@@ -169,6 +187,10 @@ class Alternatives(Result):
             ),
             Section("numbers", "All alternatives in numbers", frame=views.in_words(self.table)),
         ]
+
+    @property
+    def _keep_answers(self) -> bool:
+        return self.table["outcome"].is_not_null().any()
 
     def _by_alternative(self) -> Iterator[str]:
         for name, sentence in _SENTENCES.items():
@@ -182,6 +204,42 @@ class Alternatives(Result):
                 )
 
 
+def _of_answers(rows: pl.DataFrame) -> Finding:
+    """Return the finding of alternatives that keep the model's answer."""
+    numbers = rows.select(
+        distance=pl.col("mean_total_variation").mean(),
+        mass_before=pl.col("mass_before").mean(),
+        mass_after=pl.col("mass_after").mean(),
+        allowed=pl.col("allowed").max(),
+        measured=pl.col("measured").max(),
+        predicted=pl.col("predicted").max(),
+        same_top=pl.col("same_top").mean(),
+    ).row(0, named=True)
+    outcome = rows["outcome"][0]
+    unit = "nats" if outcome == "prediction" else "of their size"
+    what = "prediction" if outcome == "prediction" else "final hidden states"
+    text = (
+        f"In {len(rows)} rows of attention, other weights have {100 * numbers['mass_after']:.1f} % instead of "
+        f"{100 * numbers['mass_before']:.1f} % of the attention on the keys that they were to leave, at a total "
+        f"variation distance of {numbers['distance']:.2f} on average.\n"
+        f"The model confirms the answer: put back, they change the {what} by at most {numbers['measured']:.1e} {unit}, "
+        f"where {numbers['allowed']:.1e} was allowed (the first order says {numbers['predicted']:.1e})"
+        + (
+            f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
+            if outcome == "prediction"
+            else "."
+        )
+    )
+    headline = (
+        (
+            f"{100 * numbers['mass_before']:.0f} % → {100 * numbers['mass_after']:.0f} %",
+            "of the attention on the keys that the alternatives leave",
+        ),
+        (f"{numbers['measured']:.1e}", f"change of the {what}, measured ({unit})"),
+    )
+    return Finding(text, {"rows": len(rows), **numbers}, headline)
+
+
 def _written(value: float | None, form: str) -> str:
     return "none" if value is None else format(value, form)
 
@@ -190,6 +248,12 @@ _PUT_BACK = (
     "Each alternative is a set of weights (non-negative, every row summing to what it did) with the same head output. "
     "It was put in the head's place and the whole model run again; what changed is measured, not argued."
 )
+_CONFIRMED = (
+    "Each alternative is a row of weights (non-negative, with the sum that it had) that puts little on the keys it was "
+    "to leave. It was put in the row's place, those of all heads at once where they change together, and the model run "
+    "again: it confirms that its answer changes by no more than was allowed. The head's own output is another one."
+)
+_SHOWN = ("mean_total_variation", "mass_before", "mass_after", "allowed", "measured", "same_top")
 _CHANGES = (
     "Largest change of a token's hidden state as a share of its length, after each layer. Rounding of a model in "
     "single precision lies at about 1e-6, in half precision at about 1e-2."

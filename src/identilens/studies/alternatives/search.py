@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -37,6 +38,7 @@ class Found:
         formula: What the generic formula gives for it.
         note: What a reader must know.
         moved: Of the parameters that were changed to make it, ‖W' − W‖_F / ‖W‖_F by name.
+        answer: Of one that keeps the model's answer: what is known of that, by column of the table.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Found:
     formula: int | None = None
     note: str = ""
     moved: Mapping[str, float] = field(default_factory=dict)
+    answer: Mapping[str, Any] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of it, by name."""

@@ -1,7 +1,8 @@
 """Alternatives of attention weights with the same output, each put back into the model."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -9,20 +10,35 @@ from annotated_types import Ge, Gt, Lt
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.substitution import ModelRun
+from identilens.models.outcome import Answer
+from identilens.models.sequences import sides
+from identilens.models.substitution import ModelRun, Rows
+from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
+from identilens.studies.alternatives.answers import keep_answer, of_answers
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.result import Alternatives
+from identilens.studies.alternatives.result import ANSWER, Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
-from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads, joined
+from identilens.studies.heads import (
+    HeadStudy,
+    KindSettings,
+    Place,
+    TextHeads,
+    joined,
+    named_places,
+)
 from identilens.studies.items import read_items
+from identilens.studies.outcomes import KeptOutcome, Outcome, asked_answer, of_answer, tolerances
+
+LAST = ("last",)
+"""The row that is changed where none is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +50,39 @@ class AlternativeSettings(KindSettings):
         distance: Mean total variation distance that the realisable alternative must reach.
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.
+        outcome: What stays the same: each head's output; or, for one row of a map, the model's prediction or its final
+            hidden states within the tolerance. The alternative then leaves the keys.
+        tolerance: For prediction and states: a share of the head's own effect (1%), or a number with its unit
+            (0.001nats, 0.01change); 1% by default.
+        queries: For prediction and states: position or token of the row; last by default.
+        keys: For prediction and states: positions or tokens whose attention is to go elsewhere; those that hold 90 % of
+            the row's attention by default.
+        answer: For prediction and states: position or token of the predictions, or states, that count; last for the
+            prediction and all states by default.
+        together: For prediction and states: change the rows of all chosen heads together.
     """
 
     realisable: bool = False
     distance: Annotated[float, Gt(0), Lt(1)] = 0.1
     starts: Annotated[int, Ge(1)] = 8
     seed: Annotated[int, Ge(0)] = 0
+    outcome: Outcome = "head"
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    keys: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    together: bool = False
+
+    def check(self) -> None:
+        """Check that there is one tolerance, which belongs to the outcome."""
+        if self.outcome == "layer":
+            raise SettingError("outcome", "to be head, states or prediction", self.outcome)
+        if self.tolerance and len(tolerances(self.tolerance, self.outcome, "float32")) > 1:
+            raise SettingError("tolerance", "with a single value", self.tolerance)
+        if self.together and self.outcome == "head":
+            raise SettingError(
+                "together", "with the outcome prediction or states only", self.together
+            )
 
 
 class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
@@ -91,20 +134,38 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             )
         )
         self._plain: dict[int, ModelRun] = {}
+        self._shared: tuple[Any, Answer | None, Any] = None, None, None
+        if settings.together and not self.heads.by_text:
+            places = groupby(
+                (place for part in self.heads.parts for place in part), lambda one: one.text
+            )
+            self.heads = replace(self.heads, parts=[list(part) for _, part in places])
 
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of all heads, on one text."""
-        return joined(Alternatives.schema, map(self._output, self.heads.parts[part]))
+        places = self.heads.parts[part]
+        if self.settings.together:
+            return joined(Alternatives.schema, self._together(places))
+        return joined(Alternatives.schema, map(self._output, places))
 
     def _output(self, place: Place) -> Output:
         head = self.heads.read(place)
+        if self.settings.outcome == "head":
+            return self._tables(place, head, self._alternatives(place, head))
+        return self._tables(place, head, self._answers(place, head))
+
+    def _tables(
+        self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
+    ) -> Output:
         rows, changes = [], []
         kept = {"raw": head.attention, "effective": head.effective}
-        for alternative, run in self._alternatives(place, head):
+        for alternative, run in found:
             put = run and compare_runs(self._unchanged(place.text), run)
             at = {**place.row, "alternative": alternative.name}
             (n_query, n_key), weights = head.attention.shape, alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
+            if alternative.answer and distance is not None:
+                distance = distance[alternative.answer["query"]][None]
             far = alternative.name == "far"
             rows.append(
                 {
@@ -128,6 +189,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                     "hidden_change": put and put.hidden,
                     "logits_change": put and put.logits,
                     "loss_change": put and put.loss,
+                    **{name: alternative.answer.get(name) for name in ANSWER},
                     "note": alternative.note,
                 }
             )
@@ -142,6 +204,76 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             {place.key(name): tensor.cpu() for name, tensor in kept.items()},
             {place.text: self.heads.tokens(head, place.text)},
         )
+
+    def _answers(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun]]:
+        """Yield, for each row that is asked for, weights of a head that keep the model's answer."""
+        number = self.heads.lens.sites(self.heads.items[place.text]).index(place.site)
+        for query in self.heads.requested(place, self.settings.queries or LAST):
+            answer, root = self._rooted(place, head, [number], query)
+            kept = of_answer(answer, head, root[0, head.head], query)
+            yield from self._kept([head], [place], query, answer, kept)
+
+    def _together(self, places: Sequence[Place]) -> Iterator[Output]:
+        """Yield the tables of each head, whose row changes together with that of all others."""
+        sites = self.heads.lens.sites(self.heads.items[places[0].text])
+        heads = [self.heads.read(place) for place in places]
+        numbers = list(dict.fromkeys(sites.index(place.site) for place in places))
+        for query in self.heads.requested(places[0], self.settings.queries or LAST):
+            answer, root = self._rooted(places[0], heads[0], numbers, query)
+            at = [(numbers.index(sites.index(one.site)), one.head) for one in places]
+            chosen = torch.stack([root[place] for place in at])
+            kept = of_answers(answer, heads, chosen, query)
+            found = self._kept(heads, places, query, answer, kept)
+            for place, head, one in zip(places, heads, found, strict=True):
+                yield self._tables(place, head, [one])
+
+    def _rooted(
+        self, place: Place, head: Head, numbers: list[int], query: int
+    ) -> tuple[Answer, Float[Tensor, "layer head d_v r"]]:
+        """Return the model's answer, and how it depends on a row of some layers, which their heads share."""
+        where = (place.text, numbers, query)
+        if self._shared[0] != where:
+            names = self.heads.tokens(head, place.text)
+            answer = asked_answer(
+                self.heads.lens, self.heads.items[place.text], self.settings, names, place.text
+            )
+            self._shared = where, answer, answer.root(numbers, query)
+        return self._shared[1], self._shared[2]  # pyright: ignore[reportReturnType]
+
+    def _kept(
+        self,
+        heads: Sequence[Head],
+        places: Sequence[Place],
+        query: int,
+        answer: Answer,
+        kept: KeptOutcome,
+    ) -> list[tuple[Found, ModelRun]]:
+        [tolerance] = tolerances(self.settings.tolerance, answer.outcome, "float32")
+        names = self.heads.tokens(heads[0], places[0].text)
+        names = names[sides(heads[0].kind, names).key]
+        named = [
+            at
+            for one in self.settings.keys or ()
+            for at in named_places(names, one, places[0].text)
+        ]
+        found = keep_answer(answer, heads, query, kept, kept.allowed(tolerance), named)
+        put: dict[Any, Any] = {
+            (one.layer, one.head, one.kind): Rows([query], row[None])
+            for one, row in zip(heads, found.weights, strict=True)
+        }
+        item = self.heads.items[places[0].text]
+        run = self.lens.substitute(put, item)
+        columns = found.columns | {"tolerance": tolerance.name, "same_top": answer.same_top(put)}
+        alternatives = []
+        for at, (head, row) in enumerate(zip(heads, found.weights, strict=True)):
+            weights = head.attention.clone()
+            weights[query] = row
+            own = {
+                name: value[at] if isinstance(value, list) else value
+                for name, value in columns.items()
+            }
+            alternatives.append((Found(f"answer_{query}", weights, answer=own), run))
+        return alternatives
 
     def _unchanged(self, text: int) -> ModelRun:
         """Return the model's run with its own weights; the run of the current text is stored."""

@@ -31,6 +31,12 @@ TITLES = {
 }
 """What each alternative is called."""
 
+
+def title_of(alternative: str) -> str:
+    """Return what an alternative is called; one that keeps the model's answer is named by its row."""
+    return TITLES.get(alternative, alternative.replace("answer_", "same answer, row "))
+
+
 MOST_MAPS = 24
 """Maps drawn for print: those of the largest distance."""
 
@@ -42,7 +48,8 @@ STATES = 40_000
 
 _LEAST = 1e-16
 _LEAST_STATE = 1e-9
-_TITLE = pl.col("alternative").replace(TITLES).alias("title")
+_NAME = pl.col("alternative").str.replace("^answer_", "same answer, row ")
+_TITLE = _NAME.replace(TITLES).alias("title")
 _DISTANCE = "Mean total variation distance from the weights"
 
 Matrices = Mapping[str, Tensor]
@@ -143,7 +150,7 @@ def printed_maps(
         charts[f"maps_{file_name(row)}_{row['alternative']}"] = token_map(
             layers,
             *axis_tokens(tokens.get(row["text"], {}), row),
-            f"{head_name(row).capitalize()}: {TITLES[row['alternative']]}, {change}",
+            f"{head_name(row).capitalize()}: {title_of(row['alternative'])}, {change}",
         )
     return charts
 
@@ -155,7 +162,7 @@ def in_words(table: pl.DataFrame) -> pl.DataFrame:
 
 def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:
     choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
-    choices["alternative"] = TITLES[row["alternative"]]
+    choices["alternative"] = title_of(row["alternative"])
     distance = row["mean_total_variation"]
     moved = {"alternative − raw": ("alternative", "raw")}
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
@@ -216,6 +223,8 @@ def _hidden(changes: pl.DataFrame) -> pl.DataFrame:
 def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Return rows with the kinds of alternatives in the order of `TITLES`, in which charts list them."""
     return frame.sort(
-        pl.col("alternative").replace_strict(list(TITLES), list(range(len(TITLES)))),
+        pl.col("alternative").replace_strict(
+            list(TITLES), list(range(len(TITLES))), default=len(TITLES)
+        ),
         maintain_order=True,
     )

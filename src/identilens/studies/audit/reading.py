@@ -7,11 +7,11 @@ from identilens.linalg import ProjectedValues
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Result
 from identilens.runs.tables import HEAD
-from identilens.studies.certify.outcomes import of_head
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.head_views import axis_tokens
 from identilens.studies.heads import named_places
+from identilens.studies.outcomes import of_head
 
 AXES = (
     "Determined: how much of a row's attention stays on the same keys in every alternative, that is, in every "

@@ -13,7 +13,7 @@ from identilens.measures.attention.influence import contribution_weights, norm_s
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
 from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
-from identilens.studies.certify.outcomes import KeptOutcome
+from identilens.studies.outcomes import KeptOutcome
 
 WITHIN = 0.5
 """A weight is determined if every alternative keeps it within this share of its value: a/2 to 3a/2.
@@ -198,7 +198,7 @@ def certified_columns(
     listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
     pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
     farthest = solver.farthest()
-    predicted = kept.change(solver.change(farthest))
+    predicted = kept.change(solver.length(farthest))
     farthest = row.scatter(0, keys, farthest[own])
     whole = {
         "allowed": allowed,

@@ -11,23 +11,23 @@ from identilens.errors import SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Rows
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
-from identilens.studies.certify.outcomes import (
+from identilens.studies.certify.result import Certainty
+from identilens.studies.certify.rows import RowCertificates, certified_columns
+from identilens.studies.heads import Place, RowSettings, RowStudy
+from identilens.studies.outcomes import (
     KeptOutcome,
     Outcome,
+    asked_answer,
     of_answer,
     of_head,
     of_layer,
     tolerances,
 )
-from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import RowCertificates, certified_columns
-from identilens.studies.heads import Place, RowSettings, RowStudy, named_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,18 +148,13 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             if self._layer[0] != (place.text, number):
                 self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
             return of_layer(self._layer[1], head.head, query)
-        names = self.heads.tokens(head, place.text)
-        names = names["decoder" if "decoder" in names else "encoder"]
-        asked = self.settings.answer or (
-            ("last",) if outcome == "prediction" else range(len(names))
-        )
-        positions = [at for one in asked for at in named_places(names, one, place.text)]
         if self._roots[0] != (place.text, number):
-            answer = Answer(lens, item, outcome, sorted(set(positions)))
+            names = self.heads.tokens(head, place.text)
+            answer = asked_answer(lens, item, self.settings, names, place.text)
             self._roots = (place.text, number), answer, {}
         answer, roots = self._roots[1:]
         if query not in roots:
-            roots[query] = answer.root(number, query)
+            roots[query] = answer.root([number], query)[0]
         return of_answer(answer, head, roots[query][head.head], query)
 
 

@@ -13,9 +13,9 @@ from identilens.charts.kit import choose, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.tables import HEAD
-from identilens.studies.certify.outcomes import ROUNDING
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
+from identilens.studies.outcomes import ROUNDING
 
 ROW = [*HEAD, "query", "tolerance"]
 WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")

@@ -1,10 +1,10 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,7 +16,10 @@ from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
 from identilens.models.heads import Head
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
+from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
 
@@ -164,3 +167,19 @@ def of_answer(answer: Answer, head: Head, root: Float[Tensor, "d_v r"], query: i
     visible = None if head.visible is None else head.visible[query]
     kept = of_head(head.attention[query], values, visible)
     return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)
+
+
+def asked_answer(
+    lens: Lens, item: Item, settings: Any, names: Mapping[str, Sequence[str]], text: int
+) -> Answer:
+    """Return the answer of a model on a text that settings ask for, by ``outcome`` and the positions in ``answer``.
+
+    Raises:
+        InputError: For a position or token that the text lacks.
+    """
+    own = names["decoder" if "decoder" in names else "encoder"]
+    asked = settings.answer
+    if asked is None:
+        asked = ("last",) if settings.outcome == "prediction" else range(len(own))
+    positions = {at for one in asked for at in named_places(own, one, text)}
+    return Answer(lens, item, settings.outcome, sorted(positions))

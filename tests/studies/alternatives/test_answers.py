@@ -1,0 +1,107 @@
+"""Alternatives that keep the model's answer, of one head and of all together: confirmed by the model."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers import zoo
+from helpers.command import failing, identilens
+from identilens.errors import InputError, SettingError
+from identilens.models.substitution import Rows
+
+IDS = {"input_ids": torch.arange(5, 25)[None]}
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return idl.Lens(zoo.build("llama"))
+
+
+def nats(lens, put):
+    """KL divergence of the prediction at the last position, from plain runs of the model."""
+    runs = [lens.substitute(one, IDS).logits[-1].double().log_softmax(-1) for one in ({}, put)]
+    return float((runs[0].exp() * (runs[0] - runs[1])).sum())
+
+
+def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
+    found = idl.alternatives(
+        lens, IDS, layers=1, outcome="prediction", tolerance="0.01nats", queries=(19,)
+    )
+    assert found.table["alternative"].to_list() == ["answer_19"] * 4
+    for row in found.table.iter_rows(named=True):
+        name = f"text0.layer1.head{row['head']}.decoder"
+        raw, other = (found.matrices[f"{name}.{one}"] for one in ("raw", "alternative_answer_19"))
+        assert torch.equal(raw[:-1], other[:-1].to(raw)), "other rows stay"
+        changed = other[-1]
+        assert changed.min() >= 0
+        assert float(changed.sum()) == pytest.approx(1, abs=1e-6)
+        given = nats(lens, {(1, row["head"]): Rows([19], changed[None])})
+        assert given == pytest.approx(row["measured"], rel=1e-3, abs=1e-7)
+        assert row["measured"] <= row["allowed"] == 0.01
+        order = raw[-1].argsort(descending=True)
+        largest = order[raw[-1][order].cumsum(0) - raw[-1][order] < 0.9]
+        assert float(raw[-1][largest].sum()) == pytest.approx(row["mass_before"], abs=1e-6)
+        assert float(changed[largest].sum()) == pytest.approx(row["mass_after"], abs=1e-6)
+        assert row["mass_after"] < row["mass_before"]
+        moved = float((changed - raw[-1]).abs().sum() / 2)
+        assert row["mean_total_variation"] == pytest.approx(moved, abs=1e-6)
+    text = found.summary().text
+    assert "The model confirms the answer" in text
+    assert "nats" in text
+    assert "same head output" not in str(found.sections())
+
+
+def test_all_heads_together_move_at_once(lens):
+    options = {"outcome": "prediction", "tolerance": "0.01nats", "queries": (-1,)}
+    found = idl.alternatives(lens, IDS, together=True, **options)
+    assert len(found.table) == 8, "two layers of four heads"
+    assert found.table["measured"].n_unique() == found.table["hidden_change"].n_unique() == 1
+    put = {
+        (row["layer"], row["head"]): Rows(
+            [19],
+            found.matrices[
+                f"text0.layer{row['layer']}.head{row['head']}.decoder.alternative_answer_19"
+            ][-1:],
+        )
+        for row in found.table.iter_rows(named=True)
+    }
+    given = nats(lens, put)
+    assert given == pytest.approx(found.table["measured"][0], rel=1e-3, abs=1e-7)
+    assert given <= 0.01
+    assert found.table["mass_after"].mean() < found.table["mass_before"].mean()
+
+
+def test_keys_are_named_and_shares_are_of_the_heads_effect(lens):
+    found = idl.alternatives(
+        lens, IDS, layers=0, heads=2, outcome="states", tolerance="10%", queries=(7,), keys=(3, 0)
+    )
+    [row] = found.table.to_dicts()
+    assert row["allowed"] == pytest.approx(0.1 * row["effect"])
+    raw = found.matrices["text0.layer0.head2.decoder.raw"][7]
+    assert row["mass_before"] == pytest.approx(float(raw[[0, 3]].sum()), abs=1e-6)
+    assert 0 < row["measured"] <= row["allowed"]
+    with pytest.raises(InputError, match="no token or position"):
+        idl.alternatives(lens, IDS, layers=0, heads=2, outcome="states", keys=("zebra",))
+
+
+def test_settings_that_do_not_fit_are_refused(lens):
+    with pytest.raises(SettingError, match="together"):
+        idl.alternatives(lens, IDS, together=True)
+    with pytest.raises(SettingError, match="tolerance"):
+        idl.alternatives(lens, IDS, outcome="states", tolerance="1nats")
+    mixed = idl.Lens(zoo.build("mistral"))
+    gemma = idl.Lens(zoo.build("gemma3"))
+    with pytest.raises(InputError, match="see the same keys"):
+        idl.alternatives(gemma, IDS, outcome="prediction", together=True)
+    assert len(idl.alternatives(mixed, IDS, layers=0, heads=0, outcome="prediction").table) == 1
+
+
+def test_the_command(tmp_path):
+    options = ("--model", "bundled-decoder", "--text", "Snow fell on the harbour all night, and")
+    options += ("--layers", 3, "--heads", 3, "--outcome", "prediction")
+    done = identilens(
+        "alternatives", *options, "--tolerance", "0.001nats", "--out", tmp_path / "run", code=0
+    )
+    assert "The model confirms the answer" in done.output
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert "--tolerance" in failing("alternatives", *options, "--tolerance", "much")
