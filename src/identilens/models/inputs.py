@@ -67,12 +67,14 @@ class Item:
         joined: Names of tensors with all pictures of an item one after another; a batch concatenates them.
         tokens: Token at each position, by kind of sequence: "encoder", "decoder".
         text: The original text, if there is one.
+        bare: Names of inputs that came in a batch without their mask; some models do otherwise without one.
     """
 
     tensors: dict[str, Tensor]
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     text: str | None = None
     joined: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> frozenset[tuple]:
@@ -101,6 +103,7 @@ class Item:
             tensors,
             {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens},
             joined=self.joined,
+            bare=self.bare,
         )
 
     @property
@@ -340,6 +343,7 @@ class InputReader:
                 f"the batch has {count} texts, but {', '.join(sorted(joined))} with another number of rows, so it "
                 "is unclear which rows belong to which text. Give one text at a time (a batch of one)."
             )
+        bare = frozenset(name for name in tensors if _mask_of(name) not in tensors)
         for row in range(count):
             item = {
                 name: value if name in joined else value[row] for name, value in tensors.items()
@@ -354,7 +358,7 @@ class InputReader:
                     self._check_ids(item[name].tolist(), row)
                     self._check_length(len(item[name]), row, truncated=max_length is not None)
                     tokens[kind] = self._names(item[name].tolist())
-            yield Item(item, tokens, joined=joined)
+            yield Item(item, tokens, joined=joined, bare=bare)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = getattr(self.config.get_text_config(), "vocab_size", None)
@@ -390,11 +394,16 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         side = name.removesuffix("input_ids")
-        if name.endswith("input_ids") and f"{side}position_ids" not in items[0].tensors:
+        packed = f"{side}position_ids" in items[0].tensors
+        if name.endswith("input_ids") and not packed and name not in items[0].bare:
             lengths = torch.tensor([len(row) for row in rows])
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-            batch[f"{side}attention_mask"] = mask.long()
+            batch[_mask_of(name)] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
+
+
+def _mask_of(name: str) -> str:
+    return f"{name.removesuffix('input_ids')}attention_mask"
 
 
 def is_per_token(name: str) -> bool:
