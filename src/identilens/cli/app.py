@@ -101,8 +101,15 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
             raise InputError(
                 f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name."
             )
-    options = {**tables.get((), {}), **tables.get(command, {})}
-    return {name.replace("-", "_"): value for name, value in options.items()}
+    options: dict[str, Any] = {}
+    for table in ((), command):
+        given = {name.replace("-", "_"): value for name, value in tables.get(table, {}).items()}
+        if len(given) < len(tables.get(table, {})):
+            raise InputError(
+                f"{file}: an option stands there twice, with - and with _. Remove one."
+            )
+        options |= given
+    return options
 
 
 def _tables(
