@@ -279,11 +279,17 @@ class InputReader:
                 raise InputError(f"text {index} has {half}. Correct the text.") from error
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
-        encoded = self.tokenizer(first, pair, max_length=max_length, **options)
-        if self._begins_twice(first, encoded["input_ids"]):
-            longest = None if max_length is None else max_length + 1
-            encoded = self.tokenizer(first, pair, max_length=longest, **options)
-            encoded = {name: row[1:] for name, row in encoded.items()}
+        try:
+            encoded = self.tokenizer(first, pair, max_length=max_length, **options)
+            if self._begins_twice(first, encoded["input_ids"]):
+                longest = None if max_length is None else max_length + 1
+                encoded = self.tokenizer(first, pair, max_length=longest, **options)
+                encoded = {name: row[1:] for name, row in encoded.items()}
+        except Exception as error:  # damaged files of a tokenizer show only here, in many ways
+            raise InputError(
+                f"the tokenizer fails on text {index} ({type(error).__name__}: {error}). Correct its files, or "
+                "download them again."
+            ) from error
         ids = list(encoded["input_ids"])
         if not ids:
             raise InputError(

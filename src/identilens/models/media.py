@@ -1,5 +1,6 @@
 """Images and recordings from files."""
 
+import warnings
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
@@ -11,6 +12,9 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from identilens.errors import InputError
+
+_MOST_PIXELS = 2**26
+"""Largest number of pixels of an image; models read far fewer."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,13 @@ def read_audio(file: str | Path) -> Audio:
         (8000, 4000)
     """
     try:
-        rate, samples = wavfile.read(_existing(file, "--audio"))
-    except (ValueError, EOFError) as error:
+        with warnings.catch_warnings():
+            # Only a warning tells of a file that was cut.
+            warnings.filterwarnings("error", "Reached EOF")
+            rate, samples = wavfile.read(_existing(file, "--audio"))
+    except InputError:
+        raise
+    except Exception as error:  # scipy fails on damaged headers in many ways
         raise InputError(
             f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg."
         ) from error
@@ -70,8 +79,10 @@ def read_audio(file: str | Path) -> Audio:
         samples = (samples.astype(np.float32) - 128) / 128
     elif samples.dtype.kind == "i":
         samples = samples.astype(np.float32) / np.iinfo(samples.dtype).max
-    mono = samples if samples.ndim == 1 else samples.mean(1)
-    return Audio(np.asarray(mono, dtype=np.float32), rate)
+    mono = np.asarray(samples if samples.ndim == 1 else samples.mean(1), dtype=np.float32)
+    if not rate or not np.isfinite(mono).all():
+        raise InputError(f"{file} has no rate, or samples that are NaN or infinite.")
+    return Audio(mono, rate)
 
 
 def read_image(file: str | Path) -> Any:
@@ -92,13 +103,15 @@ def read_image(file: str | Path) -> Any:
     """
     path = _existing(file, "--image")
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
     try:
         with Image.open(path) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except Exception as error:  # Pillow fails on damaged files in many ways
         raise InputError(f"{file} cannot be read as an image: {error}.") from error
 
 
