@@ -9,6 +9,8 @@ from identilens.errors import InputError, NumericalError
 def check_finite(**tensors: Tensor | None) -> None:
     """Raise for tensors with NaN or infinite entries, with the name of the tensor and their number."""
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor | None):
+            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}.")
         # A sum is finite only if every term is, and costs one pass.
         if tensor is None or bool(torch.isfinite(tensor.sum())):
             continue

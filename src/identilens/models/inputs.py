@@ -343,6 +343,12 @@ class InputReader:
             )
         counted = [tensors[name] for name in _COUNTED if name in tensors]
         count = len(next(iter([*counted, *tensors.values()])))
+        if not count or any(tensors[name].ndim != 2 for name in _COUNTED if name in tensors):
+            shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+            raise InputError(
+                f"a batch has one row for each text, as input_ids of shape (text, position); got {shapes}. "
+                "For one text: ids[None]."
+            )
         joined = frozenset(name for name, value in tensors.items() if len(value) != count)
         if joined and count > 1:
             raise InputError(

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from math import gcd
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from identilens.errors import InputError
+
+_HIGHEST = 1_000_000
+"""Largest rate of a recording; the filters for others would take much memory."""
 
 _MOST_PIXELS = 2**26
 """Largest number of pixels of an image; models read far fewer."""
@@ -37,7 +41,15 @@ class Audio:
     rate: int
 
     def at(self, rate: int) -> "Audio":
-        """Return the recording with another number of samples per second."""
+        """Return the recording with another number of samples per second.
+
+        Raises:
+            InputError: For a rate that no recording has.
+        """
+        if not all(isinstance(one, Integral) and 1 <= one <= _HIGHEST for one in (rate, self.rate)):
+            raise InputError(
+                f"expected rates from 1 to {_HIGHEST:,} samples per second; got {self.rate} and {rate}."
+            )
         if rate == self.rate:
             return self
         common = gcd(rate, self.rate)
