@@ -157,10 +157,9 @@ class Lens:
     def body(self) -> PreTrainedModel:
         """The model without its task head; it contains all attention: a head that has some belongs to it."""
         body = self.model.base_model
-        head = {*self.model.modules()} - {*body.modules()}
+        attends = any(map(is_attention, {*self.model.modules()} - {*body.modules()}))
         reads = self.model.main_input_name in signature(body.forward).parameters
-        whole = not isinstance(body, PreTrainedModel) or any(map(is_attention, head))
-        return body if reads and not whole else self.model
+        return body if isinstance(body, PreTrainedModel) and reads and not attends else self.model
 
     @property
     def digest(self) -> str:
