@@ -10,7 +10,12 @@ import identilens as idl
 from helpers.command import failing
 from helpers.zoo import build
 from identilens.errors import IdentilensError
-from identilens.measures.attention import attention_intervals, certain_mass
+from identilens.measures.attention import (
+    attention_intervals,
+    certain_mass,
+    realisable_dimension,
+    sample_alternatives,
+)
 
 TEXT = "The ferry left the harbour before dawn."
 A, T = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).softmax(-1), torch.eye(4)[:, :2]
@@ -74,6 +79,16 @@ IN_PYTHON = {
     "lists for tensors": (lambda lens: certain_mass([[0.5, 0.5]], T), "as a tensor of shape (query, key); got list"),
     "a map for a row": (lambda lens: attention_intervals(A, T), "pass A[i]"),
     "logits for weights": (lambda lens: certain_mass(-A, T), "pass the weights after softmax"),
+    "a list for a row": (lambda lens: attention_intervals([0.5, 0.5], T), "attention weights as a tensor; got list"),
+    "nothing for a row": (lambda lens: attention_intervals(None, T), "attention weights as a tensor; got NoneType"),
+    "a tensor for a number": (lambda lens: sample_alternatives(A, T, A), "of at least 0; got tensor("),
+    "words for queries": (lambda lens: realisable_dimension("q", A, T), "queries must be a tensor; got str"),
+    "ids without an axis of texts": (
+        lambda lens: idl.audit(lens, {"input_ids": torch.tensor([5, 6])}),
+        "got {'input_ids': (2,)}. For one text: ids[None]",
+    ),
+    "a batch of no texts": (lambda lens: lens.read({"input_ids": torch.ones(0, 3).long()}), "got {'input_ids': (0, "),
+    "a rate of no recording": (lambda lens: idl.Audio(torch.zeros(5).numpy(), 1).at(10**9), "from 1 to 1,000,000"),
     "a folder that contains nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
     "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
 }  # fmt: skip

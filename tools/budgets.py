@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 310_000,
-    "syntax-tree nodes of the core": 246_000,
+    "syntax-tree nodes": 311_200,
+    "syntax-tree nodes of the core": 247_200,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.54,
     "modules with one importer": 57,

@@ -108,6 +108,12 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ),
         ("[" + "a." * 3000 + "a]\nb = 1", "bad.toml has values that are nested more than 10 deep"),
         ("a." * 3000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
+        ("a." * 100_000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
+        ('"a" . ' * 100_000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
+        (
+            "batch-size = 1\nbatch_size = 2",
+            "bad.toml: an option stands there twice, with - and with _",
+        ),
         (
             "max_length = 1" + "0" * 22,
             "bad.toml: expected max_length of at most 9007199254740992; got 1",

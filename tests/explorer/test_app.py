@@ -183,6 +183,36 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     assert "Traceback" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "change", [{"layer": 1.5}, {"layer": True}, {"head": "0"}, {"query": 0.5}], ids=str
+)
+def test_numbers_are_whole_numbers(client, held, change):
+    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, **change}
+    assert client.post("/api/row", content=json.dumps(body), headers=GOOD).status_code == 400
+
+
+def test_a_request_that_ends_before_its_body_is_no_error_of_the_server(desk):
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    names = {**GOOD, "host": HOST}
+    headers = [(name.lower().encode(), value.encode()) for name, value in names.items()]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/start",
+        "query_string": b"",
+        "headers": headers,
+    }
+    asyncio.run(explorer_app(desk, TOKEN, [HOST])(scope, receive, send))
+    assert sent[0]["status"] == 400
+
+
 def test_a_row_is_that_of_the_study(client, held, bundled):
     (step,) = ask(
         client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}

@@ -199,3 +199,19 @@ def test_refusals():
         InputError, match="mask over 30 keys with at least one visible; got 30 keys, 0 visible"
     ):
         ProjectedValues.of(values).simplex_space(torch.zeros(30, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("hidden", [slice(2, 3), slice(None)])
+def test_a_query_that_sees_no_key_is_named(hidden):
+    values, projection, _ = made(9, rank=3)
+    visible = causal(9).clone()
+    visible[hidden] = False
+    with pytest.raises(InputError, match="hides every key from at least one query"):
+        ProjectedValues.of(values, projection).effective(torch.zeros(9, 9), visible)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("given", [(None,), ("x",), ([[0.5]],), (torch.eye(3), [[0.5]])])
+def test_what_is_no_tensor_is_named(given):
+    with pytest.raises(InputError, match="must be a tensor with two axes; got (NoneType|str|list)"):
+        ProjectedValues.of(*given)

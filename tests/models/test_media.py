@@ -1,5 +1,9 @@
 """Images and recordings from files, in Python and on the command line."""
 
+import copy
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -142,3 +146,53 @@ def test_recordings_of_unlike_length(tmp_path, tone):
     for together, alone in zip(lens.capture(both), both, strict=True):
         (text,) = lens.capture(alone)
         torch.testing.assert_close(together.layers[1].head_output, text.layers[1].head_output)
+
+
+HEAD = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 236, b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
+SOUND = HEAD + struct.pack("<4sI", b"data", 200) + bytes(200)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"RIFF", "cannot be read as .wav"),
+        (HEAD[:12], "cannot be read as .wav"),
+        (SOUND[:32] + bytes(4) + SOUND[36:], "cannot be read as .wav"),
+        (SOUND[:-50], "cannot be read as .wav: Reached EOF prematurely"),
+        (SOUND[:24] + bytes(8) + SOUND[32:], "has no rate"),
+        (SOUND[:20] + b"\3\0" + SOUND[22:34] + b"\x20\0" + SOUND[36:44] + b"\0\0\xc0\x7f" * 50, "NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_damaged_recordings_are_named(tmp_path, content, message):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        idl.read_audio(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("size", [(20_000, 20_000), (9000, 9000)])
+def test_an_image_of_very_many_pixels_is_refused_before_it_is_unpacked(tmp_path, size):
+    pytest.importorskip("PIL.Image", reason="pip install pillow for images")
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(99))),
+        (b"IEND", b""),
+    )
+    packed = (
+        struct.pack(">I", len(one)) + name + one + struct.pack(">I", zlib.crc32(name + one))
+        for name, one in chunks
+    )
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
+    with pytest.raises(InputError, match="cannot be read as an image: .*(more than|exceeds)"):
+        idl.read_image(tmp_path / "a.png")
+
+
+def test_a_tokenizer_that_fails_is_named(bundled):
+    def fails(*_, **__):
+        raise Exception("WordPiece error: Missing [UNK] token from the vocabulary")
+
+    tokenizer = copy.deepcopy(bundled.tokenizer)
+    tokenizer._encode_plus = fails
+    with pytest.raises(
+        InputError, match=r"the tokenizer fails on text 0 \(Exception: WordPiece error"
+    ):
+        Lens(bundled.model, tokenizer).read("snow")

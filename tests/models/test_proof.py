@@ -283,3 +283,17 @@ def test_a_proof_on_numbers_that_are_not_finite_proves_nothing():
         lens.prove_once(items)
         assert len(seen) == 2, "without capture and with it, each time"
     handle.remove()
+
+
+def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
+    """Its mask is minus infinity everywhere, which a capture reads as the least number of all keys."""
+
+    class Blind(hf.BertModel):
+        def forward(self, input_ids, **given):
+            mask = torch.full((len(input_ids), 1, *[input_ids.shape[1]] * 2), -torch.inf)
+            return super().forward(input_ids, **{**given, "attention_mask": mask})
+
+    torch.manual_seed(0)
+    lens = Lens(Blind(hf.BertConfig(**_BERT, attn_implementation="eager")).eval())
+    with pytest.raises(UnsupportedModelError, match='own" failed with nan .*has NaN or infinity'):
+        next(lens.capture([[5, 6, 7]], weights=True))

@@ -1,6 +1,7 @@
 """Tagged texts from CoNLL-U: words placed by characters, read as texts everywhere."""
 
 import copy
+import gzip
 import pickle
 
 import pytest
@@ -78,3 +79,35 @@ def test_limits_of_another_kind_are_named(tmp_path, options):
     (tmp_path / "a.conllu").write_text("")
     with pytest.raises(InputError, match="expected (limit|max_text_bytes) "):
         read_conllu(tmp_path / "a.conllu", **options)
+
+
+ROW = "{}\t{}\t_\tX\tY\t_\t0\troot\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "message"),
+    [
+        ("ab c", [("1-9", "ab"), (1, "a"), (2, "b"), (3, "c")], r"line 2: the words 1-9 do not follow it"),
+        ("ab c", [("1-2", "ab"), (1, "a"), (3, "c")], r"line 2: the words 1-2 do not follow it"),
+        ("ab c", [("5-6", "ab"), (1, "a"), (2, "b"), (3, "c")], r"line 2: the words 5-6 do not follow it"),
+        ("ab", [("1-2", "ab")], r"line 2: the words 1-2 do not follow it"),
+        ("ab", [("2-1", "ab"), (1, "a"), (2, "b")], r"line 2: the words 2-1 do not follow it"),
+        ("ab", [("1-" + "9" * 5000, "ab")], r"line 2: expected a word's number such as 3"),
+        ("a b c", [(1, "a")], r"line 2: the sentence's text goes on after its words: b c"),
+        ("a b", [], r"line 1: the sentence's text goes on after its words: a b"),
+        ("a b", [(1, ""), (2, "a"), (3, "b")], r"line 2: the word '' is not the next word"),
+        ("a\n# text = b", [(1, "a")], r"line 1: the sentence has 2 '# text = ' comments in 3 lines"),
+    ],
+)  # fmt: skip
+def test_no_word_of_a_damaged_file_is_lost_without_a_word(tmp_path, text, rows, message):
+    file = tmp_path / "a.conllu"
+    file.write_text(f"# text = {text}\n" + "".join(ROW.format(*row) for row in rows))
+    with pytest.raises(InputError, match=message):
+        read_conllu(file)
+
+
+def test_a_sentence_without_end_is_not_stored(tmp_path):
+    with gzip.open(tmp_path / "a.conllu.gz", "wt") as file:
+        file.writelines("# x\n" for _ in range(200_000))
+    with pytest.raises(InputError, match=r"comments in 100,001 lines; expected one, in at most"):
+        read_conllu(tmp_path / "a.conllu.gz")

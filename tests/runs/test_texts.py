@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import lzma
 import os
 import pickle
@@ -86,8 +87,9 @@ def test_numbers_of_numpy_and_sizes_in_words_are_options(tmp_path):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
-    "source", [pd.Timestamp("2020"), pd.NA, pl.LazyFrame({"a": ["x"]}), pl.col("a"), np.array("a")]
-)
+    "source",
+    [pd.Timestamp("2020"), pd.NA, pl.LazyFrame({"a": ["x"]}), pl.col("a"), np.array("a"), b"snow", {"a": ["x"]}],
+)  # fmt: skip
 def test_what_holds_no_texts_is_named(source):
     with pytest.raises(InputError, match="expected a file, a data set or texts; got"):
         read_texts(source)
@@ -151,6 +153,25 @@ def test_pipes_and_the_standard_input(tmp_path, monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(b'{"a": "one"}\n{"a": "two"}\n'))
     monkeypatch.setattr(sys, "stdin", stream)
     assert read_texts("-", columns=["a"]) == ["one", "two"]
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="the standard input is closed. Give a file"):
+        read_texts("-")
+
+
+def test_pairs_of_an_iterator_without_end_are_read_up_to_the_limit():
+    endless = (str(number) for number in itertools.count())
+    assert read_texts(endless, pairs=True, limit=2) == [("0", "1"), ("2", "3")]
+
+
+def test_a_parquet_file_on_which_polars_panics_is_named(tmp_path, monkeypatch):
+    pl.DataFrame({"text": ["snow"]}).write_parquet(tmp_path / "a.parquet")
+
+    def panic(*_):
+        raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", panic)
+    with pytest.raises(InputError, match=r"a\.parquet cannot be read: called .Option"):
+        read_texts(tmp_path / "a.parquet", columns=["text"])
 
 
 @pytest.mark.parametrize("opened", [gzip.open, lzma.open])

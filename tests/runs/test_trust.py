@@ -558,3 +558,37 @@ def test_random_damage_is_told_or_does_no_harm(runs, data):
         except OutputFolderError as error:
             message = str(error)
         assert not message or str(folder) in message
+
+
+@pytest.mark.parametrize("column", [pl.col("number") + 0.5, pl.col("number").cast(pl.String)])
+def test_a_table_of_other_types_is_damaged(tmp_path, column):
+    toy(layers="1-3", out=tmp_path / "run")
+    file = tmp_path / "run" / "table.parquet"
+    pl.read_parquet(file).with_columns(column.alias("number")).write_parquet(file)
+    with pytest.raises(
+        OutputFolderError, match=r"table\.parquet cannot be read: expected columns of"
+    ):
+        Toy.load(tmp_path / "run")
+
+
+def test_a_folder_whose_name_is_no_utf8_is_refused_before_anything_is_computed(tmp_path):
+    with pytest.raises(InputError, match="cannot be the name of a file"):
+        toy(out=tmp_path / "a\udcff")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_replaces_no_table_and_no_device(tmp_path):
+    result = toy(layers="1-3", out=tmp_path / "run")
+    with pytest.raises(OutputFolderError, match=r"table\.parquet exists and may be no report"):
+        result.to_html(tmp_path / "run" / "table.parquet")
+    assert Toy.load(tmp_path / "run").table.height == 3
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", ""):
+        with pytest.raises(OutputFolderError, match="is a folder or a device, and not replaced"):
+            result.to_html(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_folder_whose_name_is_too_long_is_named(tmp_path):
+    with pytest.raises(OutputFolderError, match="could not write .*File name too long"):
+        toy().save(tmp_path / ("x" * 300))

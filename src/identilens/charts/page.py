@@ -18,6 +18,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
+from identilens.errors import OutputFolderError
 from identilens.runs.files import as_path, write_atomically
 
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
@@ -87,6 +88,10 @@ def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Pat
         OutputFolderError: If the file cannot be written.
     """
     target = as_path(path)
+    if target.is_file() and target.suffix not in (".html", ".htm"):
+        raise OutputFolderError(
+            f"{target} exists and may be no report. Choose a name that ends in .html."
+        )
     # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
     content = render_page(page, budget=budget).encode("utf-8", "replace")
     write_atomically(target, lambda temporary: temporary.write_bytes(content))

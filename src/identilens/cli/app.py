@@ -101,8 +101,15 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
             raise InputError(
                 f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name."
             )
-    options = {**tables.get((), {}), **tables.get(command, {})}
-    return {name.replace("-", "_"): value for name, value in options.items()}
+    options: dict[str, Any] = {}
+    for table in ((), command):
+        given = {name.replace("-", "_"): value for name, value in tables.get(table, {}).items()}
+        if len(given) < len(tables.get(table, {})):
+            raise InputError(
+                f"{file}: an option stands there twice, with - and with _. Remove one."
+            )
+        options |= given
+    return options
 
 
 def _tables(
@@ -241,6 +248,13 @@ def main() -> None:
     except (CycloptsError, IdentilensError) as error:
         say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
+    except (MemoryError, RuntimeError) as error:
+        # torch raises a RuntimeError of many lines.
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        why = str(error).splitlines()[:1]
+        say(" ".join(["there is not enough memory. Choose smaller sizes.", *why]), error=True)
+        sys.exit(2)
     except (KeyboardInterrupt, Terminated) as stop:
         by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         remedy = " Finished parts are saved. To continue, run the same command with --resume."

@@ -44,6 +44,8 @@ def explore(
         )
     if len(set(model)) < len(model):
         raise InputError("give each --model only once.")
+    if runs is not None and runs.exists() and not runs.is_dir():
+        raise InputError(f"--runs {runs} is a file; expected a folder.")
     server = import_module("identilens.explorer.server")
     opened = server.opened_port(port)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -165,6 +165,8 @@ class _Site:
             return refused
         try:
             content = await asyncio.wait_for(_content(request), MOST_SECONDS)
+        except ClientDisconnect:
+            return _refusal(400, "the request ended before its body.")
         except TimeoutError:
             return _refusal(408, f"a request must arrive within {MOST_SECONDS:g} seconds.")
         if content is None:
@@ -255,9 +257,12 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
         return model, lambda check, tell: {
             "viewer": contributions(desk.lens(model), at, exact, check, tell)
         }
-    lens, head = desk.lens(model), at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
+    lens, head = (
+        desk.lens(model),
+        at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"])),
+    )
     if what == "row":
-        query = int(body["query"])
+        query = _whole(body["query"])
         return model, lambda check, tell: {"row": proven_row(head, query)}
     if what == "alternative":
         which = str(body["which"])
@@ -265,7 +270,7 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
     if what == "parameters":
         return model, lambda check, tell: {"alternative": realised(lens, at, head)}
     if what == "weights":
-        query, change = int(body["query"]), [float(weight) for weight in body["change"]]
+        query, change = _whole(body["query"]), [float(weight) for weight in body["change"]]
         return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}
     raise InputError(f"there is nothing called {what!r} to ask for.")
 
@@ -295,6 +300,12 @@ async def _content(request: Request) -> bytes | None:
         if len(content) > MOST_BYTES:
             return None
     return content
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise TypeError(number)
+    return number
 
 
 def _finite(number: str) -> float:

@@ -9,6 +9,8 @@ from identilens.errors import InputError, NumericalError
 def check_finite(**tensors: Tensor | None) -> None:
     """Raise for tensors with NaN or infinite entries, with the name of the tensor and their number."""
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor | None):
+            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}.")
         # A sum is finite only if every term is, and costs one pass.
         if tensor is None or bool(torch.isfinite(tensor.sum())):
             continue
@@ -22,6 +24,9 @@ def check_finite(**tensors: Tensor | None) -> None:
 
 def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
     """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, not finite or do not fit."""
+    for name, given in {"values": values, "output_projection": output_projection}.items():
+        if (given is not None and not isinstance(given, Tensor)) or values is None:
+            raise InputError(f"{name} must be a tensor with two axes; got {type(given).__name__}.")
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise InputError(
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "

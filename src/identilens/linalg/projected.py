@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
-from identilens.linalg.checks import check_finite, check_values
+from identilens.linalg.checks import check_finite, check_mask, check_values
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
 from identilens.linalg.full_rows import FullRows
@@ -164,6 +164,7 @@ class ProjectedValues:
             and torch.equal(visible, torch.ones_like(visible).tril())
         ):
             return CausalRows(flat.compact, flat.factor, flat.tolerance_of)
+        check_mask(visible, queries, self.keys)
         return IrregularRows(flat.compact, visible, flat.tolerance_of)
 
     def effective(

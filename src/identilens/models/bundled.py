@@ -60,7 +60,7 @@ def resolved(model: str | Path) -> str | Path:
     if isinstance(model, str) and _HUB_ID.fullmatch(name) is not None:
         alike = (
             []
-            if Path(model).exists() or "/" in name
+            if _exists(Path(model)) or "/" in name
             else get_close_matches(name.lower(), NAMES, cutoff=0.8)
         )
         if alike:

@@ -67,12 +67,14 @@ class Item:
         joined: Names of tensors with all pictures of an item one after another; a batch concatenates them.
         tokens: Token at each position, by kind of sequence: "encoder", "decoder".
         text: The original text, if there is one.
+        bare: Names of inputs that came in a batch without their mask; some models do otherwise without one.
     """
 
     tensors: dict[str, Tensor]
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     text: str | None = None
     joined: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> frozenset[tuple]:
@@ -101,6 +103,7 @@ class Item:
             tensors,
             {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens},
             joined=self.joined,
+            bare=self.bare,
         )
 
     @property
@@ -276,11 +279,17 @@ class InputReader:
                 raise InputError(f"text {index} has {half}. Correct the text.") from error
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
-        encoded = self.tokenizer(first, pair, max_length=max_length, **options)
-        if self._begins_twice(first, encoded["input_ids"]):
-            longest = None if max_length is None else max_length + 1
-            encoded = self.tokenizer(first, pair, max_length=longest, **options)
-            encoded = {name: row[1:] for name, row in encoded.items()}
+        try:
+            encoded = self.tokenizer(first, pair, max_length=max_length, **options)
+            if self._begins_twice(first, encoded["input_ids"]):
+                longest = None if max_length is None else max_length + 1
+                encoded = self.tokenizer(first, pair, max_length=longest, **options)
+                encoded = {name: row[1:] for name, row in encoded.items()}
+        except Exception as error:  # damaged files of a tokenizer show only here, in many ways
+            raise InputError(
+                f"the tokenizer fails on text {index} ({type(error).__name__}: {error}). Correct its files, or "
+                "download them again."
+            ) from error
         ids = list(encoded["input_ids"])
         if not ids:
             raise InputError(
@@ -334,12 +343,19 @@ class InputReader:
             )
         counted = [tensors[name] for name in _COUNTED if name in tensors]
         count = len(next(iter([*counted, *tensors.values()])))
+        if not count or any(tensors[name].ndim != 2 for name in _COUNTED if name in tensors):
+            shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+            raise InputError(
+                f"a batch has one row for each text, as input_ids of shape (text, position); got {shapes}. "
+                "For one text: ids[None]."
+            )
         joined = frozenset(name for name, value in tensors.items() if len(value) != count)
         if joined and count > 1:
             raise InputError(
                 f"the batch has {count} texts, but {', '.join(sorted(joined))} with another number of rows, so it "
                 "is unclear which rows belong to which text. Give one text at a time (a batch of one)."
             )
+        bare = frozenset(name for name in tensors if _mask_of(name) not in tensors)
         for row in range(count):
             item = {
                 name: value if name in joined else value[row] for name, value in tensors.items()
@@ -354,7 +370,7 @@ class InputReader:
                     self._check_ids(item[name].tolist(), row)
                     self._check_length(len(item[name]), row, truncated=max_length is not None)
                     tokens[kind] = self._names(item[name].tolist())
-            yield Item(item, tokens, joined=joined)
+            yield Item(item, tokens, joined=joined, bare=bare)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = getattr(self.config.get_text_config(), "vocab_size", None)
@@ -390,11 +406,16 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         side = name.removesuffix("input_ids")
-        if name.endswith("input_ids") and f"{side}position_ids" not in items[0].tensors:
+        packed = f"{side}position_ids" in items[0].tensors
+        if name.endswith("input_ids") and not packed and name not in items[0].bare:
             lengths = torch.tensor([len(row) for row in rows])
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-            batch[f"{side}attention_mask"] = mask.long()
+            batch[_mask_of(name)] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
+
+
+def _mask_of(name: str) -> str:
+    return f"{name.removesuffix('input_ids')}attention_mask"
 
 
 def is_per_token(name: str) -> bool:

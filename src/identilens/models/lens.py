@@ -37,6 +37,7 @@ from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
+from identilens.models.watching import is_attention
 from identilens.models.windows import by_text
 
 T = TypeVar("T")
@@ -154,14 +155,11 @@ class Lens:
 
     @property
     def body(self) -> PreTrainedModel:
-        """The model without its task head; it contains all attention."""
+        """The model without its task head; it contains all attention: a head that has some belongs to it."""
         body = self.model.base_model
-        if (
-            isinstance(body, PreTrainedModel)
-            and self.model.main_input_name in signature(body.forward).parameters
-        ):
-            return body
-        return self.model
+        attends = any(map(is_attention, {*self.model.modules()} - {*body.modules()}))
+        reads = self.model.main_input_name in signature(body.forward).parameters
+        return body if isinstance(body, PreTrainedModel) and reads and not attends else self.model
 
     @property
     def digest(self) -> str:
@@ -351,6 +349,7 @@ class Lens:
         kind = (
             self.model.config._attn_implementation,
             frozenset(items[0].tensors),
+            items[0].bare,
             Lengths(items).padded,
         )
         return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1

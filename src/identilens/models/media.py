@@ -1,7 +1,9 @@
 """Images and recordings from files."""
 
+import warnings
 from dataclasses import dataclass
 from math import gcd
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,12 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from identilens.errors import InputError
+
+_HIGHEST = 1_000_000
+"""Largest rate of a recording; the filters for others would take much memory."""
+
+_MOST_PIXELS = 2**26
+"""Largest number of pixels of an image; models read far fewer."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,15 @@ class Audio:
     rate: int
 
     def at(self, rate: int) -> "Audio":
-        """Return the recording with another number of samples per second."""
+        """Return the recording with another number of samples per second.
+
+        Raises:
+            InputError: For a rate that no recording has.
+        """
+        if not all(isinstance(one, Integral) and 1 <= one <= _HIGHEST for one in (rate, self.rate)):
+            raise InputError(
+                f"expected rates from 1 to {_HIGHEST:,} samples per second; got {self.rate} and {rate}."
+            )
         if rate == self.rate:
             return self
         common = gcd(rate, self.rate)
@@ -59,8 +75,13 @@ def read_audio(file: str | Path) -> Audio:
         (8000, 4000)
     """
     try:
-        rate, samples = wavfile.read(_existing(file, "--audio"))
-    except (ValueError, EOFError) as error:
+        with warnings.catch_warnings():
+            # Only a warning tells of a file that was cut.
+            warnings.filterwarnings("error", "Reached EOF")
+            rate, samples = wavfile.read(_existing(file, "--audio"))
+    except InputError:
+        raise
+    except Exception as error:  # scipy fails on damaged headers in many ways
         raise InputError(
             f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg."
         ) from error
@@ -70,8 +91,10 @@ def read_audio(file: str | Path) -> Audio:
         samples = (samples.astype(np.float32) - 128) / 128
     elif samples.dtype.kind == "i":
         samples = samples.astype(np.float32) / np.iinfo(samples.dtype).max
-    mono = samples if samples.ndim == 1 else samples.mean(1)
-    return Audio(np.asarray(mono, dtype=np.float32), rate)
+    mono = np.asarray(samples if samples.ndim == 1 else samples.mean(1), dtype=np.float32)
+    if not rate or not np.isfinite(mono).all():
+        raise InputError(f"{file} has no rate, or samples that are NaN or infinite.")
+    return Audio(mono, rate)
 
 
 def read_image(file: str | Path) -> Any:
@@ -92,13 +115,15 @@ def read_image(file: str | Path) -> Any:
     """
     path = _existing(file, "--image")
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
     try:
         with Image.open(path) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except Exception as error:  # Pillow fails on damaged files in many ways
         raise InputError(f"{file} cannot be read as an image: {error}.") from error
 
 

@@ -35,6 +35,7 @@ _OTHER_MODEL = (
 ONE_TEXT = "Give one text, picture or recording at a time (a batch of one)."
 _CALLS = "attention calls are those found"
 _CUT = "padding is cut away"
+_OWN = "captured attention is the model's own"
 _ROWS = "attention rows are the texts"
 _HIDDEN = "hidden keys have no weight"
 _LONE = "a text in a batch is as it is alone"
@@ -238,6 +239,12 @@ class Proof:
         weights = found[3][:, here]
         if not bool(torch.isfinite(own.sum())) or not len(own):
             self.finite &= bool(torch.isfinite(own.sum()))
+            # Masks of minus infinity on every key of a query are read as the least number.
+            if not self.finite and bool(torch.isfinite(output.sum())):
+                name = type(call.module).__name__
+                self._refuse(
+                    _OWN, torch.nan, self.noise, f"the output of {name} has NaN or infinity"
+                )
             return
         if text == self.lone and len(self.items) > 1:
             part = slice(places.start, places.start + len(own))
@@ -252,9 +259,7 @@ class Proof:
             self.noise,
             remark,
         )
-        self._note(
-            "captured attention is the model's own", relative(reference, own), self.noise, remark
-        )
+        self._note(_OWN, relative(reference, own), self.noise, remark)
         sums, least = weights.double().sum(-1), float(weights.min())
         over = float((sums - 1).max()) if call.has_sink else float((sums - 1).abs().max())
         name = "rows sum to 1, or to 1 less a sink"

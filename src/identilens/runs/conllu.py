@@ -19,6 +19,9 @@ Span = tuple[int, int, str]
 
 _COMMENT = "# text = "
 
+_MOST_LINES = 100_000
+"""Largest number of lines of a sentence."""
+
 
 @dataclass(frozen=True)
 class Word:
@@ -55,8 +58,8 @@ def read_conllu(
     otherwise the whole word gets the tags of its first part. Words that are not written (``8.1``) are skipped.
 
     Raises:
-        InputError: For a missing file, a sentence without text, a malformed line or a word not found in its text,
-            naming the line.
+        InputError: For a missing file, a sentence without text or with two, a malformed line, a word not found in its
+            text, or words that are missing, naming the line.
 
     Examples:
         >>> import identilens as idl
@@ -78,7 +81,8 @@ def read_conllu(
         for position, line in read_lines(Path(path), most=max_text_bytes)
     )
     blocks = groupby(lines, lambda line: bool(line[1].strip()))
-    sentences = list(islice((_sentence(list(block)) for filled, block in blocks if filled), limit))
+    filled = (list(islice(block, _MOST_LINES + 1)) for words, block in blocks if words)
+    sentences = list(islice(map(_sentence, filled), limit))
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences
@@ -86,9 +90,11 @@ def read_conllu(
 
 def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
     texts = [line.removeprefix(_COMMENT) for _, line in lines if line.startswith(_COMMENT)]
-    if not texts:
+    if len(texts) != 1 or len(lines) > _MOST_LINES:
         raise InputError(
-            f"{lines[0][0]}: the sentence has no '# text = ' comment, so words cannot be placed."
+            f"{lines[0][0]}: the sentence has {len(texts) or 'no'} '# text = ' comments in {len(lines):,} lines; "
+            f"expected one, in at most {_MOST_LINES:,}, so that words can be placed. Put a blank line after every "
+            "sentence."
         )
     rows = []
     for position, line in lines:
@@ -97,13 +103,17 @@ def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
             continue
         if len(row) != 10:
             raise InputError(f"{position}: expected 10 columns, got {len(row)}.")
-        if re.fullmatch(r"\d+([-.]\d+)?", row[0]) is None:
+        if re.fullmatch(r"\d{1,6}([-.]\d{1,6})?", row[0]) is None:
             raise InputError(
                 f"{position}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}."
             )
         if "." not in row[0]:
             rows.append((position, row))
-    return TaggedText(texts[0], _placed(texts[0], rows))
+    words = tuple(_placed(texts[0], rows))
+    left = texts[0][words[-1].end if words else 0 :].strip()
+    if left:
+        raise InputError(f"{lines[-1][0]}: the sentence's text goes on after its words: {left:.60}")
+    return TaggedText(texts[0], words)
 
 
 def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
@@ -112,7 +122,7 @@ def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
         position, row = rows[index]
         number, form = row[:2]
         start = text.find(form, end)
-        if start < 0 or text[end:start].strip():
+        if start < 0 or text[end:start].strip() or not form:
             raise InputError(
                 f"{position}: the word {form!r} is not the next word of the sentence's text."
             )
@@ -121,8 +131,11 @@ def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
         index += 1
         parts = [row]
         if is_range:
-            parts = [part for _, part in rows[index : index + 1 + int(last) - int(first)]]
+            numbers = range(int(first), int(last) + 1)
+            parts = [part for _, part in rows[index : index + len(numbers)]]
             index += len(parts)
+            if not parts or [part[0] for part in parts] != [*map(str, numbers)]:
+                raise InputError(f"{position}: the words {number} do not follow it, one by one.")
         if "".join(part[1] for part in parts) != form:
             parts = [[number, form, *part[2:]] for part in parts[:1]]
         for part in parts:

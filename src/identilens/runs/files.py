@@ -217,8 +217,12 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         OutputFolderError: If the disk is full, or the folder cannot be written or was removed; ``path`` is unchanged.
     """
-    temporary = _temporary(path)
     with translated_write_errors(path):
+        if path.exists() and not path.is_file():
+            raise OutputFolderError(
+                f"{path} is a folder or a device, and not replaced by a file. Choose another name."
+            )
+        temporary = _temporary(path)
         if (manifest := manifest_of(path)) is not None:
             manifest.check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)

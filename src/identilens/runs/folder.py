@@ -106,6 +106,7 @@ class RunFolder:
             finished = previous is not None and previous["finished"] and not overwrite
             if writes and not (finished and not folder.manifest.under(_PARTS)):
                 with translated_write_errors(path):
+                    str(path).encode()  # libraries that write a run take names in UTF-8 only
                     path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(acquire_lock(path))
             folder.manifest.download()

@@ -87,8 +87,12 @@ def read_lines(
     plain = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(name, name)
     codec = "utf-8-sig" if plain == "utf-8" else name
     number, left = 0, most
+    stdin = file == STANDARD_INPUT
+    if stdin and sys.stdin is None:
+        raise InputError(
+            "the standard input is closed. Give a file, or pipe texts into the program."
+        )
     try:
-        stdin = file == STANDARD_INPUT
         opened = sys.stdin.buffer if stdin else _OPENERS.get(file.suffix, open)(file, "rb")
         stream = io.TextIOWrapper(opened, codec, "surrogateescape", newline="")
         try:

@@ -77,7 +77,11 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
             raise ValueError(
                 f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}"
             )
-        return table.select(list(columns)).cast(pl.Schema(columns))
+        table, schema = table.select(list(columns)), pl.Schema(columns)
+        # Conversion would cut numbers.
+        if table.schema != schema:
+            raise ValueError(f"expected columns of the types {schema}; got {table.schema}")
+        return table
 
 
 def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:

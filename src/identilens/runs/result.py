@@ -254,7 +254,8 @@ class Result(ABC):
         """
         with errors_naming_url(folder):
             path = downloaded(folder)
-            previous = read_record(path) if path.is_dir() else None
+            with translated_write_errors(path):
+                previous = read_record(path) if path.is_dir() else None
             if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise OutputFolderError(
                     f"{path} exists and contains no {self.analysis} result. Choose another folder."

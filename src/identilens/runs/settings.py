@@ -25,8 +25,10 @@ class _Typed(Parameter):
         return {"type": "any"}
 
 
-AS_TYPED = _Typed(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
-"""Lets the command line pass on the typed text, which is parsed here, as in Python."""
+AS_TYPED = _Typed(
+    converter=lambda _, tokens: ",".join(token.value for token in tokens), n_tokens=1, negative=""
+)
+"""Lets the command line pass on the typed text, which is parsed here, as in Python; of an option typed again, all."""
 
 LIST = AS_TYPED
 """Marks a tuple whose values are separated by commas on the command line."""

@@ -145,14 +145,18 @@ def iter_texts(
         return iter(read_conllu(source, limit, max_text_bytes))
     if isinstance(source, str | Path):
         rows = _file_rows(Path(source), list(columns), encoding, pairs, max_text_bytes)
-    elif not isinstance(source, Iterable) or getattr(source, "ndim", 1) == 0:
+    elif (
+        not isinstance(source, Iterable)
+        or isinstance(source, Mapping | bytes | bytearray)
+        or getattr(source, "ndim", 1) == 0
+    ):
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     elif is_columns(source):
         columns, rows = _column_rows(source, columns)
     elif not pairs:
         return islice(source, limit)
     else:
-        texts = list(source)
+        texts = list(islice(source, limit and 2 * limit))
         if len(texts) % 2:
             raise InputError(
                 f"pairs=True reads every two texts as a pair; got {len(texts)}. Give one more, or one less."
@@ -277,7 +281,8 @@ def _separated_rows(
                 yield position, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise InputError(
-            f"{file}, line {start}: {error}. Close every quote, and double those inside a text."
+            f"{file}, line {start}: {error}. Close every quote, double those inside a text, and put longer texts "
+            "into a .jsonl file."
         ) from error
 
 
@@ -321,7 +326,7 @@ def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
                 raise too_large(file, most)
     except InputError:
         raise
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
 
 

@@ -1,6 +1,7 @@
 """Reading and writing TOML; imports nothing heavy."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ _LARGEST = 2**24
 
 _DEEPEST = 10
 """Largest depth of tables and lists in a file."""
+
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\."""
+_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:{_PART}[ \t]*+){{100}}""")
+"""A dotted key for which the parser would need much memory."""
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -25,7 +30,8 @@ def read_toml(file: Path) -> dict[str, Any]:
             text = stream.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST:,} bytes")
-        content = tomllib.loads(text.decode())
+        deep = _LONG_KEY.search(text.decode()) is not None
+        content = {} if deep else tomllib.loads(text.decode())
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:
@@ -34,7 +40,7 @@ def read_toml(file: Path) -> dict[str, Any]:
     for _ in range(_DEEPEST):
         nested = [one.values() if isinstance(one, dict) else one for one in values]
         values = [one for several in nested for one in several if isinstance(one, dict | list)]
-    if values:
+    if values or deep:
         # Recursion would end on them.
         raise InputError(
             f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth."

@@ -13,6 +13,9 @@ PADDING, START, END = 0, 1, 2
 SPECIAL = 3
 """Number of tokens before the brackets: padding, start, end."""
 
+_MOST = 100_000
+"""Largest number of types and of open brackets; tables have an entry for each."""
+
 
 @dataclass(frozen=True)
 class Dyck:
@@ -39,9 +42,10 @@ class Dyck:
     open_probability: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.types < 1:
+        if not 1 <= self.types <= _MOST or self.max_depth > _MOST:
             raise InputError(
-                f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3"
+                f"expected at least one type of brackets, and at most {_MOST:,} types and open brackets, got "
+                f"{self.types} and {self.max_depth}; the paper has 2 and 3 types"
             )
         if self.max_depth < 1:
             raise InputError(

@@ -1,5 +1,7 @@
 """Checks of weights before their alternatives or their effective part are computed."""
 
+from numbers import Real
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,8 +23,10 @@ def check_precision(weights: Tensor) -> None:
     """Raise for weights in half precision: their rounding errors would change ranks, intervals and alternatives.
 
     Raises:
-        InputError: Weights in float16 or bfloat16.
+        InputError: Weights in float16 or bfloat16, or what is no tensor.
     """
+    if not isinstance(weights, Tensor):
+        raise InputError(f"expected attention weights as a tensor; got {type(weights).__name__}.")
     if weights.dtype in HALF:
         raise InputError(
             f"expected attention weights in float32 or float64; got {str(weights.dtype).removeprefix('torch.')}; "
@@ -33,7 +37,7 @@ def check_precision(weights: Tensor) -> None:
 
 def check_number(name: str, given: int | None, least: int) -> None:
     """Raise for a number that is too small."""
-    if given is not None and given < least:
+    if given is not None and not (isinstance(given, Real) and given >= least):
         raise InputError(f"expected {name} of at least {least}; got {given}.")
 
 
@@ -85,6 +89,7 @@ def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Floa
         InputError: As `checked_weights`.
         NumericalError: NaN or infinity.
     """
+    check_precision(weights_row)
     if weights_row.shape != space.visible.shape:
         raise InputError(
             f"expected a weight for each of the space's {len(space.visible)} keys; got {len(weights_row)}; "

@@ -8,7 +8,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.checks import check_precision, checked_weights
 
 ORDER_MARGIN = 1e-9
 """A key is certified above another only when every alternative keeps them this far apart."""
@@ -35,6 +35,7 @@ def row_and_space(
     Raises:
         InputError: Weights that are no distribution over T's rows.
     """
+    check_precision(weights_row)
     if weights_row.ndim != 1:
         raise InputError(
             f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i]."

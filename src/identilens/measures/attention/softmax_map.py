@@ -101,6 +101,7 @@ def checked_head(
         NumericalError: Numbers that are not finite.
     """
     T = head_values(projected_values)
+    check_finite(queries=queries, keys=keys, bias=bias)
     n_q, d_k = queries.shape
     n_k = keys.shape[0]
     if not n_q or not d_k or keys.shape[1] != d_k or T.keys != n_k:
@@ -113,7 +114,6 @@ def checked_head(
         raise InputError(
             f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's bias, without batch."
         )
-    check_finite(queries=queries, keys=keys, bias=bias)
     check_mask(visible, n_q, n_k)
     kept = T.output_bases(n_q, visible)
     return SoftmaxMap(
