@@ -6,12 +6,11 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
-from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
 from identilens.studies.outcomes import KeptOutcome
 
@@ -150,6 +149,7 @@ def certified_columns(
     kept: KeptOutcome,
     allowed: float = 0.0,
     *,
+    radii: Float[Tensor, "two key"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
 ) -> CertifiedColumns:
@@ -158,7 +158,8 @@ def certified_columns(
     ``lo`` and ``hi`` are the proven ends of each weight; for ``norm_share`` and ``contribution`` see the measures;
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
-    determined by its interval alone. Pairs of keys are certified only with ``order``.
+    determined by its interval alone. ``radii`` spares them where `row_radii` are known. Pairs of keys are certified
+    only with ``order``.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -188,7 +189,10 @@ def certified_columns(
         "removal": removal_effect(row[None], T, relative=True)[0][keys],
     }
     verdict = _verdicts(weight, lo, hi, columns["norm_share"])
-    columns["radius"] = kept.change(_radius(solver, own, verdict))
+    determined, negligible = row_radii(kept) if radii is None else radii
+    columns["radius"] = torch.where(
+        verdict < 2, determined, torch.where(verdict == len(VERDICTS) - 1, negligible, torch.nan)
+    )
     listed = {"key": keys.tolist()} | {name: column.tolist() for name, column in columns.items()}
     for name in ("removal", "radius"):
         finite = columns[name].isfinite().tolist()
@@ -214,19 +218,18 @@ def certified_columns(
     return CertifiedColumns(listed, whole, pairs or [], farthest)
 
 
-def _radius(
-    solver: RowSolver, own: Bool[Tensor, " seen"], verdict: Int[Tensor, " key"]
-) -> Float[Tensor, " key"]:
-    """Return the length of a change up to which each weight stays determined, or negligible; NaN for free ones."""
+def row_radii(kept: KeptOutcome) -> Float[Tensor, "two key"]:
+    """Return the changes of the outcome up to which each weight is proven to stay determined, and negligible.
+
+    NaN where it is not without any change. The same for all tolerances.
+    """
+    solver = kept.solver(0.0)
+    own = kept.own[solver.keys]
     weight, units = solver.inside[own], torch.eye(len(own)).double()[own]
-    limits = torch.cat([(1 - WITHIN) * weight, -(1 + WITHIN) * weight])
-    negligible = verdict == len(VERDICTS) - 1
-    limits[len(weight) :][negligible] = -FLOOR / len(weight)
-    asked = torch.cat([verdict < 2, (verdict < 2) | negligible])
-    found = torch.full_like(limits, torch.nan)
-    found[asked] = solver.radius(torch.cat([units, -units])[asked], limits[asked])
-    lower, upper = found.view(2, -1)
-    return torch.where(negligible, upper, torch.minimum(lower, upper))
+    small = torch.full_like(weight, -FLOOR / len(weight))
+    limits = torch.cat([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, small])
+    lower, upper, negligible = solver.radius(torch.cat([units, -units, -units]), limits).view(3, -1)
+    return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
 
 
 def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> Int[Tensor, " key"]:

@@ -17,7 +17,7 @@ from identilens.models.substitution import Rows
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import RowCertificates, certified_columns
+from identilens.studies.certify.rows import RowCertificates, certified_columns, row_radii
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.outcomes import (
     KeptOutcome,
@@ -123,11 +123,13 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         rows = RowCertificates.empty()
         for query in queries:
             kept = self._kept(place, head, query)
+            radii = row_radii(kept)
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
             for tolerance in tolerances(settings.tolerance, settings.outcome, precision):
                 columns = certified_columns(
                     kept,
                     kept.allowed(tolerance),
+                    radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
                 )
