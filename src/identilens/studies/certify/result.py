@@ -93,24 +93,23 @@ class Certainty(Result):
         masses = self.by_query().group_by("tolerance", maintain_order=True)
         masses = dict(masses.agg(pl.col("certain_mass").mean()).iter_rows())
         tolerance, *others = masses
+        outcome = self.rows["outcome"][0]
         part = replace(
             self,
             table=self.table.filter(tolerance=tolerance),
             rows=self.rows.filter(tolerance=tolerance),
         )
-        finding = part._of_one_tolerance(
-            OUTCOMES[self.rows["outcome"][0]], views.exactness(tolerance)
-        )
+        finding = part._of_one_tolerance(OUTCOMES[outcome], views.exactness(tolerance, outcome))
         lines = [finding.text]
         if others:
-            left = [f"{_percent(masses[one])} {views.exactness(one)}" for one in others]
+            left = [f"{_percent(masses[one])} {views.exactness(one, outcome)}" for one in others]
             lines.append(f"Where the outcome may change, as much of it stays: {'; '.join(left)}.")
         ratio = pl.col("measured") / pl.col("predicted")
         put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
         if len(put):
             lines.append(
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
-                f"outcome by {put.min():.3g} to {put.max():.3g} times what the first order says."
+                f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order says."
             )
         mass = {f"certain_mass {views.exactness(name)}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)

@@ -246,11 +246,13 @@ def _choose_tolerance(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     return choose(chart, "tolerance", "Tolerance", names) if len(names) > 1 else chart
 
 
-def exactness(tolerance: str) -> str:
+def exactness(tolerance: str, outcome: str = "head") -> str:
     """Return how nearly the same an outcome stays, in words."""
     if tolerance == "0":
         return "exactly"
-    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}"
+    share = tolerance in ROUNDING or tolerance.endswith("%")
+    of_effect = " of the head's own effect" if share and outcome in ("states", "prediction") else ""
+    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}{of_effect}"
 
 
 def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
