@@ -166,6 +166,14 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     distance = row["mean_total_variation"]
     moved = {"alternative − raw": ("alternative", "raw")}
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
+    if row["outcome"] is not None:
+        nats = row["outcome"] == "prediction"
+        said = f"the model's answer changed by {row['measured']:.1e} "
+        said += "nats" if nats else "of the states' length"
+        said += f" ({row['allowed']:.1e} were allowed)"
+        if nats:
+            said += ", its most likely token " + ("stays" if row["same_top"] else "is another one")
+        measured.insert(0, said)
     others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
     measured += [
         f"its {what} by {change:.1e}" for what, change in others.items() if change is not None

@@ -1,0 +1,135 @@
+"""Certificates up to a tolerance: our cone programs against Clarabel, alone and for all heads of a row together.
+
+Clarabel gets every program as it is, on T itself, as its users would pose it. Then several tolerances of a map against
+one, and how long a decoder's answer takes to linearise.
+"""
+
+import sys
+from functools import partial
+from itertools import islice
+
+import clarabel
+import numpy as np
+import torch
+from common import QUICK, machine, ratios, report, seconds, turns
+from intervals import random_head
+from scipy.sparse import csc_matrix
+
+import identilens as idl
+from identilens.measures.attention import attention_intervals, certain_mass_bounds
+from identilens.models.outcome import Answer
+from identilens.models.reading import read_layer
+from identilens.studies.outcomes import of_layer
+
+TOLERANCES = (0.0, 2**-8, 0.02, 0.05, 0.1)
+
+
+def by_clarabel(
+    costs: torch.Tensor,
+    row: torch.Tensor,
+    values: torch.Tensor,
+    blocks: torch.Tensor,
+    allowed: float,
+) -> np.ndarray:
+    """Return the least of each cost over rows whose outputs' sum changes by no more than is allowed."""
+    n, d = values.shape
+    sums = torch.nn.functional.one_hot(blocks).double().T.numpy()
+    left = csc_matrix(np.vstack([sums, -np.eye(n), np.zeros((1, n)), -values.T.numpy()]))
+    right = np.concatenate([sums @ row.numpy(), np.zeros(n), [allowed], -(row @ values).numpy()])
+    cones = [clarabel.ZeroConeT(len(sums)), clarabel.NonnegativeConeT(n)]
+    cones += [clarabel.SecondOrderConeT(d + 1)]
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    square, least = csc_matrix((n, n)), []
+    for cost in costs.numpy():
+        solver = clarabel.DefaultSolver(square, cost, left, right, cones, options)
+        least.append(solver.solve().obj_val)
+    return np.array(least)
+
+
+def one_row() -> bool:
+    """Compare both ends of each weight of a row of 128 keys, d_v = 64, at a change of 1 %."""
+    weights, values = random_head(128, 64, 64, seed=0)
+    row, units = weights[0], torch.eye(128).double()
+    allowed = 0.01 * float(torch.linalg.norm(row @ values))
+    costs = torch.cat([units, -units])
+    one = torch.zeros(128, dtype=torch.int64)
+    ours = partial(attention_intervals, row, values, tolerance=0.01)
+    reference, taken = turns(
+        [partial(by_clarabel, costs, row, values, one, allowed), ours], 1 if QUICK else 3
+    )
+    met = report("Clarabel / identilens, one row, n = 128", ratios(reference, taken), 1.5)
+    met &= report("seconds, exact ends of that row", taken, 1, at_least=False)
+    found, least = ours(), by_clarabel(costs, row, values, one, allowed)
+    ends = torch.cat([found.lo, -found.hi]).numpy()
+    return met & report("largest difference", np.abs(ends - least).max(), 1e-6, at_least=False)
+
+
+def several_tolerances() -> bool:
+    """Compare five tolerances of maps of the bundled encoder with one, each by so many rounds that bounds are close."""
+    lens = idl.load("bundled")
+    [text] = lens.capture([" ".join(idl.examples())], weights=True, max_length=112)
+    met, heads = True, [text.layers[layer].head(head) for layer, head in ((1, 4), (2, 0), (5, 4))]
+    for head in heads[:1] if QUICK else heads:
+        bounds = partial(certain_mass_bounds, head.attention, head.projected)
+        one, five = turns(
+            [partial(bounds, rounds=16), partial(bounds, tolerances=TOLERANCES, rounds=32)], 1
+        )
+        found = bounds(tolerances=TOLERANCES, rounds=32)
+        close = float(((found.hi - found.lo) <= 0.01).double().mean())
+        name = f"layer {head.layer}, head {head.head}"
+        met &= report(f"five tolerances / one, {name}", ratios(five, one), 1.5, at_least=False)
+        met &= report(f"share of rows within 0.01, {name}", close, 0.95)
+    return met
+
+
+def one_layer() -> bool:
+    """Compare lower ends of some keys of a row of 12 heads, n = 110, at 1 % of the layer's output."""
+    lens = idl.load("bundled")
+    [item] = lens.read([" ".join(idl.examples())], 110)
+    heads = list(read_layer(lens, item, 2).heads)
+    kept = of_layer(heads, 0, 37)
+    values = torch.cat([one.values.double() @ one.output_projection.double() for one in heads])
+    blocks = torch.arange(len(heads)).repeat_interleave(110)
+    order = kept.row.argsort(descending=True)
+    allowed = kept.length(0.01)
+    costs = torch.eye(len(kept.row)).double()[order[: 1 if QUICK else 3]]
+    solver = kept.solver(0.01)
+    reference, taken = turns(
+        [
+            partial(by_clarabel, costs, kept.row, values, blocks, allowed),
+            partial(solver.least, costs),
+        ],
+        1,
+    )
+    met = report("Clarabel / identilens, 12 heads together", ratios(reference, taken), 1.5)
+    most = int((kept.row[order].cumsum(0) < 0.9 * kept.row.sum()).sum()) + 1
+    print(f"{most} keys hold 90 % of the weight; {taken[0] / len(costs):.2f} s an end")
+    met &= report(
+        "seconds for both of their ends", 2 * most * taken[0] / len(costs), 60, at_least=False
+    )
+    apart = np.abs(
+        solver.least(costs).numpy() - by_clarabel(costs, kept.row, values, blocks, allowed)
+    )
+    return met & report("largest difference", apart.max(), 1e-6, at_least=False)
+
+
+def answer() -> bool:
+    """Time how the bundled decoder's prediction depends on all heads of a row, n = 128."""
+    lens = idl.load("bundled-decoder")
+    [item] = islice(lens.read([" ".join(idl.examples())], 128), 1)
+    last = item.length - 1
+    taken = seconds(lambda: Answer(lens, item, "prediction", [last]).root([0, 1, 2, 3], last))
+    return report("seconds to linearise all heads of a row", taken, 60, at_least=False)
+
+
+def main() -> int:
+    print(machine())
+    torch.set_num_threads(1)
+    met = [part() for part in (one_row, several_tolerances, one_layer)]
+    torch.set_num_threads(2)
+    return 0 if all([*met, answer()]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
