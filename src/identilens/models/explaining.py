@@ -35,3 +35,22 @@ def explained(model: str) -> Iterator[None]:
             f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
             "them; if it does, choose a model of another family (`identilens families`)."
         ) from error
+
+
+@contextmanager
+def derivable(model: str) -> Iterator[None]:
+    """Replace the error of a model without a forward-mode derivative by a clear one.
+
+    Raises:
+        UnsupportedModelError: For such a model. Other errors are raised unchanged.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            f"{model} computes with a torch.autograd.Function that has no forward-mode derivative, so it cannot be "
+            "linearised: contributions of tokens, and certificates of its states and predictions, cannot be computed. "
+            "Choose another model."
+        ) from error

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
 from identilens.models.interface import configured
 from identilens.models.lens import Lens
@@ -155,16 +156,9 @@ class HiddenMap:
     def _forward(self) -> Any:
         # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
-        with eager_experts, self._capturing(lambda call: call.attend()[0]):
-            try:
-                return self._run(output_hidden_states=True)
-            except RuntimeError as error:
-                if "setup_context" not in str(error):
-                    raise
-                raise UnsupportedModelError(
-                    f"{type(self._body).__name__} computes with a torch.autograd.Function that has no forward-mode "
-                    "derivative, so contributions of tokens to hidden states cannot be computed. Choose another model."
-                ) from error
+        name = type(self._body).__name__
+        with eager_experts, self._capturing(lambda call: call.attend()[0]), derivable(name):
+            return self._run(output_hidden_states=True)
 
     def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost layer of a list of layers that contains a stack's first attention."""

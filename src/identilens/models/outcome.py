@@ -14,6 +14,7 @@ from identilens.errors import InputError
 from identilens.models.capture import Lengths, split_states
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET
 from identilens.models.derivative.memory import chunk_size
+from identilens.models.explaining import derivable
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, configured
@@ -96,7 +97,8 @@ class Answer:
             model = self.lens.model
             # Experts run one by one, because their grouped product has no forward-mode rule.
             eager_experts = configured(model, "_experts_implementation_internal", "eager")
-            with eager_experts, self.lens.capturing(add, [self.item], model):
+            name = type(model).__name__
+            with eager_experts, self.lens.capturing(add, [self.item], model), derivable(name):
                 run = self.lens.plain([self.item], model, output_hidden_states=True)
             return self._entries(run.get("logits"), split_states(run, Lengths([self.item]), 0))
 

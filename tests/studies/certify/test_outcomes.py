@@ -4,11 +4,12 @@ import clarabel
 import numpy as np
 import pytest
 import torch
+import transformers
 from scipy.sparse import csc_matrix
 
 import identilens as idl
 from helpers import zoo
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
@@ -125,6 +126,14 @@ def test_classes_are_a_prediction_and_a_body_has_none(bundled):
     half = idl.load("bundled-decoder", dtype="bfloat16")
     with pytest.raises(InputError, match="too coarse for derivatives"):
         idl.certify(half, TEXT, layers=0, heads=0, queries=3, outcome="prediction")
+
+
+def test_models_that_cannot_be_linearised_are_named():
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4)
+    lens = idl.Lens(transformers.BloomForCausalLM(config).eval())
+    with pytest.raises(UnsupportedModelError, match="no forward-mode derivative"):
+        idl.certify(lens, IDS, layers=0, heads=0, queries=3, outcome="prediction")
 
 
 def by_clarabel(cost, row, values, blocks, allowed):

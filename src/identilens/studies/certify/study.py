@@ -88,7 +88,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10)
+        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10, tolerance=0)
         >>> result
         Certainty: At least 81 % of the attention of 'once' (query 10, ...
         >>> result.table["verdict"].value_counts(sort=True)
