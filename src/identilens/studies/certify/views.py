@@ -78,7 +78,7 @@ def in_short(rows: pl.DataFrame) -> pl.DataFrame:
         (100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()
     ]
     query = pl.format("{} {}", "query", "query_token").alias("query")
-    return rows.select(*HEAD, query, "tolerance", *shares)
+    return rows.select(*HEAD, query, pl.col("tolerance").alias("up to"), *shares)
 
 
 def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
