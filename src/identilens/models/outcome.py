@@ -21,6 +21,9 @@ from identilens.models.interface import AttentionCall, configured
 from identilens.models.lens import Lens
 from identilens.models.substitution import Replacements, Rows
 
+LARGEST = 8 * 2**30
+"""Bytes of a derivative that is held."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -109,6 +112,11 @@ class Answer:
                     f"the heads of {self.lens.name}'s layers differ in number or size; look at one layer at a time."
                 )
             shape = (len(layers), *sizes[0])
+            if (needed := 8 * prod(shape) * own.numel()) > LARGEST:
+                raise InputError(
+                    f"the derivative of the outcome of this text needs {needed / 2**30:.0f} GiB; at most "
+                    f"{LARGEST // 2**30} are taken. Name fewer positions with answer= (--answer), or cut the text."
+                )
             tangents = torch.eye(prod(shape), dtype=dtype, device=self.lens.device)
             tangents = tangents.unflatten(1, shape)
             zero = torch.zeros_like(tangents[0])

@@ -10,6 +10,7 @@ from scipy.sparse import csc_matrix
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
@@ -134,6 +135,14 @@ def test_models_that_cannot_be_linearised_are_named():
     lens = idl.Lens(transformers.BloomForCausalLM(config).eval())
     with pytest.raises(UnsupportedModelError, match="no forward-mode derivative"):
         idl.certify(lens, IDS, layers=0, heads=0, queries=3, outcome="prediction")
+
+
+def test_a_derivative_that_does_not_fit_is_refused(decoder, monkeypatch):
+    monkeypatch.setattr(outcome, "LARGEST", 2**16)
+    with pytest.raises(InputError, match="Name fewer positions"):
+        idl.certify(decoder, IDS, layers=0, heads=0, queries=3, outcome="states")
+    found = idl.certify(decoder, IDS, layers=0, heads=0, queries=3, outcome="states", answer=(15,))
+    assert found.rows["effect"].item() > 0
 
 
 def by_clarabel(cost, row, values, blocks, allowed):
