@@ -7,6 +7,7 @@ one, and how long a decoder's answer takes to linearise.
 import sys
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import clarabel
 import numpy as np
@@ -21,6 +22,7 @@ from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.studies.outcomes import of_layer
 
+CLARABEL: Any = clarabel  # compiled, without types
 TOLERANCES = (0.0, 2**-8, 0.02, 0.05, 0.1)
 
 
@@ -36,13 +38,13 @@ def by_clarabel(
     sums = torch.nn.functional.one_hot(blocks).double().T.numpy()
     left = csc_matrix(np.vstack([sums, -np.eye(n), np.zeros((1, n)), -values.T.numpy()]))
     right = np.concatenate([sums @ row.numpy(), np.zeros(n), [allowed], -(row @ values).numpy()])
-    cones = [clarabel.ZeroConeT(len(sums)), clarabel.NonnegativeConeT(n)]
-    cones += [clarabel.SecondOrderConeT(d + 1)]
-    options = clarabel.DefaultSettings()
+    cones = [CLARABEL.ZeroConeT(len(sums)), CLARABEL.NonnegativeConeT(n)]
+    cones += [CLARABEL.SecondOrderConeT(d + 1)]
+    options = CLARABEL.DefaultSettings()
     options.verbose = False
     square, least = csc_matrix((n, n)), []
     for cost in costs.numpy():
-        solver = clarabel.DefaultSolver(square, cost, left, right, cones, options)
+        solver = CLARABEL.DefaultSolver(square, cost, left, right, cones, options)
         least.append(solver.solve().obj_val)
     return np.array(least)
 
