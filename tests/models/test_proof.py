@@ -283,3 +283,14 @@ def test_a_proof_on_numbers_that_are_not_finite_proves_nothing():
         lens.prove_once(items)
         assert len(seen) == 2, "without capture and with it, each time"
     handle.remove()
+
+
+def test_the_worst_figure_stays_and_nothing_is_worse_than_no_number():
+    proof = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5, strict=False)
+    for figure in (0.25, 0.75, 0.5):
+        proof._note("order", figure, 1.0, "")
+    assert proof.checks["order"].figure == 0.75
+    assert proof.checks["order"].passed
+    for figure in (0.25, float("nan"), 0.5):
+        proof._note("number", figure, 1.0, "")
+    assert not proof.checks["number"].passed
