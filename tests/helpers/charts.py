@@ -47,7 +47,7 @@ def look(chart):
             lines.append(f"{param['bind']['name'].strip()}: {', '.join(map(str, names))}")
     for leaf in leaves(spec):
         own = {name: _channel(one) for name, one in leaf["encoding"].items() if name != "tooltip"}
-        titles = {one.get("title") for one in leaf["encoding"].values() if isinstance(one, dict)}
+        titles = {_title(one) for one in leaf["encoding"].values() if isinstance(one, dict)}
         tips = [tip["title"] for tip in leaf["encoding"].get("tooltip", ())]
         more = [tip for tip in tips if tip not in titles]
         own |= {"tip": ", ".join(more)} if more else {}
@@ -62,12 +62,19 @@ def _channel(channel):
     if isinstance(channel, list):
         return ", ".join(one["field"] for one in channel)
     words = [str(channel.get("field", channel.get("value", channel.get("datum", ""))))]
-    title = channel.get("title")
-    words += [repr(" ".join(title) if isinstance(title, list) else title)] if title else []
+    title = _title(channel)
+    words += [repr(title)] if title else []
     scale, axis = channel.get("scale") or {}, channel.get("axis") or {}
     words += [str(scale[part]) for part in ("type", "domain", "domainMid") if part in scale]
+    words += [scale[part]["expr"] for part in ("domainMin", "domainMax") if part in scale]
     words += [axis["format"]] if "format" in axis else []
     return " ".join(words)
+
+
+def _title(channel):
+    """Return the title of a channel, in one line."""
+    title = channel.get("title")
+    return " ".join(title) if isinstance(title, list) else title
 
 
 def looks(charts):

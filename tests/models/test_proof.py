@@ -27,6 +27,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
+from identilens.models.proof import Proof
 from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = [ids(9), ids(6)]
