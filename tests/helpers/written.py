@@ -159,7 +159,8 @@ def identified(experiment="same-layer", checkpoints=("model",), folds=2):
                     table.append({
                         **cell, "experiment": experiment, "checkpoint": checkpoint, "probe": probe,
                         "distance": distance, "fold": fold, "rate": rate + 0.1 * fold,
-                        "token_rate": rate + 0.125, "chance": 0.0625, "token_chance": 0.09375, "tokens": 1500 + 100 * fold, "sentences": 30 + fold, **trained,
+                        "token_rate": rate + 0.125, "chance": 0.0625, "token_chance": 0.09375,
+                        "tokens": 1500 + 100 * fold, "sentences": 30 + fold, **trained,
                     })  # fmt: skip
     return written(TokenIdentifiability, table=table)
 
