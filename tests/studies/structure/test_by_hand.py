@@ -235,7 +235,7 @@ def test_the_report_reads_the_tables(found):
     heads = found.overview()["Heads"]
     assert heads.rows() == [
         (0, 0, 3, 3, 1, "offset 0.75", "vertical 0.5"),
-        (0, 1, 2, 3, 2, "empty -0.25", "mixed 0.12"),
+        (0, 1, 2, 4, 2, "empty -0.25", "mixed 0.12"),
     ]
     assert by_hand(("encoder", "cross")).overview()["Heads"].columns[0] == "kind"
 
