@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from helpers.charts import drawn, looks
+from helpers.charts import drawn, drop_downs, looks
 from helpers.structures import by_hand
 from identilens.errors import InputError
 from identilens.studies.structure import maps, views
@@ -213,6 +213,9 @@ def test_the_report_reads_the_tables(found):
         ("maps", 3, 8), ("patterns", 2, 0), ("subspace", 3, 0), ("classes", 4, 0), ("stability", 2, 0), ("norms", 2, 0),
         ("kinds", 0, 0), ("reading", 0, 0),
     ]  # fmt: skip
+    heads = ["mean over all 2 heads", "encoder layer 0, head 0", "encoder layer 0, head 1"]
+    for chart in (*sections["subspace"].charts, sections["maps"].charts[-1]):
+        assert drop_downs(chart) == {"Heads": heads}
     assert "the weights of 2 representative texts are averaged" in sections["maps"].text[0]
     assert sections["maps"].charts[:2] == ["structures_encoder_raw", "structures_encoder_effective"]
     assert sections["subspace"].text[-1] == (
