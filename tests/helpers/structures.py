@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import polars as pl
+import torch
 
 from helpers.zoo import build, ids
 from identilens.models.lens import Lens
+from identilens.studies.structure.result import Structure
 from identilens.studies.structure.study import structure
 
 SCRIPT = "<script>alert(1)</script>"
@@ -20,3 +22,83 @@ def structure_of(pairs=3, perturbed=1, tokens=None, family="bert", count=9, clus
     if tokens is None:
         return found
     return replace(found, representatives=found.representatives.with_columns(tokens=pl.lit(tokens)))
+
+
+def by_hand(kinds=("encoder",), measured=True):
+    """A structure analysis of two heads a kind whose numbers are written down here, without a model.
+
+    Unless ``measured``, there are no pairs, projections, perturbations, and no W of other numbers of texts.
+    """
+    places = [(kind, 0, head) for kind in kinds for head in (0, 1)]
+    rows = {name: [] for name in Structure.schema}
+    matrices = {}
+    for at, where in enumerate(places):
+        odd = at % 2
+        rows["table"].append(
+            (*where, 3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd, 1 + odd, 3 + odd, 2.0 + 0.5 * odd)
+            + ((0, "offset", 0.75, -1), (2, "empty", -0.25, None))[odd]
+            + ((0, "vertical", 0.5, 0), (1, "mixed", 0.125, None))[odd]
+            + (0.5,)
+        )
+        for texts in (1, 2, 4):
+            rows["growth"].append((*where, texts, texts - odd, 1, 2 + odd, 1))
+        for index in range(3):
+            rows["spectrum"].append((*where, index, 1 - 0.25 * index - 0.1 * odd, 0.5**index))
+        for text in range(4):
+            rows["texts"].append(
+                (text, *where, 2 + text % 2, 1.0, 0.1 * text, 1e-12, 0.25 + 0.5 * odd)
+                + ((0.125, -0.5, 1e-10) if odd else (0.0, 0.0, 3e-10))
+            )
+        for text in (0, 2):
+            rows["pairs"].append(
+                (text, text + 1, *where, 1 - odd, 0.5, 0.25, 0.125, 0.0, 0.75 - 0.25 * text)
+                + ((None,) if odd else (text == 0,))
+            )
+        for weights, less in (("raw", 0.0), ("effective", 0.25)):
+            rows["patterns"].append((*where, weights, "offset", 0.75 - less - 0.5 * odd, -1))
+            rows["patterns"].append((*where, weights, "uniform", less - 0.5, None))
+        for clusters in (2, 4):
+            rows["stability"].append(
+                (*where, clusters, 0.5 / clusters + 0.5 * odd, None, 0.1, 0.2 / clusters)
+            )
+        for number, share in enumerate((0.25, 0.5, None)):
+            for draw in (0, 1):
+                size = number + 1.0 + draw
+                moved = (2 * size, size**2 / 16)
+                rows["perturbations"].append(
+                    (
+                        0,
+                        *where,
+                        "aware",
+                        draw,
+                        share,
+                        size,
+                        -size,
+                        size,
+                        1.0 / size,
+                        number + 1.0,
+                        *moved,
+                    )
+                )
+    rows["clusters"] = [(2, 0.5, True), (4, 0.25, False), (5, None, False)]
+    rows["representatives"] = [(2, 0, 3, "a b c"), (1, 1, 1, "d e f")]
+    for kind in kinds:
+        mean = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.1, 0.9]])
+        raw = torch.stack([mean, mean.flip(0)])
+        for number, name in enumerate(("raw", "effective", "all_raw", "all_effective")):
+            matrices[f"{kind}.layer0.{name}"] = raw.roll(number, 2)
+        matrices[f"{kind}.layer0.visibility"] = torch.diag_embed(
+            torch.tensor([[1.0, 0.5, 0.5], [0.5, 0.5, 0.75]])
+        )
+    if not measured:
+        rows |= {name: [] for name in ("pairs", "stability", "perturbations")}
+        rows["texts"] = [(*row[:-3], None, None, None) for row in rows["texts"]]
+    tables = {
+        name: pl.DataFrame(held, schema=Structure.schema[name], orient="row")
+        for name, held in rows.items()
+    }
+    record = {
+        "model": {"name": "toy"},
+        "settings": {"penalty": 0.5, "special_positions": [0]},
+    }
+    return replace(Structure.of(tables, record), matrices=matrices)

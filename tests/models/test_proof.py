@@ -27,6 +27,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
+from identilens.models.proof import Proof
 from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = [ids(9), ids(6)]
@@ -297,3 +298,14 @@ def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
     lens = Lens(Blind(hf.BertConfig(**_BERT, attn_implementation="eager")).eval())
     with pytest.raises(UnsupportedModelError, match='own" failed with nan .*has NaN or infinity'):
         next(lens.capture([[5, 6, 7]], weights=True))
+
+
+def test_the_worst_figure_stays_and_nothing_is_worse_than_no_number():
+    proof = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5, strict=False)
+    for figure in (0.25, 0.75, 0.5):
+        proof._note("order", figure, 1.0, "")
+    assert proof.checks["order"].figure == 0.75
+    assert proof.checks["order"].passed
+    for figure in (0.25, float("nan"), 0.5):
+        proof._note("number", figure, 1.0, "")
+    assert not proof.checks["number"].passed

@@ -54,9 +54,7 @@ def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields(
     assert '- "null"' in REFERENCE["directive"](
         "identilens.measures.attention.effective.EffectiveAttention"
     )
-    assert "members: false" in REFERENCE["directive"](
-        "identilens.studies.alternatives.study.AlternativeSettings"
-    )
+    assert "members: false" in REFERENCE["directive"]("identilens.studies.heads.RowSettings")
 
 
 def test_settings_by_position_are_refused_by_name():

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any, NoReturn
 
 import torch
@@ -159,7 +160,8 @@ class Proof:
     ) -> None:
         check = Check(name, float(figure), float(limit), remark)
         before = self.checks.get(name)
-        if before is None or not check.figure <= before.figure:
+        # Nothing is worse than a figure that is not a number.
+        if before is None or isnan(check.figure) or check.figure > before.figure:
             self.checks[name] = check
         if not check.passed and (self.strict or remedy == ONE_TEXT):
             self._refuse(name, check.figure, limit, remark, remedy)

@@ -156,8 +156,10 @@ def printed_maps(
 
 
 def in_words(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table as a report shows it: kinds of alternatives by what they are called."""
-    return table.with_columns(_TITLE.alias("alternative")).drop("n_query", "n_key")
+    """Return the table as a report shows it: kinds of alternatives by what they are called, no empty columns."""
+    empty = [column.name for column in table if column.null_count() == len(table)]
+    named = table.with_columns(_TITLE.alias("alternative"))
+    return named.drop("n_query", "n_key", *empty)
 
 
 def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:

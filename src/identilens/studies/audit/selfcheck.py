@@ -1,5 +1,6 @@
 """Checks that capture is faithful on a user's own model: the proof of every run, and two of this command alone."""
 
+from math import isnan
 from typing import Any
 
 import torch
@@ -28,7 +29,9 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
         checks = [check for item in items for check in _checks(lens, [item])]
     worst: dict[str, Check] = {}
     for check in checks:
-        if check.name not in worst or not check.figure <= worst[check.name].figure:
+        before = worst.get(check.name)
+        # Nothing is worse than a figure that is not a number.
+        if before is None or isnan(check.figure) or check.figure > before.figure:
             worst[check.name] = check
     return list(worst.values())
 

@@ -1,0 +1,64 @@
+"""What every builder of charts makes of a small frame, entry by entry: the specifications are beside this file."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from identilens.charts import bars, choose, heat, lines, rule, scatter
+from identilens.charts.cells import token_map
+from identilens.charts.kit import boxes, intervals, strip
+from identilens.charts.thumbnails import thumbnails
+
+FRAME = pl.DataFrame({
+    "layer": [0, 1, 0, 1], "rate": [0.25, 0.5, 0.75, 1.0], "kind": ["b", "b", "a", "a"], "e": [0.125] * 4,
+    "lo": [0.0, 0.25, 0.5, 0.75], "hi": [0.5, 0.75, 1.0, 1.0],
+})  # fmt: skip
+ENDS = pl.DataFrame({
+    "layer": ["x", "x", "y"], "kind": ["b", "a", "b"], "low": [0.0, 1.0, 2.0], "q1": [1.0, 2.0, 3.0],
+    "median": [2.0, 3.0, 4.0], "q3": [3.0, 4.0, 5.0], "high": [4.0, 5.0, 6.0],
+})  # fmt: skip
+MAP = torch.tensor([[0.5, 0.5], [-0.25, 1.0]])
+BUILT = {
+    "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, log_y=True, title="T"),
+    "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
+    "stretched": lambda: lines(FRAME, "layer", "rate", error="e", stretch=True, y_domain=(0, 1)),
+    "scatter": lambda: scatter(FRAME, "rate", "e", "kind", size=7, span=("lo", "hi"), root_x=True),
+    "coloured": lambda: scatter(FRAME, "rate", "e", "layer", x_domain=(0, 2), also=("lo",), y_title="Y"),
+    "bars": lambda: bars(FRAME, "layer", "rate", "kind", error="e", y_format=".0%"),
+    "lying bars": lambda: bars(FRAME, "rate", "kind"),
+    "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
+    "boxes": lambda: boxes(ENDS, "layer", "Share", "kind"),
+    "lying boxes": lambda: boxes(ENDS, "layer", "Share", lying=True),
+    "strip": lambda: strip(FRAME, "rate", "kind", "layer", height=50),
+    "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5, label="half", kind="a"),
+    "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
+    "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), stretch=True, numbers=".1f"),
+    "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
+    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
+    "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
+    "thumbnails": lambda: thumbnails(FRAME.head(2), "layer", "kind", [MAP, MAP.abs()], also=["rate"]),
+}  # fmt: skip
+SPECS = Path(__file__).parent / "specs.json"
+
+
+def spec_of(name):
+    """Return what a builder makes, without what Altair adds to every chart."""
+    made = BUILT[name]().to_dict()
+    names = {held: f"data {place}" for place, held in enumerate(made.pop("datasets", {}))}
+    text = json.dumps({key: part for key, part in made.items() if key not in ("$schema", "config")})
+    for held, shown in names.items():
+        text = text.replace(held, shown)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_every_entry_of_a_specification(name):
+    assert spec_of(name) == json.loads(SPECS.read_text("utf-8"))[name]
+
+
+if __name__ == "__main__":
+    written = (f"{json.dumps(name)}: {json.dumps(spec_of(name))}" for name in BUILT)
+    SPECS.write_text("{\n" + ",\n".join(written) + "\n}\n", "utf-8")

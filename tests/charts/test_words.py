@@ -1,0 +1,157 @@
+"""Words that charts and pages share: lines of marked tokens, cells of tables, names of files, facts of a run."""
+
+import json
+import re
+
+import polars as pl
+import pytest
+import torch
+
+from identilens.charts import lines
+from identilens.charts.figures import LayerChart, figure
+from identilens.charts.labels import file_names, shortened, visible_text
+from identilens.charts.notebook import MapView
+from identilens.charts.page import _cell, _value, citation, run_facts, table_html
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, notebook_html, style
+from identilens.charts.viewer import TokenMap, fitting, looks_script, map_characters, viewer_data
+
+STRONG, FRAMED, PLAIN = Mark("sure", "●", 0, True), Mark("free", "△", 1), Mark("none", "·", None)
+LINE = TokenLine(
+    "a <row>",
+    [MarkedToken("<b>", STRONG, "50 %", 'a "note"'), MarkedToken(" c", FRAMED), MarkedToken("", PLAIN)],
+    [(STRONG, "50 %"), (PLAIN, "2 %")],
+)  # fmt: skip
+
+
+def test_a_line_in_a_terminal():
+    text = LINE.text()
+    assert text.plain == "a <row>\n● sure 50 %   · none 2 %   \n<b>●50% ␣c△ ∅· "
+    styled = [(text.plain[span.start : span.end], span.style) for span in text.spans]
+    assert styled == [
+        ("● sure", "bold reverse cyan"), ("· none", "dim"),
+        ("<b>●50%", "bold reverse cyan"), ("␣c△", "underline yellow"), ("∅·", "dim"),
+    ]  # fmt: skip
+
+
+def test_a_line_in_a_page():
+    assert LINE.html() == (
+        '<figure class="token-line"><h3>a &lt;row&gt;</h3><p class="legend">'
+        '<span class="token series-0 strong">● sure <small>50 %</small></span> '
+        '<span class="token plain">· none <small>2 %</small></span></p><p>'
+        '<span class="token series-0 strong" title="a &quot;note&quot;">&lt;b&gt; <small>●50 %</small></span> '
+        '<span class="token series-1">␣c <small>△</small></span> '
+        '<span class="token plain">∅ <small>·</small></span></p></figure>'
+    )
+    shown = notebook_html([LINE, LINE])
+    assert shown.count(LINE.html()) == 2
+    assert shown.startswith(f"<style>{style()}</style><div style=")
+    assert "--surface: #" in shown
+    assert notebook_html([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"), ("", "–"), (float("inf"), "–"), (True, "yes"), (False, "no"), (0.123456, "0.1235"), (7, "7"),
+        ([1, 0.5, None], "1, 0.5, –"), ("a\u202eb", visible_text("a\u202eb")), (0, "0"), (0.0, "0"),
+    ],
+)  # fmt: skip
+def test_cells_of_tables(value, shown):
+    assert _cell(value) == shown
+
+
+def test_a_table_for_a_notebook():
+    shown = table_html(pl.DataFrame({"name": ["<i>"], "share": [0.25], "empty": [None]}))
+    assert shown.startswith('<div class="identilens"><style>')
+    cells = re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", shown, re.DOTALL)
+    assert [cell.strip() for cell in cells] == ["name", "share", "empty", "&lt;i&gt;", "0.25", "–"]
+
+
+def test_values_and_facts_of_a_run():
+    assert (
+        _value({"a_b": True, "none": None, "layers": [1, 2]})
+        == "A b: yes, Layers (counted from 0): 1, 2"
+    )
+    record = {
+        "analysis": "audit", "fingerprint": "f1" * 16, "model": {"name": "m", "sha256": "ab" * 32, "revision": None},
+        "settings": {"seed": 1, "layers": None, "batch_size": 8}, "texts": {"count": 1}, "seed": 0,
+        "libraries": {"identilens": "1.0", "torch": "2"}, "python": "3.11", "platform": "here",
+        "command": ["identilens", "audit", "a b"],
+    }  # fmt: skip
+    assert run_facts(record) == [
+        ("Model", "m"), ("Digest of the parameters (sha256)", "ab" * 32), ("Number of texts", "1"), ("Seed", "1"),
+        ("Batch size", "8"), ("Seed", "0"), ("Libraries", "identilens 1.0, torch 2"), ("Python", "3.11 on here"),
+        ("Command", "identilens audit 'a b'"), ("Fingerprint of the run", "f1" * 16),
+    ]  # fmt: skip
+    assert citation(record) == (
+        "identilens 1.0: audit of m (parameters sha256 abababababababab) on 1 text, run f1f1f1f1f1f1f1f1."
+    )
+    bare = {"analysis": "mixing", "fingerprint": "0" * 20, "texts": {"count": 2}, "command": "c"}
+    assert citation(bare) == (
+        "identilens of unknown version: mixing on 2 texts, run 0000000000000000."
+    )
+    assert ("Command", "c") in run_facts(bare)
+    assert ("Seed", "0") not in run_facts(bare)
+
+
+def test_names_of_files():
+    assert file_names(["a b", "A-b", ".", "水", " ", "x" * 70]) == {
+        "a b": "a_b", "A-b": "A_b_2", ".": "full_stop", "水": "cjk_unified_ideograph_6c34", " ": "type_2",
+        "x" * 70: "x" * 60,
+    }  # fmt: skip
+    assert [shortened("abcdefghij", limit) for limit in (10, 7, 4)] == [
+        "abcdefghij",
+        "abcd…ij",
+        "ab…j",
+    ]
+    assert [visible_text(one) for one in ("", " a ", "  ", "a b")] == ["∅", "␣a␣", "␣␣", "a b"]
+
+
+def token_map(interest, keys=("c", "d"), n=2):
+    matrix = torch.full((n, 2), 0.5)
+    return TokenMap(
+        {"head": interest}, {"raw": matrix}, ["a", "b"], list(keys), "note", {}, interest
+    )
+
+
+def test_maps_that_fit_and_how_the_viewer_reads_them():
+    maps = [token_map(1), token_map(3, ("a", "b")), token_map(2)]
+    one = maps[0].characters
+    assert [map_characters(bits) for bits in (0, 1, 24, 25)] == [0, 4, 4, 8]
+    assert fitting(maps, 3 * one) == maps
+    assert fitting(maps, 2 * one) == maps[1:]
+    assert fitting(maps, one) == [maps[1]]
+    assert fitting(maps, one - 1) == []
+    data = viewer_data(maps)
+    assert (data["first"], data["rules"]) == (1, None)
+    assert data["tokens"] == [["a", "b"], ["c", "d"]]
+    assert [(row["queries"], row["keys"]) for row in data["maps"]] == [(0, 1), (0, 0), (0, 1)]
+    assert {row["note"] for row in data["maps"]} == {"note"}
+    looks = json.loads(looks_script().removeprefix("window.identilensLooks = ").rstrip(";\n"))
+    assert list(looks) == ["light", "dark"]
+
+
+def test_the_viewer_as_a_file(tmp_path):
+    view = MapView([token_map(1), token_map(2)], 0)
+    path = view.to_html(tmp_path / "new" / "map.html")
+    assert path.read_text("utf-8") == view.html()
+    held = re.search(r'"first":(\d)', view.html())
+    assert held[1] == "0"
+
+
+def test_a_chart_in_a_notebook_and_in_a_page():
+    chart = lines(pl.DataFrame({"x": [0, 1], "y": [1.0, 2.0]}), "x", "y", title="A <title>")
+    assert isinstance(chart, LayerChart)
+    shown = chart._repr_mimebundle_()
+    assert list(shown) == ["text/html"]
+    assert shown["text/html"].startswith('<iframe srcdoc="')
+    assert shown["text/html"].endswith(
+        'title="Chart" style="width: 100%; height: 420px; border: 0"></iframe>'
+    )
+    data = {"charts": {}, "datasets": {}}
+    assert figure("one", chart, "Section", data) == {
+        "id": "one", "title": "A <title>", "description": "A <title>",
+    }  # fmt: skip
+    assert "title" not in data["charts"]["one"]
+    assert data["charts"]["one"].keys().isdisjoint({"config", "$schema", "datasets"})
+    assert len(data["datasets"]) == 1

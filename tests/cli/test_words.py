@@ -1,0 +1,307 @@
+"""What commands hand on and print, without their work: models, studies and reports are stood in for."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from helpers.command import failing, identilens
+from helpers.toy import ToySettings, ToyStudy
+from identilens.cli import commands, demo, explore, families, reproductions, rerun, selfcheck, show
+from identilens.cli.options import (
+    EngineOptions,
+    ModelOptions,
+    PrintOptions,
+    RunOptions,
+    TextOptions,
+)
+from identilens.errors import InputError, SettingError
+from identilens.families.table import MEANINGS, Trial
+from identilens.models.proof import Check
+from identilens.runs.workers import Local, Ray
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+TEN = [word for letter in "abcdefghij" for word in ("--text", letter)]
+TRIALS = {
+    "a": Trial("a", "served", "AModel", "at the interface", "texts", 2, 1.5e-7),
+    "b": Trial("b", "served", "BModel", "followed", "images", 3, None, "only its encoder"),
+    "c": Trial("c", "refused", reason="it draws"),
+    "d": Trial("d", "no attention"),
+    "e": Trial("e", "part"),
+}
+
+
+def test_families_are_counted_and_told(monkeypatch):
+    monkeypatch.setattr(families, "read_table", lambda: TRIALS)
+    monkeypatch.setattr(families, "known", lambda name, table: name)
+    written = identilens("families", code=0).output
+    assert "5 model types of transformers" in written
+    for outcome, count in (("served", 2), ("refused", 1), ("part", 1), ("crash", 0)):
+        assert f"│ {outcome} │ {count} │ {MEANINGS[outcome]} │" in written
+    assert "served: a, b refused: c no attention: d part: e For one model type:" in written
+    told = {name: identilens("families", "--family", name, code=0).output for name in TRIALS}
+    assert told == {
+        "a": "a: served, captured with proof. AModel on texts; 2 attention layers of a tiny model, at the interface. "
+        "Weights differ from its own output_attentions by at most 1.5e-07.",
+        "b": "b: served, captured with proof. only its encoder BModel on images; 3 attention layers of a tiny model, "
+        "followed.",
+        "c": "c: refused, an error says why, and what to do. it draws What to do: use a model of a served type. The "
+        "command identilens families lists them.",
+        "d": "d: no attention, refused: the model has no softmax. What to do: use a model of a served type. The "
+        "command identilens families lists them.",
+        "e": "e: part, a part of other models, tried within them.",
+    }
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+def test_the_demo_audits_every_text_of_its_sample(monkeypatch, tmp_path, decoder):
+    asked, lens = [], SimpleNamespace(name="")
+
+    def audit(given, texts, **options):
+        asked.append((given.name, texts, options))
+        return SimpleNamespace(show=lambda: print("shown"))
+
+    def load(options):
+        asked.append(options)
+        return lens
+
+    monkeypatch.setattr(ModelOptions, "load", load)
+    monkeypatch.setattr(demo, "audit", audit)
+    monkeypatch.setattr(demo, "write_report", lambda out: out / "report.html")
+    given = ["--out", tmp_path, "--overwrite", *(["--decoder"] if decoder else [])]
+    written = identilens("demo", *given, code=0).output
+    options, (name, texts, chosen) = asked
+    assert options.model == ("bundled-decoder" if decoder else "bundled")
+    assert (options.device, options.dtype) == ("cpu", "float32")
+    assert name == ("Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)")
+    assert texts
+    assert all(texts)
+    assert chosen == {
+        "out": tmp_path, "overwrite": True, "examples": 3, "max_length": 256 if decoder else None,
+    }  # fmt: skip
+    assert written == f"shown report: {(tmp_path / 'report.html').resolve()}"
+
+
+@pytest.mark.parametrize(
+    ("given", "tokenizer", "inputs"),
+    [
+        ([], object(), list(selfcheck._TEXTS)),
+        ([], None, [list(range(3, 14)), list(range(5, 9))]),
+        (TEN, object(), list("abcdefgh")),
+        ([*TEN, "--limit", 9], object(), list("abcdefghi")),
+        (["-t", "a", "--max-length", 7], object(), ["a"]),
+    ],
+)
+def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
+    asked = []
+
+    def checked(lens, texts, max_length):
+        asked.append((texts, max_length))
+        return [Check("one", 0.00125, 1e-2, "relative"), Check("two", 0.0, 0.0, "number")]
+
+    monkeypatch.setattr(ModelOptions, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
+    monkeypatch.setattr(selfcheck, "run_selfcheck", checked)
+    written = identilens("selfcheck", "--model", "m", *given, code=0).output
+    assert asked == [(inputs, 7 if "--max-length" in given else None)]
+    assert "selfcheck of m" in written
+    assert "│ one │ 1.25e-03 │ 1e-02 │ passed │ relative │" in written
+    assert "│ two │ 0.00e+00 │ 0e+00 │ passed │ number │" in written
+
+
+def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
+    table = pl.DataFrame({"a": [1]})
+    made = SimpleNamespace(table=table, show=lambda: print("shown"), to_html=lambda path: path)
+    monkeypatch.setattr(show, "load_result", lambda folder: folder)
+    monkeypatch.setattr(show, "compare", lambda *runs: made if runs == ("x", "y") else None)
+    assert identilens("compare", "x", "y", code=0).output == "shown"
+    done = identilens("compare", "x", "y", "--json", "--out", tmp_path / "c.html", code=0)
+    assert json.loads(done.output) == [{"a": 1}]
+    assert done.error == f"report: {tmp_path / 'c.html'}"
+    asked = []
+    monkeypatch.setattr(show, "write_report", lambda *given: asked.append(given) or Path("r.html"))
+    assert identilens("report", "x", code=0).output == "report: r.html"
+    identilens("report", "x", "--out", "o.html", code=0)
+    assert asked == [("x", None), ("x", Path("o.html"))]
+    drawn = []
+    saving = SimpleNamespace(save_figures=lambda *given: drawn.append(given) or [Path("a.svg")])
+    monkeypatch.setattr(show, "load_result", lambda folder: saving)
+    assert identilens("figures", "x", "--formats", "svg, png", code=0).output == "a.svg"
+    identilens("figures", "x", "--out", "o", code=0)
+    assert drawn == [
+        (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")),
+    ]  # fmt: skip
+    assert "pass --out FOLDER" in failing("figures", "s3://bucket/run")
+
+
+def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
+    served, loaded = [], []
+
+    def serve(lenses, texts, *, announce, **options):
+        served.append((lenses, texts, options))
+        announce("http://here")
+
+    server = SimpleNamespace(opened_port=lambda port: f"port {port}", serve=serve)
+    monkeypatch.setattr(explore, "import_module", lambda name: server)
+    monkeypatch.setattr(
+        ModelOptions, "load", lambda options: loaded.append(options) or options.model
+    )
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(f"line {at}" for at in range(120)))
+    words = ["--model", "a", "--model", "b", "--text", "t", "--file", file, "--port", 7]
+    written = identilens("explore", *words, "--dtype", "float32", "--runs", tmp_path, code=0)
+    assert written.output == "explorer: http://here"
+    ((lenses, texts, options),) = served
+    assert lenses == {"a": "a", "b": "b"}
+    assert texts == ["t", *(f"line {at}" for at in range(99))]
+    assert options == {"opened": "port 7", "runs": tmp_path, "load": {"dtype": "float32"}}
+    assert {(one.device, one.dtype) for one in loaded} == {(None, "float32")}
+    assert "give each --model only once" in failing("explore", "--model", "a", "--model", "a")
+    identilens("explore", "--model", "a", "--device", "cpu", code=0)
+    assert served[1][2] == {"opened": "port 8765", "runs": None, "load": {"device": "cpu"}}
+    monkeypatch.setattr(explore, "find_spec", lambda name: None if name == "uvicorn" else 1)
+    assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
+
+
+def run_toy(tmp_path, monkeypatch, capsys, **prints):
+    asked = []
+
+    def ran(study, *, out, progress, engine, **choices):
+        asked.append((study.settings, out, progress, engine, choices))
+        finding = SimpleNamespace(
+            text="found", numbers={"a": 1, "b": float("inf"), "c": None, "d": 0.5}
+        )
+        return SimpleNamespace(show=lambda: print("shown"), summary=lambda: finding)
+
+    monkeypatch.setattr(commands, "run_study", ran)
+    monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
+    commands.study_command(ToyStudy)(
+        settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
+    )  # fmt: skip
+    ((settings, out, progress, engine, choices),) = asked
+    assert (settings.seed, out, engine) == (3, "o", None)
+    assert choices == {"resume": True, "overwrite": False, "allow_version_change": False}
+    return progress, capsys.readouterr().out
+
+
+def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
+    given = (tmp_path, monkeypatch, capsys)
+    assert run_toy(*given) == (True, "shown\nreport: r.html\n")
+    assert run_toy(*given, quiet=True) == (False, "")
+    progress, written = run_toy(*given, json=True)
+    assert not progress
+    assert json.loads(written) == {
+        "finding": "found", "numbers": {"a": 1, "b": None, "c": None, "d": 0.5}, "report": "r.html",
+    }  # fmt: skip
+    monkeypatch.setattr(ToyStudy, "reports", False)
+    assert run_toy(*given) == (False, "")
+
+
+def test_the_options_of_a_command_are_its_settings():
+    made = commands.study_command(ToyStudy)
+    parameters = made.__signature__.parameters
+    assert list(parameters) == ["settings", "run", "prints", "engine"]
+    assert parameters["settings"].default == ToySettings()
+    assert parameters["run"].default is parameters["run"].empty
+    assert made.__doc__ == "Square some numbers."
+    with pytest.raises(AttributeError):
+        commands.__getattr__("__path__")
+
+
+def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def make(settings, out, **options):
+        asked.append((settings, out, options))
+        return SimpleNamespace(findings="found")
+
+    @contextmanager
+    def watched(unit, shown):
+        yield f"{unit} {shown}"
+
+    figure = SimpleNamespace(
+        settings_type=ToySettings, shared=True, unit="runs", source="s", make=make
+    )
+    written = []
+    monkeypatch.setattr(reproductions, "figure_named", lambda name: figure)
+    monkeypatch.setattr(reproductions, "REPRODUCTIONS", {"one": "One."})
+    monkeypatch.setattr(reproductions, "watched", watched)
+    monkeypatch.setattr(reproductions, "write_reproduction", lambda *given: written.append(given))
+    command = reproductions.reproduction_command("one")
+    assert list(command.__signature__.parameters) == ["settings", "run", "engine"]
+    out = tmp_path / "out"
+    command(run=RunOptions(out=str(out)), engine=EngineOptions(engine="local", workers=3))
+    ((settings, where, options),) = asked
+    assert (settings, where) == (ToySettings(), out)
+    assert options == {
+        "progress": "runs True", "resume": False, "overwrite": False, "allow_version_change": False,
+        "engine": Local(3),
+    }  # fmt: skip
+    assert written[0][:2] == ("one", "s")
+    assert capsys.readouterr().out == f"found\nresults: {out}\n"
+    with pytest.raises(InputError, match="into a folder of this machine; got --out s3://b/r"):
+        command(run=RunOptions(out="s3://b/r"))
+    out.write_text("a file")
+    with pytest.raises(InputError, match="is no folder"):
+        command(run=RunOptions(out=str(out)))
+    figure.shared = False
+    alone = reproductions.reproduction_command("one")
+    assert list(alone.__signature__.parameters) == ["settings", "run"]
+    alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
+    assert "engine" not in asked[-1][2]
+    assert asked[-1][0].seed == 2
+
+
+def test_a_run_again_goes_beside_the_first(monkeypatch, tmp_path, capsys):
+    asked = []
+    groups = {"settings": ToySettings(seed=1)}
+    monkeypatch.setattr(
+        rerun, "_options_of_run", lambda *given: asked.append(given) or (ToyStudy, groups)
+    )
+    monkeypatch.setattr(rerun, "downloaded", Path)
+    monkeypatch.setattr(rerun, "read_record", lambda folder: {"folder": str(folder)})
+    monkeypatch.setattr(rerun, "model_and_texts", lambda *given: (True, f"compared {len(given)}"))
+    monkeypatch.setattr(
+        rerun, "study_command", lambda study: lambda **given: asked.append((study, given))
+    )
+    folder = str(tmp_path / "run")
+    rerun.rerun_folder(folder, overwrite=True)
+    assert asked[0] == (Path(folder), {}, False)
+    run = asked[1][1]["run"]
+    assert (asked[1][0], asked[1][1]["settings"]) == (ToyStudy, groups["settings"])
+    assert (run.out, run.resume, run.overwrite) == (f"{folder}-again", False, True)
+    assert capsys.readouterr().out == f"results: {folder}-again\nagainst {folder}: compared 2.\n"
+    rerun.rerun_folder("s3://b/run/", out="new", resume=True, trust_remote_code=True)
+    assert asked[2][2] is True
+    assert (asked[3][1]["run"].out, asked[3][1]["run"].resume) == ("new", True)
+    rerun.rerun_folder("s3://b/run/")
+    assert asked[5][1]["run"].out == "s3://b/run-again"
+
+
+def test_engines_and_their_options():
+    assert EngineOptions().made() is None
+    assert EngineOptions(engine="local").made() == Local()
+    assert EngineOptions(
+        engine="ray", workers=3, gpus_per_worker=0.5, address="auto"
+    ).made() == Ray("auto", 3, 0.5)
+    for given, words in (
+        ({"workers": 2}, "workers to be left out without an engine; got 2"),
+        (
+            {"engine": "local", "address": "auto"},
+            "address to be left out with engine local; got 'auto'",
+        ),
+        ({"engine": "local", "gpus_per_worker": 1.0}, "gpus_per_worker to be left out with engine"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            EngineOptions(**given).check()
+
+
+def test_texts_come_from_one_place(tmp_path):
+    for given in ({}, {"text": ("a",), "file": tmp_path}, {"dataset": "d", "image": (tmp_path,)}):
+        with pytest.raises(InputError, match="give exactly one of --text"):
+            TextOptions(**given).load()
+    assert list(TextOptions(text=("a", "b"), limit=1).load()) == ["a"]
+    assert list(TextOptions(text=("a", "b"), pairs=True).load()) == [("a", "b")]

@@ -1,0 +1,196 @@
+"""What the explorer computes, beside plain runs of a tiny decoder."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.errors import InputError
+from identilens.explorer import work
+from identilens.explorer.work import (
+    alternative,
+    changed,
+    contributions,
+    given_up,
+    in_numbers,
+    measured,
+    most_tokens,
+    moved_row,
+    proven_row,
+)
+
+TEXT = ids(14)
+
+
+def nothing():
+    pass
+
+
+@pytest.fixture(scope="module")
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return idl.Lens(build("gpt2").double())
+
+
+@pytest.fixture(scope="module")
+def at(lens, told):
+    return measured(lens, TEXT, nothing, told.append)
+
+
+def test_each_layer_is_told_as_it_comes(at, told, lens):
+    assert told[0] == {"tokens": list(map(str, TEXT)), "most": 128}
+    assert most_tokens(lens) == 128
+    assert [(step["layer"], step["layers"]) for step in told[1:]] == [(1, 2), (2, 2)]
+    maps = told[1]["viewer"]["maps"]
+    assert [one["choices"] for one in maps] == [
+        {"kind": "decoder", "layer": 0, "head": head} for head in range(4)
+    ]
+    assert maps[0]["note"] == "14 queries × 14 keys, d_v = 8, rank 8, nullity 6."
+    assert list(maps[0]["layers"]) == ["raw", "effective"]
+    assert maps[0]["differences"] == {"null": ["raw", "effective"]}
+    plain = next(iter(lens.capture([TEXT], weights=True)))
+    for one in plain.heads:
+        held = at.head(one.layer, one.head, "decoder")
+        torch.testing.assert_close(held.weights, one.weights)
+
+
+@pytest.mark.parametrize(
+    "where", [(2, 0, "decoder"), (0, 4, "decoder"), (0, -1, "decoder"), (0, 0, "cross")]
+)
+def test_heads_that_there_are_not(at, where):
+    with pytest.raises(InputError, match=f"no {where[2]} layer {where[0]} with a head {where[1]}"):
+        at.head(*where)
+
+
+def test_queries_that_there_are_not(at, lens):
+    head = at.head(0, 1, "decoder")
+    for query in (-1, 14):
+        with pytest.raises(InputError, match=f"the text has queries 0 to 13; got {query}"):
+            proven_row(head, query)
+        with pytest.raises(InputError, match="queries 0 to 13"):
+            moved_row(lens, at, head, query, [0.0] * 14)
+    assert len(proven_row(head, 13)["key"]) == 14
+    assert len(proven_row(head, 0)["key"]) == 1
+
+
+@pytest.mark.parametrize("which", ["far", "sampled"])
+def test_an_alternative_keeps_the_output_and_the_model(at, lens, which):
+    head = at.head(1, 2, "decoder")
+    found = alternative(lens, at, head, which, nothing)
+    assert found["output_error"] < 1e-9
+    assert 0.001 < found["distance"] <= 1
+    assert max(state["change"] for state in found["states"]) < 1e-9
+    assert [(state["sequence"], state["layer"]) for state in found["states"]] == [
+        ("encoder", 0), ("encoder", 1), ("encoder", 2),
+    ]  # fmt: skip
+    assert found["logits_change"] < 1e-9
+    with pytest.raises(InputError, match="far or sampled; got 'near'"):
+        alternative(lens, at, head, "near", nothing)
+
+
+def test_distances_and_errors_by_hand(at):
+    head = at.head(1, 2, "decoder")
+    other = head.attention.clone()
+    other[5] = 0.0
+    other[5, 0] = 1.0
+    found = in_numbers(head, other)
+    distance = (other - head.attention).abs().sum(-1) / 2
+    assert found["distance"] == pytest.approx(float(distance.mean()))
+    before, after = (one @ head.values @ head.output_projection for one in (head.attention, other))
+    assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
+
+
+def test_what_changes_in_states_and_next_tokens(at, lens):
+    head = at.head(0, 1, "decoder")
+    other = head.attention.roll(1, 0)
+    other[0] = head.attention[0]
+    run = lens.substitute({(0, 1, "decoder"): other}, at.item)
+    plain = lens.substitute({}, at.item)
+    found = changed(lens, at, run)
+    (before,), (after,) = plain.hidden_states.values(), run.hidden_states.values()
+    changes = [
+        float((two - one).norm() / one.norm()) for one, two in zip(before, after, strict=True)
+    ]
+    assert [state["change"] for state in found["states"]] == pytest.approx(changes)
+    assert changes[0] == 0 < min(changes[1:])
+    p, q = (one.logits.reshape(-1, 96)[-1].softmax(-1) for one in (plain, run))
+    top = p.topk(8)
+    assert found["next"] == [
+        {"token": str(int(token)), "before": pytest.approx(float(p[token])), "after": pytest.approx(float(q[token]))}
+        for token in top.indices
+    ]  # fmt: skip
+    apart = (run.logits - plain.logits).norm() / plain.logits.norm()
+    assert found["logits_change"] == pytest.approx(float(apart))
+
+
+def test_a_model_without_logits_has_no_next_tokens():
+    lens = idl.Lens(build("bert").double())
+    held = measured(lens, TEXT, nothing, lambda step: None)
+    assert list(changed(lens, held, lens.substitute({}, held.item))) == ["states"]
+
+
+def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
+    head, query = at.head(0, 3, "decoder"), 12
+    T = torch.cat([head.values, torch.ones(14, 1)], 1)[: query + 1]
+    null = torch.eye(13) - T @ torch.linalg.pinv(T)
+    asked = torch.zeros(14).double()
+    asked[:13] = null[4]
+    before = head.attention[query]
+    small, large = (
+        moved_row(lens, at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3)
+    )
+    torch.testing.assert_close(
+        torch.tensor(small["weights"], dtype=torch.float64),
+        before + 1e-6 * asked,
+        atol=1e-9,
+        rtol=0,
+    )
+    moved = torch.tensor(large["weights"], dtype=torch.float64)
+    assert float(moved.min()) == pytest.approx(0, abs=1e-12)
+    assert float(moved[:13].amin()) >= 0
+    step = (moved - before)[:13] / asked[:13]
+    assert float(step.std()) < 1e-6 * float(step.mean())
+    assert large["output_error"] < 1e-6
+    for change in ([0.0] * 13, [float("nan")] * 14):
+        with pytest.raises(InputError, match="a change of 14 weights; got"):
+            moved_row(lens, at, head, query, change)
+
+
+def test_progress_is_told_and_stops():
+    told, left = [], [True, False]
+
+    def check():
+        if not left.pop(0):
+            raise InputError("left")
+
+    progress = given_up(check, told.append)
+    progress(1, 4, "one")
+    assert told == [{"progress": 0.25, "note": "one"}]
+    with pytest.raises(InputError, match="left"):
+        progress(2, 4, "two")
+    given_up(nothing, told.append)(0, 0, "")
+    assert told[-1]["progress"] == 0
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_contributions_are_those_of_the_study(at, lens, monkeypatch, exact):
+    asked = []
+
+    class StoppedError(Exception):
+        pass
+
+    def study(given, texts, **options):
+        asked.append((texts, options["method"], options["rollouts"], options["max_length"]))
+        options["progress"](1, 2, "half")
+        raise StoppedError
+
+    told = []
+    monkeypatch.setattr(work, "mixing", study)
+    with pytest.raises(StoppedError):
+        contributions(lens, at, exact, nothing, told.append)
+    assert asked == [([TEXT], "exact" if exact else "sketch", False, 128)]
+    assert told == [{"progress": 0.5, "note": "half"}]

@@ -1,0 +1,250 @@
+"""Results whose tables are written by hand, without a model, for tests of what is said and drawn of them."""
+
+from dataclasses import replace
+
+import polars as pl
+import torch
+
+from helpers.mixings import mixing_of
+from identilens.studies.alternatives.result import Alternatives
+from identilens.studies.audit.result import Audit
+from identilens.studies.certify.result import Certainty
+from identilens.studies.faithfulness.result import Faithfulness
+from identilens.studies.rationales.result import Rationales
+from identilens.studies.tokens.result import TokenIdentifiability
+
+RECORD = {"model": {"name": "toy", "dtype": "float32"}, "texts": {"count": 2}, "settings": {}}
+
+
+def written(result, matrices=None, tokens=None, **tables):
+    """Return a result of rows by column name; a column that a row leaves out is null."""
+    frames = {
+        name: pl.DataFrame(
+            [{column: row.get(column) for column in result.schema[name]} for row in rows],
+            schema=pl.Schema(result.schema[name]),
+        )
+        for name, rows in tables.items()
+    }
+    return result.of(frames, RECORD, matrices, tokens)
+
+
+_VERDICTS = ("determined, influential", "free, little influence", "negligible")
+
+
+def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "0.01"), kinds=("encoder",)):
+    """Rows of three keys, by head and query, each for some tolerances."""
+    table, rows, order = [], [], []
+    for kind in kinds:
+        for looser, tolerance in enumerate(tolerances):
+            for head, query in queries:
+                at = {"text": 0, "layer": 2, "head": head, "kind": kind, "query": query}
+                at |= {"tolerance": tolerance}
+                named = at | {"query_token": f"q{query}"}
+                for key, weight in enumerate((0.5, 0.25, 0.25)):
+                    less = 0.125 * key * (1 + looser) + 0.0625 * head
+                    pinned = key == 0 and head == 0
+                    table.append({
+                        **named, "key": key, "token": "abc"[key], "weight": weight, "lo": max(0.0, weight - less),
+                        "hi": weight + less, "radius": 0.125, "pinned": pinned, "effective": weight - 0.125,
+                        "minimum_norm": 0.375, "norm_share": (0.5, 0.375, 0.125)[key], "contribution": 0.25,
+                        "removal": 0.0625, "verdict": _VERDICTS[key],
+                    })  # fmt: skip
+                rows.append({
+                    **named, "outcome": "head", "allowed": 0.01 * looser, "predicted": 0.5, "farthest": 0.25,
+                    "measured": 0.25 + 0.5 * query + 0.25 * head, "simplex_nullity": 1,
+                    "certified_top": 0 if head == 0 else None, "certified_pairs": 2 - query if head == 0 else None,
+                    "pairs": 3, "gap": 0.0,
+                })  # fmt: skip
+                if head == 0:
+                    order += [{**at, "above": 0, "below": below} for below in range(1, 3 - query)]
+    return written(Certainty, table=table, rows=rows, order=order)
+
+
+def alternatives(texts=2, found=True):
+    """Two heads of each text, with alternatives of three kinds; those of the second head lie within the first row."""
+    table, changes, matrices = [], [], {}
+    for text in range(texts):
+        for head in (0, 1):
+            at = {"text": text, "layer": head, "head": head, "kind": "encoder"}
+            key = f"text{text}.layer{head}.head{head}.encoder"
+            raw = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+            matrices |= {f"{key}.raw": raw, f"{key}.effective": raw - 0.125}
+            for number, name in enumerate(("far", "sampled", "realisable")):
+                named = at | {"alternative": name}
+                distance = 0.5 / (1 + number) if found else None
+                table.append({
+                    **named, "n_query": 2, "n_key": 3, "d_k": 4, "simplex_nullity": 1 - head,
+                    "mean_total_variation": distance, "largest_total_variation": 0.75 - 0.125 * number,
+                    "distance_bound": 0.625 if number == 0 else None, "output_error": 1e-9 * (1 + number),
+                    "hidden_change": (1 + text + head) * 10.0**-7, "logits_change": 2e-7 if head else None,
+                    "loss_change": None, "note": "stopped early" if number == 2 else "",
+                })  # fmt: skip
+                matrices[f"{key}.alternative_{name}"] = raw.roll(1 + number, 1)
+                for layer in (0, 1, None) if found else ():
+                    changes.append({
+                        **named, "state": "encoder" if layer is not None else "logits", "state_layer": layer,
+                        "largest_change": 1e-6, "relative_change": (1 + (layer or 0) + text + head) * 1e-7,
+                    })  # fmt: skip
+    tokens = {text: {"encoder": ["a", "b", "c"]} for text in range(texts)}
+    return written(Alternatives, matrices, tokens, table=table, changes=changes)
+
+
+def faithfulness(texts=2, determined=False, states=True):
+    """Rows of some texts: ``raw`` is more faithful than ``norms``, and less stable; the rest is random."""
+    table, determinacy, controls, of_states = [], [], [], []
+    for text in range(texts):
+        at = {"text": text, "layer": 0, "head": 1, "kind": "encoder"}
+        for query in (0, 1):
+            row = at | {"query": query, "n_key": 4}
+            for place, name in enumerate(("raw", "norms", "random")):
+                for intervention in ("zero", "mean"):
+                    for outcome in ("hidden", "loss"):
+                        lost = name == "random" and outcome == "loss" and query == 1
+                        better = 0.125 * (text + (intervention == "mean") - (outcome == "loss"))
+                        table.append({
+                            **row, "intervention": intervention, "outcome": outcome, "explanation": name,
+                            "correlation": 0.5 - 0.25 * place + 0.125 * query, "aopc": 0.25, "floor": 1e-6,
+                            "naopc": None if lost else 0.75 - 0.25 * place + better, "above_floor": 3,
+                        })  # fmt: skip
+                for kind in () if determined else ("drawn", "parameters"):
+                    agrees = 0.25 + 0.25 * place + 0.25 * (kind == "parameters") + 0.0625 * text
+                    none = name == "norms" and query == 1
+                    determinacy.append({
+                        **row, "alternative": kind, "explanation": name, "total_variation": 0.5,
+                        "agreement": None if none else agrees,
+                    })  # fmt: skip
+        for change in () if determined else (1e-6, 5e-6):
+            controls.append({
+                **at, "alternative": "drawn", "outcome": "hidden", "change": change, "floor": 1e-6,
+            })  # fmt: skip
+        for name in ("alti", "random") if states else ():
+            of_states.append({
+                "text": text, "position": 0, "n_input": 4, "outcome": "hidden", "explanation": name, "floor": 1e-6,
+                "above_floor": 2, "correlation": None if text else 0.5, "aopc": 0.5, "naopc": 0.5 + 0.25 * text,
+                "agreement": 0.75,
+            })  # fmt: skip
+    return written(
+        Faithfulness, table=table, determinacy=determinacy, controls=controls, states=of_states
+    )
+
+
+def rationales(texts=2):
+    """Three explanations of the decisions on some texts."""
+    table = [
+        {
+            "text": text, "tokens": 6, "predicted": text, "probability": 0.75, "explanation": name,
+            "comprehensiveness": 0.5 - 0.125 * place + 0.0625 * text, "sufficiency": 0.125 * place - 0.0625 * text,
+        }
+        for text in range(texts)
+        for place, name in enumerate(("alti", "raw", "random"))
+    ]  # fmt: skip
+    return written(Rationales, table=table)
+
+
+def identified(experiment="same-layer", checkpoints=("model",), folds=2):
+    """Rates of two probes on layers 1 to 3; those of the second fold are larger by 0.1."""
+    table = []
+    for checkpoint in checkpoints:
+        for probe, distance in (("naive", "cosine"), ("linear", "l2")):
+            for cell in _cells(experiment):
+                for fold in range(folds):
+                    rate = 0.75 - 0.125 * cell["layer_tested"] + 0.125 * (probe == "linear")
+                    rate -= 0.0625 * abs(cell["offset"]) + 0.03125 * (cell["offset"] < 0)
+                    rate -= 0.0625 * (checkpoint == "compared") + 0.25 * (1 - cell["share"])
+                    rate -= 0.03125 * abs(cell["layer_trained"] - cell["layer_tested"])
+                    trained = {} if probe == "naive" else {
+                        "train_rate": 0.875, "validation_loss": 0.5, "learning_rate": 0.01 * (1 + fold),
+                        "epochs": 7 + fold, "best_epoch": 5, "converged": fold == 0, "train_tokens": 700,
+                    }  # fmt: skip
+                    table.append({
+                        **cell, "experiment": experiment, "checkpoint": checkpoint, "probe": probe,
+                        "distance": distance, "fold": fold, "rate": rate + 0.1 * fold,
+                        "token_rate": rate + 0.125, "chance": 0.0625, "token_chance": 0.09375,
+                        "tokens": 1500 + 100 * fold, "sentences": 30 + fold, **trained,
+                    })  # fmt: skip
+    return written(TokenIdentifiability, table=table)
+
+
+def _cells(experiment):
+    cell = {"layer_target": 0, "offset": 0, "share": 1.0}
+    for layer in (1, 2, 3):
+        here = cell | {"layer_trained": layer, "layer_tested": layer}
+        if experiment == "across-layers":
+            yield from (here | {"layer_tested": other} for other in (1, 2, 3))
+        elif experiment == "neighbours":
+            yield from (here | {"offset": offset} for offset in (-2, -1, 1, 2))
+        elif experiment == "data-share":
+            yield from (here | {"share": share} for share in (0.5, 1.0) if layer == 3)
+        elif experiment == "layer-to-layer":
+            yield here | {"layer_target": layer - 1}
+        else:
+            yield here
+
+
+def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=None):
+    """Two layers of two heads on each text; the second head parks its attention on the first token."""
+    table, drawn, types, matrices = [], [], [], {}
+    for text in range(texts):
+        for kind in kinds:
+            for layer in (0, 1):
+                for head in (0, 1):
+                    at = {"text": text, "layer": layer, "head": head, "kind": kind}
+                    share = 0.125 * (1 + layer + 2 * head)
+                    table.append({
+                        **at, "n_query": 3, "n_key": 3 + text, "d_k": 4, "d_v": d_v, "d_model": 4, "rank": 2,
+                        "nullity": 1 + text, "simplex_nullity": text, "null_share": share,
+                        "simplex_null_share": share / 2, "pearson": 0.75 - share if pearson else None,
+                        "reconstruction_error": 1e-9,
+                        "certain_mass": 0.25 + 0.375 * layer + 0.0625 * text if rows else None,
+                        "certain_mass_rounded": 0.125 + 0.375 * layer if rows else None,
+                        "certain_mass_error": 0.03125, "certain_rows": 2 if rows else 0,
+                        "output_share": (0.875, 0.125)[head], "sink": 0, "sink_token": "[CLS]",
+                        "sink_mass": 0.25 + 0.5 * head, "sink_norm_share": 0.125,
+                        "sink_value_norm": 0.25, "first_mass": 0.25, "learned_sink": 0.0, "stacked_rank": 3,
+                    })  # fmt: skip
+                    for query in (0, 2) if rows else ():
+                        drawn.append({
+                            **at, "query": query, "certain_mass": 0.25 + 0.375 * layer + 0.0625 * text,
+                            "certain_mass_rounded": 0.125 + 0.375 * layer,
+                            "sink_weight": 0.5, "sink_lo": 0.25 + 0.25 * head, "sink_hi": 0.75,
+                        })  # fmt: skip
+                    if text == 0:
+                        raw = torch.tensor(
+                            [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.75, 0.0, 0.25]]
+                        )
+                        key = f"text0.layer{layer}.head{head}.{kind}"
+                        matrices |= {
+                            f"{key}.raw": raw.roll(head, 1),
+                            f"{key}.effective": raw - share,
+                        }
+        for kind in kinds if text == 0 else ():
+            for layer in (0, 1):
+                for head in (0, 1):
+                    for query, key, raw in (("[CLS]", "[CLS]", 0.5), ("[CLS]", "other", 0.5), ("other", "[CLS]", 0.25),
+                                            ("other", "other", 0.75)):  # fmt: skip
+                        types.append({
+                            "kind": kind, "layer": layer, "head": head, "query_type": query, "key_type": key,
+                            "queries": 1 if query == "[CLS]" else 3, "raw": raw + 0.125 * layer,
+                            "effective": raw - 0.25 * head,
+                        })  # fmt: skip
+    tokens = {0: {"encoder": ["[CLS]", "b", "c"], "decoder": ["x", "y", "z"]}}
+    made = written(Audit, matrices, tokens, table=table, rows=drawn, token_types=types)
+    return replace(made, provenance={**RECORD, "model": {**RECORD["model"], **(model or {})}})
+
+
+def mixed(texts=2, kind="encoder"):
+    """Three layers in which each token keeps three quarters, a half and a quarter of itself."""
+    arrays = []
+    for n in (4, 5)[:texts]:
+        layers = [[_row(n, j, own) for j in range(n)] for own in (0.75, 0.5, 0.25)]
+        layers[2][1] = [1.0 if i == 0 else 0.0 for i in range(n)]
+        arrays.append(layers)
+    return mixing_of(
+        arrays, [["[CLS]", "red", "sky", "[SEP]"], ["[CLS]", "a", "b", "c", "[SEP]"]], kind
+    )
+
+
+def _row(n, j, own):
+    """Return the contributions to a hidden state: to its own token, and the more to others the later they stand."""
+    others = n * (n + 1) / 2 - (j + 1)
+    return [own if i == j else (1 - own) * (i + 1) / others for i in range(n)]

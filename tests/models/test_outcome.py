@@ -1,0 +1,102 @@
+"""What comes out of a model and how it depends on a row of attention, beside plain runs of a tiny decoder."""
+
+import pytest
+import torch
+import transformers as hf
+
+from helpers.zoo import build, classifier, ids
+from identilens.errors import InputError
+from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
+from identilens.models.reading import read_head
+from identilens.models.substitution import Rows
+
+TEXT = ids(6)
+
+
+@pytest.fixture(scope="module")
+def lens():
+    torch.manual_seed(0)
+    config = hf.GPT2Config(vocab_size=96, n_embd=8, n_layer=1, n_head=2)
+    model = hf.GPT2LMHeadModel(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.5)
+    return Lens(model, name="tiny")
+
+
+def answer(lens, outcome, positions=(4, 5)):
+    return Answer(lens, lens.read([TEXT])[0], outcome, positions)
+
+
+@torch.no_grad()
+def plain(lens):
+    run = lens.model(torch.tensor([TEXT]), output_hidden_states=True)
+    return {"prediction": run.logits[0], "states": run.hidden_states[-1][0]}
+
+
+@pytest.mark.parametrize("outcome", ["states", "prediction"])
+def test_the_outcome_is_that_of_the_positions(lens, outcome):
+    torch.testing.assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
+
+
+@pytest.mark.parametrize("outcome", ["states", "prediction"])
+def test_changes_are_those_of_the_model(lens, outcome):
+    head = read_head(lens, lens.read([TEXT])[0], 0, 1)
+    one = answer(lens, outcome)
+    weights = head.attention.clone()
+    weights[5] = torch.tensor([1.0, 0, 0, 0, 0, 0])
+    after = lens.substitute({(0, 1, "decoder"): weights}, one.item)
+    before = one.own
+    if outcome == "states":
+        moved = next(iter(after.hidden_states.values()))[-1][[4, 5]]
+        expected = float((moved - before).norm() / before.norm())
+    else:
+        moved = after.logits[0] if after.logits.ndim == 3 else after.logits
+        p, q = before.softmax(-1), moved[[4, 5]].softmax(-1)
+        expected = float((p * (p / q).log()).sum())
+    rows = Rows([5], weights[5:])
+    assert expected > 1e-6
+    assert one.with_rows(head, rows) == pytest.approx(expected)
+    assert one.change({}) == pytest.approx(0, abs=1e-12)
+    nothing = one.with_rows(head, Rows([5], torch.zeros(1, 6).double()))
+    assert one.effect(head, 5) == pytest.approx(nothing)
+    assert nothing > 1e-6
+
+
+@pytest.mark.parametrize("outcome", ["states", "prediction"])
+def test_small_changes_are_those_of_the_derivative(lens, outcome):
+    one = answer(lens, outcome)
+    root = one.root(0, 4)
+    assert root.shape[:2] == (2, 4)
+    head = read_head(lens, one.item, 0, 1)
+    move = torch.tensor([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    step = 1e-4
+    change = one.with_rows(head, Rows([4], head.attention[4:5] + step * move))
+    predicted = (step * move @ head.values @ root[1]).norm() ** 2
+    measured = change**2 if outcome == "states" else change
+    assert measured == pytest.approx(float(predicted), rel=1e-2)
+
+
+def test_positions_before_the_row_do_not_change(lens):
+    one = answer(lens, "prediction", (0, 1))
+    assert float(one.root(0, 4).abs().max()) < 1e-12
+
+
+def test_a_classifier_has_one_prediction_for_the_text():
+    lens = classifier()
+    one = Answer(lens, lens.read([TEXT])[0], "prediction", (3,))
+    with torch.no_grad():
+        logits = lens.model(torch.tensor([TEXT])).logits
+    assert logits.shape == (1, 3)
+    torch.testing.assert_close(one.own, logits)
+
+
+def test_what_cannot_be_asked_is_refused(lens):
+    bare = Lens(build("bert"))
+    with pytest.raises(InputError, match="predicts nothing: it has no logits"):
+        _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).own
+    half = Lens(build("gpt2").to(torch.bfloat16))
+    with pytest.raises(InputError, match="computes in bfloat16, too coarse for derivatives"):
+        Answer(half, half.read([TEXT])[0], "states", (0,)).root(0, 1)

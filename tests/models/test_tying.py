@@ -1,0 +1,214 @@
+"""The parameters of a group of heads, and one attention module run again: a layer of two heads, beside plain torch."""
+
+import pytest
+import torch
+import transformers as hf
+
+from helpers.zoo import build, ids
+from identilens.errors import UnsupportedModelError
+from identilens.models.lens import Lens
+from identilens.models.projections import remade_projections
+from identilens.models.reading import read_head
+from identilens.models.replaying import Float64, Replay, _exact, _is_attention
+from identilens.models.tying import _input_axis, group_parameters
+
+TEXT = ids(6)
+
+
+def lens_of(model):
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5)
+    return Lens(model.double().eval(), name="tiny")
+
+
+@pytest.fixture(scope="module")
+def llama():
+    config = hf.LlamaConfig(
+        vocab_size=96, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=8,
+    )  # fmt: skip
+    lens = lens_of(hf.LlamaModel(config))
+    with Float64():
+        [item] = lens.read([TEXT])
+        head = read_head(lens, item, 0, 1)
+        group = group_parameters(lens, item, head)
+    return lens, item, head, group
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    lens = lens_of(hf.GPT2Model(hf.GPT2Config(vocab_size=96, n_embd=8, n_layer=1, n_head=2)))
+    [item] = lens.read([TEXT])
+    head = read_head(lens, item, 0, 1)
+    return lens, item, head, group_parameters(lens, item, head)
+
+
+def moved_by(group, size=0.1):
+    generator = torch.Generator().manual_seed(1)
+    return group.start + size * torch.randn(
+        group.start.shape, generator=generator, dtype=torch.float64
+    )
+
+
+def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
+    _, _, head, group = llama
+    sizes = {part.name: (tuple(part.start.shape), part.axis) for part in group.parts}
+    assert sizes == {"q_proj.weight": ((8, 6), 1), "k_proj.weight": ((4, 6), 1)}
+    assert group.start.shape == (72,)
+    tied = group.tied()
+    assert tied.rows == slice(6, 12)
+    assert tied.visible.tolist() == 2 * torch.ones(6, 6, dtype=torch.bool).tril().tolist()
+    torch.testing.assert_close(tied.weights(group.start)[6:], head.attention, atol=1e-12, rtol=0)
+    assert group.formula(tied) is not None
+
+
+def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
+    _, _, head, group = gpt2
+    sizes = {part.name: (tuple(part.start.shape), part.axis) for part in group.parts}
+    # Of 24 columns for queries, keys and values of both heads, those of the second head's queries and keys.
+    assert sizes == {"c_attn.weight": ((8, 6), 0), "c_attn.bias": ((8,), None)}
+    [places] = {tuple(part.places.tolist()) for part in group.parts}
+    assert places == (4, 5, 6, 7, 12, 13, 14, 15)
+    own = {part.name: part for part in group.parts}
+    bias = group.replay.module.c_attn.bias.detach()
+    torch.testing.assert_close(own["c_attn.bias"].start, bias[list(places)])
+    tied = group.tied()
+    assert tied.rows == slice(0, 6)
+    torch.testing.assert_close(tied.weights(group.start), head.attention, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, request):
+    lens, item, head, group = request.getfixturevalue(name)
+    before = lens.digest
+    coordinates = moved_by(group)
+    with Float64():
+        queries, keys = group.queries_and_keys(coordinates)
+        with group.changed(lens, coordinates):
+            inside = read_head(lens, item, 0, 1)
+        own = group.queries_and_keys(group.start)
+    torch.testing.assert_close(inside.queries, queries, atol=1e-10, rtol=0)
+    torch.testing.assert_close(inside.keys, keys, atol=1e-10, rtol=0)
+    torch.testing.assert_close(own[0], head.queries, atol=1e-10, rtol=0)
+    torch.testing.assert_close(inside.values, head.values, atol=1e-12, rtol=0)
+    rows = group.tied().rows
+    torch.testing.assert_close(
+        group.tied().weights(coordinates)[rows], inside.attention, atol=1e-10, rtol=0
+    )
+    assert float((inside.attention - head.attention).abs().max()) > 1e-3
+    assert lens.digest == before
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_moves_are_measured_against_the_entries_that_move(name, request):
+    *_, group = request.getfixturevalue(name)
+    new = group.parameters(moved_by(group))
+    assert group.moved(group.start) == pytest.approx(dict.fromkeys(new, 0.0), abs=1e-12)
+    for part in group.parts:
+        old = group.replay.module.get_parameter(part.name).detach()
+        places = part.places
+        entries = (slice(None), places) if part.axis == 0 else places
+        mine, change = old[entries], (new[part.name] - old)[entries]
+        torch.testing.assert_close(part.own(old), mine)
+        share = float(change.norm() / mine.norm())
+        assert group.moved(moved_by(group))[part.name] == pytest.approx(share)
+        rest = new[part.name] - old
+        assert float(rest.norm()) == pytest.approx(float(change.norm()))
+
+
+def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_make(llama):
+    lens, *_ = llama
+    for text in ([5, 6, 7, 5, 6, 7], ids(12)):
+        with Float64():
+            [item] = lens.read([text])
+            group = group_parameters(lens, item, read_head(lens, item, 0, 1))
+        assert group.formula(group.tied()) is None
+
+
+def test_parameters_of_several_layers_are_left_alone():
+    lens = Lens(build("albert").double())
+    [item] = lens.read([TEXT])
+    with pytest.raises(UnsupportedModelError, match="several layers share its parameters"):
+        group_parameters(lens, item, read_head(lens, item, 1, 1))
+
+
+def test_a_module_that_gives_other_weights_alone_is_refused(llama, monkeypatch):
+    lens, item, head, _ = llama
+    monkeypatch.setattr("identilens.models.tying._MATCH", -1.0)
+    with pytest.raises(UnsupportedModelError, match="layer 0, head 1: its attention module gives"):
+        group_parameters(lens, item, head)
+
+
+def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
+    lens, item, head, _ = llama
+    with Float64():
+        replay = Replay.of(lens, item, head.site)
+    assert (replay.order, replay.routes) == (0, {})
+    assert replay.module is not lens.body.get_submodule(head.site.name)
+    assert not replay.module.training
+    call = replay.call({})
+    torch.testing.assert_close(call.query[0, 1], head.queries, atol=1e-12, rtol=0)
+    torch.testing.assert_close(call.key[0, 0], head.keys, atol=1e-12, rtol=0)
+    ran = replay.run({})
+    assert ran.rest == []
+    assert set(ran.inputs) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    torch.testing.assert_close(
+        ran.inputs["q_proj"] @ replay.module.q_proj.weight.mT,
+        lens.body.layers[0].self_attn.q_proj(ran.inputs["q_proj"]),
+    )
+    doubled = replay.call({"q_proj.weight": 2 * replay.module.q_proj.weight})
+    torch.testing.assert_close(doubled.query, 2 * call.query)
+    torch.testing.assert_close(doubled.key, call.key)
+
+
+def test_float64_stays_float64():
+    exact = torch.tensor([1 / 3], dtype=torch.float64)
+    with Float64():
+        kept = [exact.float(), exact.to(torch.float32), exact.to(dtype=torch.float32)]
+        kept += [torch.softmax(exact, 0, dtype=torch.float32)]
+        single = torch.tensor([1 / 3]).to(torch.float16)
+        whole = exact.to(torch.int64)
+    assert [one.dtype for one in kept] == [torch.float64] * 4
+    assert (single.dtype, whole.dtype) == (torch.float16, torch.int64)
+    assert exact.float().dtype == torch.float32
+
+
+def test_inputs_become_exact_and_hidden_keys_stay_hidden():
+    least = torch.finfo(torch.float32).min
+    mask = torch.tensor([0.0, least, -1.0])
+    assert _exact(mask).tolist() == [0.0, torch.finfo(torch.float64).min, -1.0]
+    assert _exact(hf.DynamicCache()) is None
+    assert _exact(torch.tensor([1])).dtype == torch.int64
+    assert _exact("word") == "word"
+
+
+def test_what_is_the_attention_of_a_module():
+    weights = torch.softmax(torch.randn(1, 2, 3, 3), -1)
+    assert _is_attention(weights)
+    for other in (weights[0], weights - 0.5, 2 * weights, torch.ones(1, 1, 1, 1).long(), None):
+        assert not _is_attention(other)
+
+
+def test_the_axis_of_a_maps_inputs():
+    module = torch.nn.ModuleDict({
+        "linear": torch.nn.Linear(2, 3), "conv": hf.pytorch_utils.Conv1D(3, 2), "norm": torch.nn.LayerNorm(2),
+    })  # fmt: skip
+    names = ("linear.weight", "conv.weight", "linear.bias", "norm.weight")
+    assert [_input_axis(module, name) for name in names] == [1, 0, None, None]
+
+
+def test_a_head_with_other_queries_and_keys(gpt2):
+    lens, item, head, _ = gpt2
+    queries, keys = 1.5 * head.queries, head.keys.flip(0)
+    before = lens.digest
+    with remade_projections(lens, item, head, queries, keys) as moved:
+        inside = read_head(lens, item, 0, 1)
+        other = read_head(lens, item, 0, 0)
+    torch.testing.assert_close(inside.queries, queries, atol=1e-8, rtol=0)
+    torch.testing.assert_close(inside.keys, keys, atol=1e-8, rtol=0)
+    plain = read_head(lens, item, 0, 0)
+    torch.testing.assert_close(other.queries, plain.queries, atol=0, rtol=0)
+    assert set(moved) == {"W_Q", "W_K"}
+    assert 0 < moved["W_Q"] < moved["W_K"]
+    assert lens.digest == before

@@ -1,0 +1,126 @@
+"""What a run of mixing is given and leaves: tags, layers, a tracked token; on the tiniest of models."""
+
+import sys
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+import torch
+import transformers as hf
+
+from helpers.treebanks import SENTENCES
+from helpers.zoo import build, ids
+from identilens.errors import InputError, SettingError
+from identilens.models.lens import Lens
+from identilens.runs.conllu import read_conllu
+from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.study import MixingSettings, MixingStudy, mixing
+from identilens.studies.mixing.tagging import tag_tokens
+
+
+@pytest.fixture(scope="module")
+def lens():
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=96,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    return Lens(hf.BertModel(config).double().eval(), name="tiny")
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    path = tmp_path / "small.conllu"
+    path.write_text(SENTENCES, encoding="utf-8")
+    return read_conllu(path)
+
+
+def tags_of(lens, texts, **settings):
+    return MixingStudy(lens, texts, MixingSettings(**settings)).tags
+
+
+def test_a_treebanks_tags_are_those_of_the_run(bundled, sentences):
+    study = MixingStudy(bundled, sentences, MixingSettings())
+    assert study.tags.equals(tag_tokens(sentences, bundled.tokenizer))
+    assert study.identity().settings["tags"] == "xpos"
+    universal = tags_of(bundled, sentences, tags="upos")
+    assert universal.equals(tag_tokens(sentences, bundled.tokenizer, tags="upos"))
+    assert not universal.equals(study.tags)
+    tables = {"table": pl.DataFrame({"a": [1]})}
+    assert study.finish(tables).tables["tags"] is study.tags
+    assert tags_of(bundled, ["plain"]) is None
+    pair = tags_of(bundled, (sentences[1], sentences[1]))
+    assert pair["tag"].to_list() == ["[CLS]", "RB", "[SEP]", "RB", "[SEP]"]
+
+
+def test_a_pipeline_tags_plain_texts_and_pairs(bundled, monkeypatch):
+    words = [SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
+    pipelines = SimpleNamespace(load=lambda name: lambda text: words)
+    monkeypatch.setitem(sys.modules, "spacy", pipelines)
+    assert tags_of(bundled, "Snow", spacy="any")["tag"].to_list() == ["[CLS]", "NN", "[SEP]"]
+    both = tags_of(bundled, [("Snow", "Snow")], spacy="any", tags="upos")["tag"].to_list()
+    assert both == ["[CLS]", "NOUN", "[SEP]", "NOUN", "[SEP]"]
+    with pytest.raises(SettingError, match=r"max_length to be left out: tags are of whole texts"):
+        tags_of(bundled, "Snow", spacy="any", max_length=4)
+
+
+def test_tags_that_cannot_be_are_refused(lens, bundled, sentences):
+    with pytest.raises(SettingError, match=r"expected spacy to be left out: only texts"):
+        tags_of(lens, [ids(5)], spacy="any")
+    assert tags_of(lens, [ids(5)]) is None
+    with pytest.raises(InputError, match=r"'plain' has no tags"):
+        tags_of(bundled, [*sentences, "plain"])
+
+
+def test_layers_are_chosen_and_recorded(lens):
+    whole = mixing(lens, [ids(4)], method="exact", rollouts=True)
+    one = mixing(lens, [ids(4)], method="exact", rollouts=True, layers=(2,))
+    assert whole.table["layer"].unique().to_list() == [1, 2]
+    assert one.table.equals(whole.table.filter(layer=2))
+    assert one.provenance["settings"]["layers"] == [2]
+    assert whole.provenance["settings"].get("layers") is None
+    shares = whole.table.group_by("layer", "hidden").agg(pl.col("contribution").sum())
+    assert shares["contribution"].to_list() == pytest.approx([1.0] * 8)
+    assert whole.table["raw_rollout"].null_count() == 0
+    for layers in ((0,), (3,)):
+        with pytest.raises(SettingError, match=r"layers from 1 .* to 2; the embeddings"):
+            mixing(lens, [ids(4)], layers=layers)
+
+
+def test_the_method_in_force_is_recorded(lens):
+    def recorded(**settings):
+        made = MixingStudy(lens, [ids(4)], MixingSettings(**settings))
+        return made.identity().settings["sketch_probes"]
+
+    assert recorded(method="exact") is None
+    assert recorded(method="sketch", sketch_probes=5) == 5
+    assert recorded(method="sketch") > 5
+
+
+def test_a_tracked_token_is_kept_with_the_run(lens, tmp_path):
+    text = [5, 6, 7, 8]
+    found = mixing(lens, [text], method="exact", rollouts=False, track="7", out=tmp_path / "run")
+    assert found.tracked.rows() == [(0, 2)]
+    assert Mixing.load(tmp_path / "run").tracked.rows() == [(0, 2)]
+    title, frame = list(found.overview().items())[1]
+    assert title == "What '7' (text 0, position 2) takes from each token, per cent, by layer"
+    assert frame["token"].to_list() == ["5", "6", "7", "8"]
+    takes = found.table.filter(hidden=2, layer=1)["contribution"]
+    assert frame["1"].to_list() == [round(100 * one, 1) for one in takes]
+    with pytest.raises(InputError, match="99"):
+        MixingStudy(lens, [text], MixingSettings(track="99"))
+
+
+def test_texts_and_kinds_that_are_not_there(lens):
+    found = mixing(lens, [ids(3)], method="exact", rollouts=False)
+    with pytest.raises(InputError, match="no text 1; it has the texts 0 to 0"):
+        found.array(1)
+    with pytest.raises(InputError, match="one of the kinds encoder; got 'decoder'"):
+        found.array(0, "decoder")
+    assert found.array(0).shape == (2, 3, 3)
+    pair = MixingStudy(both := Lens(build("t5")), [ids(3)], MixingSettings(rollouts=False))
+    assert pair.sizes() == [1]
+    assert both.tokenizer is None

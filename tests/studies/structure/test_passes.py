@@ -1,0 +1,254 @@
+"""Both passes over the texts, beside plain linear algebra: a layer of two heads, and six texts of seven tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import transformers as hf
+from polars.testing import assert_frame_equal
+
+from helpers.zoo import ids
+from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.measures.structure import circularity, structure_weights
+from identilens.models.capture import Collector
+from identilens.models.lens import Lens
+from identilens.runs.corpus import Corpus
+from identilens.studies.perturbation import perturbation_rows
+from identilens.studies.structure import runner
+from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy, structure
+
+N = 7
+TEXTS = [ids(N, seed) for seed in range(6)]
+SETTINGS = {"length": N, "clusters": 2, "compared_pairs": 2, "perturbed": 3, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def lens():
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=96,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    model = hf.BertModel(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.5)
+    return Lens(model, name="tiny")
+
+
+@pytest.fixture(scope="module")
+def found(lens):
+    return structure(lens, TEXTS, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def heads(lens):
+    """The second head of each text, with the projector on col(T)."""
+    ones = [list(next(iter(lens.capture([text], weights=True))).heads)[1] for text in TEXTS]
+    T = [one.values.double() @ one.output_projection.double() for one in ones]
+    return [one.weights.double() for one in ones], [one @ torch.linalg.pinv(one) for one in T], T
+
+
+def test_each_text_against_r_by_plain_projectors(found, heads):
+    weights, column, T = heads
+    mean = torch.stack(column).mean(0)
+    values, vectors = torch.linalg.eigh(mean)
+    inside, half = (
+        vectors @ torch.diag((values > least).double()) @ vectors.mT for least in (1e-9, 0.5)
+    )
+    assert 0 < half.trace() < inside.trace() == pytest.approx(N)
+    rows = found.texts.filter(head=1)
+    assert rows["text"].to_list() == list(range(6))
+    for row, A, P, one in zip(rows.iter_rows(named=True), weights, column, T, strict=True):
+        joined = torch.cat([one, torch.ones(N, 1, dtype=torch.float64)], 1)
+        efficient = A @ joined @ torch.linalg.pinv(joined)
+        ignored = ((A - A @ P) @ inside).square().sum() / A.square().sum()
+        expected = {
+            "rank": 4,
+            "ignored_dimension": N - 4,
+            "ignored": float(ignored),
+            "outside": 0.0,
+            "outside_half": 1 - float((P * half).sum()) / 4,
+            "negative": float((efficient < 0).double().mean()),
+            "least": float(efficient.min()),
+        }
+        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+        assert row["row_sum_error"] < 1e-9
+    visible = found.visibility_by_position().filter(head=1)
+    assert visible["visibility"].to_list() == pytest.approx(mean.diagonal().tolist(), abs=1e-6)
+    spectrum = found.spectrum.filter(head=1)
+    assert spectrum["visibility"].to_list() == pytest.approx(values.flip(0).tolist())
+    energy = torch.stack([one @ one.mT / one.square().sum() for one in T]).mean(0)
+    shares = torch.linalg.eigvalsh(energy).flip(0).clamp_min(0)
+    assert spectrum["energy"].to_list() == pytest.approx(shares.tolist(), abs=1e-9)
+    assert found.growth.filter(head=1)["texts"].to_list() == [1, 2, 3, 4, 5, 6]
+
+
+def test_pairs_by_plain_null_spaces(found, heads):
+    weights, _, T = heads
+    rows = found.pairs.filter(head=1)
+    assert rows.select("first_text", "second_text").rows() == [(0, 1), (2, 3)]
+    eye, ones = torch.eye(N, dtype=torch.float64), torch.ones(N, 1, dtype=torch.float64)
+    for row in rows.iter_rows(named=True):
+        first, second = row["first_text"], row["second_text"]
+        joined = [torch.cat([T[text], ones], 1) for text in (first, second)]
+        null = [eye - one @ torch.linalg.pinv(one) for one in joined]
+        circle = circularity(weights[first][None], T[first][None], T[second][None], seed=3 + first)
+        expected = {
+            "freedom": 2,
+            "overlap": float((null[0] * null[1]).sum()) / 2,
+            "chance": 2 / 6,
+            "change_first": 0.0,
+            "disagree": True,
+        }
+        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+        assert row["moved"] > 0.001
+        assert row["change_second"] > 0.001
+        assert circle.freedom.tolist() == [2]
+
+
+def test_representatives_are_perturbed_one_after_the_other(found, lens):
+    members = found.representatives["text"].to_list()
+    assert found.perturbations["text"].unique(maintain_order=True).to_list() == members
+    W = tuple(
+        structure_weights(found.matrices[f"encoder.layer0.{name}"].double(), found.threshold)
+        for name in ("raw", "effective")
+    )
+    text = members[1]
+    rows = perturbation_rows(lens, lens.read([TEXTS[text]])[0], text, {"encoder.layer0": W}, 3)
+    expected = pl.DataFrame(rows, schema=found.schema["perturbations"])
+    # Means were stored in float32.
+    assert_frame_equal(found.perturbations.filter(text=text), expected, rel_tol=1e-3, abs_tol=1e-3)
+
+
+def test_w_is_of_the_representatives_of_the_pool(lens):
+    seeded = {"compared_pairs": 0, "perturbed": 0, "seed": 5}
+    found = structure(lens, TEXTS, length=N, clusters=2, pool=3, penalty=0.25, **seeded)
+    pool = sorted(np.random.default_rng(5).permutation(6)[:3].tolist())
+    members = found.representatives["text"].to_list()
+    assert set(members) < set(pool)
+    ones = [list(next(iter(lens.capture([text], weights=True))).heads) for text in TEXTS]
+    mean = torch.stack([ones[text][1].weights for text in members]).mean(0)
+    torch.testing.assert_close(found.mean_weights(0, 1).double(), mean, atol=1e-6, rtol=0)
+    effective = torch.stack([ones[text][1].effective.abs() for text in members])
+    torch.testing.assert_close(
+        found.mean_weights(0, 1, name="effective").double(), effective.mean(0), atol=1e-6, rtol=0
+    )
+    W, whole = (
+        structure_weights(one, 2 / N, penalty=0.25)
+        for one in (mean, torch.stack([one[1].weights for one in ones]).mean(0))
+    )
+    apart = float(torch.linalg.norm(W - whole) / torch.linalg.norm(whole))
+    row = found.stability.filter(head=1, clusters=2).row(0, named=True)
+    assert row["to_all"] == pytest.approx(apart, abs=1e-6)
+
+
+def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "PART", 2)
+    settings = {**SETTINGS, "perturbed": 0}
+    whole = structure(lens, TEXTS, **settings)
+    told = []
+
+    def break_off(done, total, note):
+        told.append((done, total, note))
+        if len(told) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        structure(lens, TEXTS, **settings, out=tmp_path / "run", progress=break_off)
+    with pytest.raises(OutputFolderError, match="interrupted"):
+        structure(lens, TEXTS, **settings, out=tmp_path / "run")
+    states = [path.name for path in (tmp_path / "run" / "parts").glob("state-*")]
+    resumed = structure(lens, TEXTS, **settings, out=tmp_path / "run", resume=True)
+    for name in whole.schema:
+        assert_frame_equal(getattr(resumed, name), getattr(whole, name))
+    for name, matrix in whole.matrices.items():
+        assert torch.equal(resumed.matrices[name], matrix)
+    assert len(states) <= 2
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_steps_and_their_words(lens):
+    study = StructureStudy(lens, TEXTS, StructureSettings(**SETTINGS))
+    assert list(study.sizes()) == [6, 6, 1, 1, 1, 0]
+    assert [words for _, words, _ in study.runner.parts] == [
+        "first pass: R and representatives", "second pass: texts against R", *["perturbed weights in the model"] * 4,
+    ]  # fmt: skip
+    assert [texts for texts in range(1, 40) if runner._is_mark(texts)] == [
+        1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32,
+    ]  # fmt: skip
+    assert study.identity().settings["threshold"] == 2 / N
+
+
+def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
+    settings = StructureSettings(length=N, clusters=2, threshold=0.5, scale="sum")
+    assert StructureStudy(lens, TEXTS, settings).runner.threshold == 0.25
+    one = StructureSettings(length=N, clusters=2, threshold=0.5)
+    assert StructureStudy(lens, TEXTS, one).runner.threshold == 0.5
+    with pytest.raises(InputError, match=r"\[0, 2\] on the sum of the weights; got 2.5"):
+        structure(lens, TEXTS, length=N, clusters=2, threshold=2.5, scale="sum")
+    StructureSettings(length=N, clusters=2, threshold=2.0, scale="sum").check()
+    with pytest.raises(InputError, match=r"\[0, 1\] on the mean of the weights; got 1.5"):
+        structure(lens, TEXTS, length=N, threshold=1.5)
+    open_ended = StructureStudy(
+        lens, TEXTS, StructureSettings(length=N, threshold=50.0, scale="sum")
+    )
+    open_ended.runner.state.sums["embeddings"] = torch.arange(6.0)[:, None]
+    with pytest.raises(InputError, match=r"texts' weights lies in \[0, \d\]; got 50.0"):
+        _ = open_ended.runner.threshold
+    with pytest.raises(InputError, match="clusters of at most 6, one per text; got 7"):
+        structure(lens, TEXTS, length=N, clusters=7)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_attention_that_is_not_of_all_tokens_or_not_finite_is_refused(lens):
+    items = lens.read([TEXTS[0]])
+    collector = Collector(lens.sites(items[0]), items, weights=True)
+    lens.run(items, collector)
+    (layer,) = collector.layers[0]
+    fits = runner._view(layer, 0, N)
+    assert fits.key == "encoder.layer0"
+    for weights in (layer.weights[..., :-1], layer.weights[:, :-1]):
+        with pytest.raises(
+            InputError, match="encoder layer 0 has attention of .* a structure needs 7"
+        ):
+            runner._view(replace(layer, weights=weights), 0, N)
+    for broken in (
+        replace(layer, weights=layer.weights * torch.nan),
+        replace(layer, values=layer.values * torch.inf),
+    ):
+        with pytest.raises(NumericalError, match="text 4, encoder layer 0: weights or values are"):
+            runner._view(broken, 4, N)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_texts_on_disk_are_cut_like_a_list(lens):
+    texts = [ids(9), ids(4, 1), ids(12, 2), ids(8, 3)]
+    for cut, shorter in (("clip", "skip"), ("window", "skip"), ("window", "error")):
+        some = texts if shorter == "skip" else [texts[0], *texts[2:]]
+        held, many = (
+            [item.tensors["input_ids"].tolist() for item in texts_of_length(lens, given, 4, cut=cut, shorter=shorter)]
+            for given in (some, Corpus(some))
+        )  # fmt: skip
+        assert held == many
+    skipped = texts_of_length(lens, Corpus(texts), 8, shorter="skip")
+    assert [item.tensors["input_ids"].tolist() for item in skipped] == [
+        ids(9)[:8], ids(12, 2)[:8], ids(8, 3),
+    ]  # fmt: skip
+    refused = texts_of_length(lens, Corpus(texts), 8)
+    assert refused[0].length == 8
+    with pytest.raises(InputError, match="text 1 has 4 tokens, fewer than 8. Lower length"):
+        refused[1]
+    assert special_positions(lens, skipped) == []
+    with pytest.raises(InputError, match="at least 2 texts of 4 tokens, got 1"):
+        texts_of_length(lens, Corpus(texts[:1]), 4)
+    with pytest.raises(InputError, match="text 0 needs a tokenizer"):
+        texts_of_length(lens, ["words", "words"], 4, cut="window")
