@@ -38,6 +38,8 @@ def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
         "--queries",
         "village",
         "--order",
+        "--tolerance",
+        0,
     ]
     done = identilens("certify", *options, "--out", out, code=0)
     assert "Weights and verdicts" in done.output
@@ -86,6 +88,8 @@ def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
         5,
         "--queries",
         "village",
+        "--tolerance",
+        0,
     ]
     done = identilens("certify", *options, "--out", audited, code=0)
     words = " ".join(done.output.split())

@@ -68,7 +68,7 @@ def test_changes_are_those_of_the_model(lens, outcome):
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_small_changes_are_those_of_the_derivative(lens, outcome):
     one = answer(lens, outcome)
-    root = one.root(0, 4)
+    root = one.root([0], 4)[0]
     assert root.shape[:2] == (2, 4)
     head = read_head(lens, one.item, 0, 1)
     move = torch.tensor([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
 
 def test_positions_before_the_row_do_not_change(lens):
     one = answer(lens, "prediction", (0, 1))
-    assert float(one.root(0, 4).abs().max()) < 1e-12
+    assert float(one.root([0], 4).abs().max()) < 1e-12
 
 
 def test_a_classifier_has_one_prediction_for_the_text():
@@ -99,4 +99,4 @@ def test_what_cannot_be_asked_is_refused(lens):
         _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).own
     half = Lens(build("gpt2").to(torch.bfloat16))
     with pytest.raises(InputError, match="computes in bfloat16, too coarse for derivatives"):
-        Answer(half, half.read([TEXT])[0], "states", (0,)).root(0, 1)
+        Answer(half, half.read([TEXT])[0], "states", (0,)).root([0], 1)

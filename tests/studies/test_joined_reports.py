@@ -19,8 +19,8 @@ def folder(tmp_path_factory):
     """An audit of two texts; the joined runs saw the second one, and one that it does not hold."""
     path, lens = tmp_path_factory.mktemp("joined") / "run", idl.Lens(zoo.build("gpt2"))
     idl.audit(lens, [list(range(30, 40)), list(range(5, 29))], out=path)
-    idl.certify(lens, batch(5, 29), layers=1, heads=[0, 1], queries=[20], out=path)
-    idl.certify(lens, batch(40, 52), layers=0, heads=0, queries=[5, 11], out=path)
+    idl.certify(lens, batch(5, 29), layers=1, heads=[0, 1], queries=[20], tolerance=0, out=path)
+    idl.certify(lens, batch(40, 52), layers=0, heads=0, queries=[5, 11], tolerance=0, out=path)
     idl.alternatives(lens, batch(5, 29), layers=1, heads=0, starts=1, out=path)
     idl.alternatives(lens, batch(5, 29), layers=1, heads=[0, 1], starts=1, seed=3, out=path)
     return path
