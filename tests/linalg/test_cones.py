@@ -1,12 +1,9 @@
 """Cone programs: against Clarabel posed on T itself, and by their own certificates."""
 
-import clarabel
-import numpy as np
 import pytest
 import torch
-from scipy.sparse import csc_matrix
 
-from helpers.programs import random_row
+from helpers.programs import by_clarabel, random_row
 from identilens.linalg import head_values, interior
 from identilens.linalg.cone import Scaling, determinant, product, quotient, room
 from identilens.linalg.interior import SharedPrograms
@@ -39,21 +36,6 @@ def programs(row, T, tolerance):
     reach = tolerance * torch.linalg.norm(row @ T) / space.scales
     shared = SharedPrograms(space.kept)
     return shared, costs, row.expand(len(costs), -1), reach.expand(len(costs), -1)
-
-
-def by_clarabel(cost, row, T, allowed):
-    """Least cost·x over {x >= 0, Σ x = Σ a, ‖(x − a) T‖ <= allowed}, posed on T as it is."""
-    n, d = T.shape
-    left = np.vstack([np.ones((1, n)), -np.eye(n), np.zeros((1, n)), -T.T.numpy()])
-    right = np.concatenate([[float(row.sum())], np.zeros(n), [allowed], -(row @ T).numpy()])
-    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(n), clarabel.SecondOrderConeT(d + 1)]
-    options = clarabel.DefaultSettings()
-    options.verbose = False
-    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
-    square = csc_matrix((n, n))
-    solver = clarabel.DefaultSolver(square, cost.numpy(), csc_matrix(left), right, cones, options)
-    answer = solver.solve()
-    return answer.obj_val if "Solved" in str(answer.status) else None
 
 
 @pytest.mark.parametrize("tolerance", [2**-24, 2**-8, 0.1])
@@ -111,18 +93,9 @@ def test_rows_beside_each_other_keep_their_own_sums():
     sums = optima.points @ torch.nn.functional.one_hot(blocks).double()
     torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
     assert optima.gap <= 1e-7
-    n, d = values.shape
-    left = np.vstack([ones.T.numpy(), -np.eye(n), np.zeros((1, n)), -values.T.numpy()])
-    right = np.concatenate(
-        [(ones.T @ row).numpy(), np.zeros(n), [allowed], -(row @ values).numpy()]
-    )
-    cones = [clarabel.ZeroConeT(2), clarabel.NonnegativeConeT(n), clarabel.SecondOrderConeT(d + 1)]
-    options = clarabel.DefaultSettings()
-    options.verbose = False
-    for key in range(n):
-        cost, square = costs[key].numpy(), csc_matrix((n, n))
-        solver = clarabel.DefaultSolver(square, cost, csc_matrix(left), right, cones, options)
-        assert float(optima.bounds[key]) == pytest.approx(solver.solve().obj_val, abs=1e-6)
+    for key in range(len(row)):
+        expected = by_clarabel(costs[key], row, values, allowed, blocks)
+        assert float(optima.bounds[key]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_algebra_of_the_cone():

@@ -19,7 +19,7 @@ from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, configured
 from identilens.models.lens import Lens
-from identilens.models.substitution import Replacements, Rows
+from identilens.models.substitution import ModelRun, Replacements, Rows
 
 LARGEST = 8 * 2**30
 """Bytes of a derivative that is held."""
@@ -56,9 +56,10 @@ class Answer:
         before, after = before.log_softmax(-1), after.log_softmax(-1)
         return max(0.0, float((before.exp() * (before - after)).sum()))
 
-    def same_top(self, replacements: Replacements) -> bool:
-        """Return whether the largest entry of every position, the most likely token or class, stays the same."""
-        return bool((self._of(replacements).argmax(-1) == self.own.argmax(-1)).all())
+    def same_top(self, run: ModelRun) -> bool:
+        """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
+        entries = self._entries(run.logits, run.hidden_states)
+        return bool((entries.argmax(-1) == self.own.argmax(-1)).all())
 
     def effect(self, head: Head, query: int) -> float:
         """Return the change of the outcome when a head adds nothing at one row."""

@@ -1,14 +1,12 @@
 """What must stay the same, and how nearly: tolerances, the layer's output, the model's states and its prediction."""
 
-import clarabel
-import numpy as np
 import pytest
 import torch
 import transformers
-from scipy.sparse import csc_matrix
 
 import identilens as idl
 from helpers import zoo
+from helpers.programs import by_clarabel
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.models import outcome
 from identilens.models.outcome import Answer
@@ -145,20 +143,6 @@ def test_a_derivative_that_does_not_fit_is_refused(decoder, monkeypatch):
     assert found.rows["effect"].item() > 0
 
 
-def by_clarabel(cost, row, values, blocks, allowed):
-    n, d = values.shape
-    sums = torch.nn.functional.one_hot(blocks).double().T.numpy()
-    left = np.vstack([sums, -np.eye(n), np.zeros((1, n)), -values.T.numpy()])
-    right = np.concatenate([sums @ row.numpy(), np.zeros(n), [allowed], -(row @ values).numpy()])
-    cones = [clarabel.ZeroConeT(len(sums)), clarabel.NonnegativeConeT(n)]
-    cones += [clarabel.SecondOrderConeT(d + 1)]
-    options = clarabel.DefaultSettings()
-    options.verbose = False
-    square = csc_matrix((n, n))
-    solver = clarabel.DefaultSolver(square, cost.numpy(), csc_matrix(left), right, cones, options)
-    return solver.solve().obj_val
-
-
 def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     item = decoder.read(IDS)[0]
     heads = list(read_layer(decoder, item, 0).heads)
@@ -173,7 +157,7 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     for place in range(head * seen, (head + 1) * seen, 3):
         unit = torch.eye(len(row)).double()[place]
         least, most = (
-            sign * by_clarabel(sign * unit, row, values, blocks, allowed) for sign in (1, -1)
+            sign * by_clarabel(sign * unit, row, values, allowed, blocks) for sign in (1, -1)
         )
         assert float(lo[place]) == pytest.approx(least, abs=1e-6)
         assert float(hi[place]) == pytest.approx(most, abs=1e-6)

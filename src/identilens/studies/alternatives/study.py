@@ -263,7 +263,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         }
         item = self.heads.items[places[0].text]
         run = self.lens.substitute(put, item)
-        columns = found.columns | {"tolerance": tolerance.name, "same_top": answer.same_top(put)}
+        columns = found.columns | {"tolerance": tolerance.name, "same_top": answer.same_top(run)}
         alternatives = []
         for at, (head, row) in enumerate(zip(heads, found.weights, strict=True)):
             weights = head.attention.clone()
