@@ -210,6 +210,14 @@ def test_on_the_command_line(mistake, bundled_path, mess):
     assert {path: path.read_bytes() for path in mess.rglob("*") if path.is_file()} == before
 
 
+def test_pydantic_has_no_say_in_what_is_taken():
+    pytest.importorskip("pydantic")
+    assert "of at least 1; got 0" in failing("lab", "reversal", "--epochs", 0, "-o", "o")
+    assert "no model found" in failing(
+        "mixing", "--model", "none/", "--text", "a", "--memory-budget", "512MiB", "-o", "o"
+    )
+
+
 def test_a_model_of_another_precision_is_taken_by_its_torch_name(tmp_path):
     build("bert").save_pretrained(tmp_path)
     assert idl.load(tmp_path, dtype=torch.float64).dtype == torch.float64

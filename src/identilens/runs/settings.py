@@ -18,14 +18,14 @@ from cyclopts import Parameter
 from identilens.errors import SettingError
 
 
-class _Typed(Parameter):
-    """A parameter whose value is typed text, also for pydantic, which cyclopts asks wherever it has been imported."""
+class _CheckedHere:
+    """Tells pydantic to take any value; cyclopts asks it of every option once something has imported it."""
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> dict[str, str]:
         return {"type": "any"}
 
 
-AS_TYPED = _Typed(
+AS_TYPED = Parameter(
     converter=lambda _, tokens: ",".join(token.value for token in tokens), n_tokens=1, negative=""
 )
 """Lets the command line pass on the typed text, which is parsed here, as in Python; of an option typed again, all."""
@@ -63,6 +63,12 @@ class Settings:
     Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers, ``"256MiB"`` becomes bytes. A `Literal` in
     the field's annotation gives the choices, `annotated_types` give the range.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Leave the checks of the fields to this class."""
+        cls.__annotations__ |= {
+            name: Annotated[hint, _CheckedHere()] for name, hint in cls.__annotations__.items()
+        }
 
     def __post_init__(self) -> None:
         """Convert and check the values; raises SettingError, naming the field."""

@@ -117,12 +117,7 @@ class DyckModel(DyckPreTrainedModel):
         hidden = (
             self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
         )
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=hidden,
-            attention_mask=attention_mask,
-            past_key_values=None,
-        )
+        mask = create_causal_mask(self.config, hidden, attention_mask, None)
         states, maps = [hidden], []
         for layer in self.layers:
             hidden, weights = layer(hidden, mask)
