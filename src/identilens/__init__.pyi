@@ -23,6 +23,8 @@ from .studies.comparison import Comparison as Comparison
 from .studies.comparison import compare as compare
 from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
+from .studies.influence.result import Influence as Influence
+from .studies.influence.study import influence as influence
 from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
 from .studies.rationales.result import Rationales as Rationales

@@ -55,7 +55,7 @@ def words(count):
 def made_audit(texts, keep=()):
     """Return an audit of made-up attention, one sequence of plans for each text."""
     generator = torch.Generator().manual_seed(0)
-    rows, types, matrices, tokens, certain = [], [], {}, {}, []
+    rows, types, matrices, tokens, certain, effects = [], [], {}, {}, [], []
     for text, plans in enumerate(texts):
         for plan in plans:
             for layer in range(plan.layers):
@@ -63,6 +63,9 @@ def made_audit(texts, keep=()):
                     raw, effective = _maps(plan, generator)
                     rows.append(_row(text, layer, head, plan, raw, effective))
                     certain += _certain(text, layer, head, plan)
+                    at = {"text": text, "layer": layer, "head": head, "kind": plan.kind}
+                    effect = 0.5 ** (layer + 3 * head)
+                    effects.append({**at, "outcome": "states", "by": "removal", "effect": effect})
                     types += _types(plan, layer, head, raw, effective)
                     if text in keep:
                         key = f"text{text}.layer{layer}.head{head}.{plan.kind}"
@@ -74,7 +77,7 @@ def made_audit(texts, keep=()):
                 own = "decoder" if plan.kind in ("decoder", "cross") else "encoder"
                 tokens.setdefault(text, {})[own] = list(plan.queries)
                 tokens[text]["encoder" if plan.kind == "cross" else own] = list(plan.keys)
-    tables = {"table": rows, "token_types": types, "rows": certain}
+    tables = {"table": rows, "token_types": types, "rows": certain, "effects": effects}
     frames = {name: table_of(Audit.schema[name], held) for name, held in tables.items()}
     return Audit.of(frames, _record(len(texts)), matrices, tokens)
 

@@ -10,6 +10,7 @@ from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.audit.result import Audit
 from identilens.studies.certify.result import Certainty
 from identilens.studies.faithfulness.result import Faithfulness
+from identilens.studies.influence.result import Influence
 from identilens.studies.rationales.result import Rationales
 from identilens.studies.tokens.result import TokenIdentifiability
 
@@ -141,6 +142,28 @@ def rationales(texts=2):
     return written(Rationales, table=table)
 
 
+def influenced(outcome="prediction", texts=2, rows=True):
+    """Two heads of two layers; of one row of the last one, three keys are hidden."""
+    table, keys = [], []
+    for text in range(texts):
+        for layer in (0, 1):
+            for head in (0, 1):
+                at = {"text": text, "layer": layer, "head": head, "kind": "decoder"}
+                effect = 0.5 * layer + 0.03125 * head + 0.0625 * text
+                estimate = 0.75 * effect + 0.5 * (1 - layer) if rows else None
+                table.append(
+                    {**at, "effect": effect, "effect_of_mean": effect**2, "estimate": estimate}
+                )
+        for key, weight in enumerate((0.5, 0.25, 0.25) if rows else ()):
+            effect = None if key == 2 else 0.25 - 0.125 * key
+            named = {"query": 2, "query_token": "c", "key": key, "key_token": "abc"[key]}
+            keys.append(
+                {**at, **named, "weight": weight, "norm_share": 0.5 * weight, "effect": effect}
+            )
+    made = written(Influence, table=table, hidden_keys=keys)
+    return replace(made, provenance={**RECORD, "settings": {"outcome": outcome}})
+
+
 def identified(experiment="same-layer", checkpoints=("model",), folds=2):
     """Rates of two probes on layers 1 to 3; those of the second fold are larger by 0.1."""
     table = []
@@ -183,7 +206,7 @@ def _cells(experiment):
 
 def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=None):
     """Two layers of two heads on each text; the second head parks its attention on the first token."""
-    table, drawn, types, matrices = [], [], [], {}
+    table, drawn, effects, types, matrices = [], [], [], [], {}
     for text in range(texts):
         for kind in kinds:
             for layer in (0, 1):
@@ -202,6 +225,11 @@ def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=N
                         "sink_mass": 0.25 + 0.5 * head, "sink_norm_share": 0.125,
                         "sink_value_norm": 0.25, "first_mass": 0.25, "learned_sink": 0.0, "stacked_rank": 3,
                     })  # fmt: skip
+                    if rows:
+                        effect = (0.25, 0.015625)[head] * (1 + 0.25 * text)
+                        effects.append(
+                            {**at, "outcome": "prediction", "by": "removal", "effect": effect}
+                        )
                     for query in (0, 2) if rows else ():
                         drawn.append({
                             **at, "query": query, "certain_mass": 0.25 + 0.375 * layer + 0.0625 * text,
@@ -228,7 +256,9 @@ def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=N
                             "effective": raw - 0.25 * head,
                         })  # fmt: skip
     tokens = {0: {"encoder": ["[CLS]", "b", "c"], "decoder": ["x", "y", "z"]}}
-    made = written(Audit, matrices, tokens, table=table, rows=drawn, token_types=types)
+    made = written(
+        Audit, matrices, tokens, table=table, rows=drawn, effects=effects, token_types=types
+    )
     return replace(made, provenance={**RECORD, "model": {**RECORD["model"], **(model or {})}})
 
 

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import sqrt
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -17,11 +19,14 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer
+from identilens.models.outcome import Answer, Left
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
+Answered = Literal["states", "prediction"]
+"""An outcome of the whole model."""
 
 ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53}
 """Unit roundoff of a precision: the relative error of a number that is rounded to it."""
@@ -33,6 +38,15 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "prediction": ("1%",),
 }
 """Tolerances where none are given, by outcome."""
+
+UNITS = {"prediction": "nats", "states": "relative change"}
+"""Unit of the change of an outcome."""
+
+INFLUENTIAL = {"prediction": 0.1, "states": 0.3}
+"""Share of the largest effect from which a head counts as influential, by outcome.
+
+Nats grow with the square of a small change of the output, the relative change of states with the change itself.
+"""
 
 _UNITS = {"nats": "prediction", "change": "states"}
 
@@ -183,3 +197,41 @@ def asked_answer(
         asked = ("last",) if settings.outcome == "prediction" else range(len(own))
     positions = {at for one in asked for at in named_places(own, one, text)}
     return Answer(lens, item, settings.outcome, sorted(positions))
+
+
+def model_outcome(lens: Lens, item: Item) -> Answered:
+    """Return the outcome of a model where none is asked for: a prediction, if it chooses tokens or classes."""
+    logits = lens.run([item], whole=True).get("logits")
+    chooses = logits is not None and logits.ndim in (2, 3) and logits.shape[-1] > 1
+    return "prediction" if chooses else "states"
+
+
+def changed(outcome: Answered, effect: float) -> str:
+    """Return in words that an outcome changes by so much."""
+    if outcome == "prediction":
+        return f"prediction changes by {effect:.3g} nats"
+    return f"final hidden states change by {100 * effect:.3g} % of their length"
+
+
+def positions(answer: Answer) -> int:
+    """Return over how many positions a change is a sum; the relative change of states is one number."""
+    return len(answer.own) if answer.outcome == "prediction" else 1
+
+
+def head_effects(
+    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left = "zero"
+) -> list[float]:
+    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change."""
+    sites, found = answer.lens.sites(answer.item), []
+    for site, chosen in groupby(heads, key=itemgetter(0)):
+        found += answer.without(sites.index(site), [head for _, head in chosen], left)
+    return [change / positions(answer) for change in found]
+
+
+def head_estimates(
+    answer: Answer, heads: Sequence[tuple[Site, int]], probes: int = 16, seed: int = 0
+) -> list[float]:
+    """Return an estimate of `head_effects`, to first order, by one backward pass for each probe."""
+    sites = answer.lens.sites(answer.item)
+    found = answer.estimates(probes=probes, seed=seed)
+    return [float(found[sites.index(site)][head]) / positions(answer) for site, head in heads]

@@ -24,6 +24,10 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.certify.study:CertifyStudy",
         "The interval of each weight over all alternatives, its influence, and a verdict.",
     ),
+    "influence": Entry(
+        "identilens.studies.influence.study:InfluenceStudy",
+        "What happens to the model's answer without a head, or without a key.",
+    ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy",
         "Other weights with the same output, put back.",

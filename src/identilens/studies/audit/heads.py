@@ -1,16 +1,12 @@
-"""Heads by both axes: how much of their attention is determined, and how much they write."""
+"""Heads by both axes: how much of their attention is determined, and what the model's answer loses without them."""
 
 import polars as pl
 
+from identilens.runs.tables import counted
+from identilens.studies.outcomes import INFLUENTIAL, changed
+
 DETERMINED = 0.5
 """Mean certain mass from which a head counts as determined: most of its attention stays on the same keys."""
-
-INFLUENTIAL = 0.5
-"""Output norm, as a multiple of the layer's mean, from which a head counts as influential.
-
-Half of what an average head of its layer writes. Comparing a head's output norm with the mean of its layer is the
-score that finds inactive heads best in Sandoval-Segura et al. 2025 (arXiv 2504.03889).
-"""
 
 PARKED, BRINGS = 0.5, 0.1
 """A head parks its attention when at least the first share of it is on its sink, which contributes less than the second
@@ -26,12 +22,14 @@ GROUPS = (
 _HEAD = ["kind", "layer", "head"]
 
 
-def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) -> pl.DataFrame:
     """Return each head's means over texts, the interval of attention on its sink, and its group.
 
+    ``effect`` is the mean change of the model's answer without the head, and ``relative_effect`` its share of the
+    largest.
     ``sink_weight``, ``sink_lo`` and ``sink_hi`` are means over the rows that were looked at, ``sink_mass`` over all;
     ``relative_output`` is the head's output norm as a multiple of its layer's mean; ``group`` is missing where no
-    certain mass was found.
+    certain mass or no effect was found.
     """
     layer_size = pl.col("head").n_unique().over("text", "kind", "layer")
     measures = [
@@ -58,17 +56,21 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("free"))
     )
     writes = (
-        pl.when(pl.col("relative_output") >= INFLUENTIAL)
+        pl.when(pl.col("relative_effect") >= pl.col("outcome").replace_strict(INFLUENTIAL))
         .then(pl.lit("influential"))
         .otherwise(pl.lit("idle"))
     )
-    group = pl.when(pl.col("certain_mass").is_not_null()).then(
-        pl.format("{} and {}", certain, writes)
-    )
-    joined = means.join(ends, on=_HEAD, how="left").with_columns(group=group).sort(_HEAD)
+    moved = effects.group_by(_HEAD).agg(pl.col("outcome").first(), pl.col("effect").mean())
+    moved = moved.with_columns(relative_effect=pl.col("effect") / pl.col("effect").max())
+    known = pl.all_horizontal(pl.col("certain_mass", "effect").is_not_null())
+    joined = means.join(ends, on=_HEAD, how="left").join(moved, on=_HEAD, how="left").sort(_HEAD)
+    joined = joined.with_columns(group=pl.when(known).then(pl.format("{} and {}", certain, writes)))
     shown = [
         "group",
         "certain_mass",
+        "outcome",
+        "effect",
+        "relative_effect",
         "relative_output",
         "sink_token",
         "sink_mass",
@@ -89,7 +91,14 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
     """Return how many heads each group has, with the means of what tells the groups apart."""
-    names = ("certain_mass", "relative_output", "sink_mass", "sink_norm_share", "null_share")
+    names = (
+        "certain_mass",
+        "relative_effect",
+        "relative_output",
+        "sink_mass",
+        "sink_norm_share",
+        "null_share",
+    )
     order = pl.DataFrame({"group": GROUPS})
     sizes = (
         heads.drop_nulls("group")
@@ -138,6 +147,23 @@ def stacked_in_words(table: pl.DataFrame) -> str:
         f"{first['stacked_rank']:,} of {first['size']:,} ({first['kind']} layer {first['layer']}), so that other "
         "weights of several heads at once can give the same layer output. What is called determined here is determined "
         "by each head's own output; the layer's output, and the model's answer, determine less."
+    )
+
+
+def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
+    """Return which head matters most to the model's answer, and how many come near it."""
+    if effects.is_empty():
+        return 'not looked at. Choose --effects removal (in Python: effects="removal")'
+    known = heads.drop_nulls("effect")
+    first = known.sort("effect", maintain_order=True).row(-1, named=True)
+    outcome, by = effects.select("outcome", "by").row(0)
+    enough = INFLUENTIAL[outcome]
+    near = len(known.filter(pl.col("relative_effect") >= enough))
+    how = "" if by == "removal" else ", estimated to first order"
+    return (
+        f"without head {first['head']} of {first['kind']} layer {first['layer']} the "
+        f"{changed(outcome, first['effect'])}, the most of {counted(len(known), 'head')}; {near} have at least "
+        f"{100 * enough:.0f} % of that (mean over {counted(effects['text'].n_unique(), 'text')}{how})"
     )
 
 

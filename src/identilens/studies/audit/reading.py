@@ -18,21 +18,27 @@ AXES = (
     "distribution over the same keys with the same output. For each weight the least value over all alternatives is "
     "found by a linear program; their sum is the row's certain mass. No alternative lies farther away than 1 − certain "
     "mass (total variation).",
-    "Influential: how large a head's output is. Its norm is compared with the mean of its layer's heads. A head is "
-    "called influential from half of that mean, and determined from a certain mass of one half. The sink is the "
-    "structural token (the first one, a special token, a full stop or a comma) that receives most of a map's "
-    "attention. Its share of the norm says how much of the head's output comes from there.",
+    "Influential: what happens to the model's answer without the head. It is removed from the model, and everything "
+    "after it is computed again: the prediction changes by so many nats (KL divergence, the mean over positions), "
+    "or, of a model without predictions, the final hidden states by a share of their length. A head is called "
+    "influential when the prediction changes by at least a tenth, or the states by 0.3, of the change without the "
+    "head that matters most; and determined from a certain mass of one half. How large a head's output is stands "
+    "beside it, relative to the mean of its layer's heads. The sink is the structural token (the first one, a "
+    "special token, a full stop or a comma) that receives most of a map's attention. Its share of the norm says how "
+    "much of the head's output comes from there.",
     "Neither axis follows from the other, and neither from the null share: a weight may lie in a direction without "
     "effect and still be fixed, because weights are non-negative and sum to 1.",
 )
 GROUPS = (
     "A head is determined when at least half of its attention, on average, stays on the same keys in every "
-    "alternative with the same output (certain mass). It is influential when its output norm is at least half of the "
-    "mean of its layer's heads. Neither follows from the other. The lines in the chart stand at these two halves."
+    "alternative with the same output (certain mass). It is influential when the model's prediction changes without it "
+    "by at least a tenth (its final hidden states by 0.3) of the change without the head that matters most. Neither "
+    "follows from the other. The lines in the chart stand at these two limits."
 )
 NO_ROWS = (
-    "No certain mass was computed, so this report does not say what is determined. Choose a number of rows for each "
-    "map with --certain-rows 4 (in Python: certain_rows=4)."
+    "Certain mass or effects were not computed, so this report does not say which heads are determined and which are "
+    "influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal (in Python: "
+    "certain_rows=4, effects='removal')."
 )
 HEADS = (
     "Null share is the part of a map's squared weight in directions without effect on the head's output; it does not "

@@ -17,6 +17,7 @@ from identilens.runs.tables import HEAD, counted, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import (
     certain_error,
+    effects_in_words,
     groups_table,
     heads_in_words,
     heads_table,
@@ -59,6 +60,8 @@ class Audit(Result):
     Attributes:
         table: One row for each text, layer, head and kind.
         rows: What is certain of the rows that were drawn: certain mass, and the interval of attention on the sink.
+        effects: The change of the model's answer without each head, in the examples: of the prediction in nats (the
+            mean over positions), or of the final hidden states relative to their length; ``by`` removal or an estimate.
         token_types: Attention that a query token of one type puts on all keys of another, on average.
 
     Examples:
@@ -117,6 +120,7 @@ class Audit(Result):
             "sink_lo": pl.Float64,
             "sink_hi": pl.Float64,
         },
+        "effects": {**HEAD, "outcome": pl.String, "by": pl.String, "effect": pl.Float64},
         "token_types": {
             "kind": pl.String,
             "layer": pl.Int64,
@@ -130,6 +134,7 @@ class Audit(Result):
     }
 
     rows: pl.DataFrame
+    effects: pl.DataFrame
     token_types: pl.DataFrame
 
     def by_layer(self) -> pl.DataFrame:
@@ -151,12 +156,13 @@ class Audit(Result):
         return self.token_types.group_by(keys).agg(*means).sort(keys)
 
     def heads(self) -> pl.DataFrame:
-        """Return each head by both axes: certain mass, output norm, where it parks attention, and its group.
+        """Return each head by both axes: certain mass, effect, where it parks attention, and its group.
 
-        Means over texts. A head is *determined* from a mean certain mass of 0.5 on and *influential* from half the
-        mean output norm of its layer's heads on; the group is missing where no rows were looked at (certain_rows).
+        Means over texts. A head is *determined* from a mean certain mass of 0.5 on, and *influential* if the model's
+        prediction changes without it by at least a tenth (its final states by 0.3) of the change without the head
+        that matters most; the group is missing where rows or effects were not looked at (certain_rows, effects).
         """
-        return heads_table(self.table, self.rows)
+        return heads_table(self.table, self.rows, self.effects)
 
     def certify(
         self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None
@@ -324,11 +330,12 @@ class Audit(Result):
 
     def _groups_section(self) -> Section:
         title = "Four groups of heads"
-        if self.rows.is_empty():
+        if self.rows.is_empty() or self.effects.is_empty():
             return Section("groups", title, note=reading.NO_ROWS)
         rows = (
-            f"Certain mass rests on {self._sample()}; the rows of a text are drawn by the seed. The other figures rest "
-            "on all texts. A click on a head opens its map."
+            f"Certain mass rests on {self._sample()}; the rows of a text are drawn by the seed. Effects rest on "
+            f"{counted(self.effects['text'].n_unique(), 'text')}, the other figures on all texts. A click on a head "
+            "opens its map."
         )
         charts = ["determined_and_influential", "certain_mass_map"]
         return Section(
@@ -405,8 +412,9 @@ class Audit(Result):
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]
         yield (
-            f"Influential: on average {percent(table['sink_mass'].mean())} of a map's attention goes to one structural "
-            f"token, mostly {token}, which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
+            f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
+            f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
+            f"which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
         )
         over = f"{len(table)} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)

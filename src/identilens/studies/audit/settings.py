@@ -23,7 +23,10 @@ class AuditSettings(Settings):
         example_length: Largest number of tokens in an example.
         certain_rows: Rows of each map whose certain mass is computed by linear programs (about 20 ms for a row of 100
             keys). The rows are drawn at random. Default: 4 for each example, none for other texts.
-        seed: Seed of the drawn rows.
+        effects: How the effect of each head on the model's answer is found in the examples: by its removal, a run of
+            the model for each head; by an estimate to first order, a few backward passes for all heads; or not at all.
+            Default: auto, the removal in models of at most 256 heads, the estimate in others.
+        seed: Seed of the drawn rows, and of the estimates.
         value_bias: Include the bias in the values (in), as the weights mix it, or remove it (out).
     """
 
@@ -35,6 +38,7 @@ class AuditSettings(Settings):
     examples: Annotated[int, Ge(0)] = 3
     example_length: Annotated[int, Ge(1)] = 128
     certain_rows: Annotated[int | None, Ge(0)] = None
+    effects: Literal["auto", "removal", "estimate", "none"] = "auto"
     seed: Annotated[int, Ge(0)] = 0
     value_bias: Literal["in", "out"] = "in"
 

@@ -1,20 +1,24 @@
 """How much of each attention map is determined, how much is influential, and how much has no effect on the output."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
 from identilens.studies.audit.auditor import Auditor
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.heads import LensStudy
+from identilens.studies.heads import LensStudy, Place
 from identilens.studies.items import Items, identities, read_items
+from identilens.studies.outcomes import head_effects, head_estimates, model_outcome
 
 _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""
@@ -25,6 +29,9 @@ _MATRICES = 256 * 2**20
 _BYTES = 8
 """Bytes of raw and effective attention, a query and key of a head."""
 
+_HEADS = 256
+"""Most heads that are removed one by one without being asked for."""
+
 _FIRST = 1000
 """Where texts are tokenised only when they are measured, examples are chosen from this many first texts."""
 
@@ -32,11 +39,11 @@ _FIRST = 1000
 class AuditStudy(LensStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
-    Determined: certain mass of randomly drawn rows (linear programs). Influential: norms of head outputs and of the
-    token that receives most attention. Without effect: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share
-    of squared weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and the
-    attention to each token type (Fig. 1b, 1c, 5). Measures are computed layer by layer while the model runs. Padding
-    is removed first. Definitions: docs/concepts.md.
+    Determined: certain mass of randomly drawn rows (linear programs). Influential: what happens to the model's answer
+    without the head, in the examples; norms of head outputs stand beside it. Without effect: rank and nullity of T
+    (Brunner et al. 2020, Eq. 6), the share of squared weight in its null space (Eq. 8, 9), the correlation of raw and
+    effective attention (Fig. 1a), and the attention to each token type (Fig. 1b, 1c, 5). Measures are computed layer by
+    layer while the model runs. Padding is removed first. Definitions: docs/concepts.md.
 
     Args:
         lens: The model.
@@ -97,7 +104,40 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         order = sorted(self.parts[part], key=lambda text: self.items[text].length)
         for batch in self.lens.batches(self.items, order, self.settings.batch_size):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
-        return auditor.output()
+        output = auditor.output()
+        rows = [
+            row for text in self.parts[part] if text in auditor.keep for row in self._effects(text)
+        ]
+        effects = table_of(Audit.schema["effects"], rows)
+        return replace(output, tables={**output.tables, "effects": effects})
+
+    def _effects(self, text: int) -> Iterator[dict[str, Any]]:
+        """Yield the effect of each head on the model's answer to one text."""
+        lens, item, settings = self.lens, self.items[text], self.settings
+        sites, how = lens.sites(item), settings.effects
+        heads = [
+            (site, head)
+            for site in sites
+            if settings.layers is None or site.layer in settings.layers
+            for head in range(site.heads)
+        ]
+        if how == "auto":
+            how = "removal" if len(heads) <= _HEADS else "estimate"
+        if how == "none":
+            return
+        answer = Answer(lens, item, model_outcome(lens, item))
+        effects = (
+            head_effects(answer, heads)
+            if how == "removal"
+            else head_estimates(answer, heads, seed=settings.seed)
+        )
+        for (site, head), effect in zip(heads, effects, strict=True):
+            yield {
+                **Place(text, site, head).row,
+                "outcome": answer.outcome,
+                "by": how,
+                "effect": effect,
+            }
 
     def _parts(self, heads: int) -> list[range]:
         """Return the parts: matrices stay in memory until their part is written, so they make parts smaller."""

@@ -7,7 +7,8 @@ from identilens.charts.encoding import AnyChart, Look, layered
 from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import visible_text
 from identilens.runs.tables import counted
-from identilens.studies.audit.heads import DETERMINED, INFLUENTIAL
+from identilens.studies.audit.heads import DETERMINED
+from identilens.studies.outcomes import INFLUENTIAL
 
 MOST_POINTS = 5000
 """With more maps than this, the correlation chart shows means instead of one point a map."""
@@ -24,7 +25,7 @@ def certain_mass_map(by_head: pl.DataFrame) -> AnyChart:
 
 
 def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
-    """Return every head by its two axes: certain mass across, output norm as a multiple of the layer's mean up."""
+    """Return every head by its two axes: certain mass across, effect on the answer as a share of the largest up."""
     known = heads.drop_nulls("group")
     chart: AnyChart = scatter(
         known.select(
@@ -33,22 +34,25 @@ def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
             "head",
             "group",
             "certain_mass",
+            "relative_effect",
             "relative_output",
             "sink_token",
             "sink_mass",
         ),
         "certain_mass",
-        "relative_output",
+        "relative_effect",
         "group",
         title="Determined and influential: every head",
         x_title="Certain mass (determined)",
-        y_title="Output norm / layer's mean (influential)",
+        y_title="Effect / largest effect (influential)",
         color_title="Head",
         x_domain=(0, 1),
-        y_domain=(0, 1.05 * max([1.0, *known["relative_output"]])),
-        also=["layer", "head", "sink_token", "sink_mass"],
+        y_domain=(0, 1.05),
+        also=["layer", "head", "relative_output", "sink_token", "sink_mass"],
     )
-    chart = rule(rule(chart, x=DETERMINED, label=""), y=INFLUENTIAL, label="")
+    chart = rule(chart, x=DETERMINED, label="")
+    for outcome in known["outcome"].unique():
+        chart = rule(chart, y=INFLUENTIAL[outcome], label="")
     return by_kind(chart, known)
 
 

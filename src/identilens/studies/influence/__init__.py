@@ -1,0 +1,1 @@
+"""Influence: what happens to the model when a head, or a key of a row, is removed."""

@@ -1,0 +1,187 @@
+"""The result of removing heads and keys: what changes in the model's answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from identilens.charts.cells import heat
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import scatter
+from identilens.charts.page import Section
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import HEAD, counted
+from identilens.studies.head_views import choose_kind
+from identilens.studies.outcomes import INFLUENTIAL, UNITS, Answered, changed
+
+_HEAD = ["kind", "layer", "head"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Influence(Result):
+    """What happens to the model's answer when a head, or one key of one row, is removed.
+
+    Attributes:
+        table: One row for each text and head. ``effect``: the change of the outcome when the head writes nothing;
+            ``effect_of_mean``: when it writes the mean of its output over the text; ``estimate``: of ``effect``, to
+            first order. Nats (prediction, the mean over its positions) or relative change (states).
+        hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` when the key is hidden.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled-decoder")
+        >>> found = idl.influence(lens, "The cat sat on the mat.", layers=2)
+        >>> found.heads().columns[:5]
+        ['kind', 'layer', 'head', 'effect', 'effect_of_mean']
+    """
+
+    analysis: ClassVar = "influence"
+    title: ClassVar = "What happens to the model without a head"
+    schema: ClassVar = {
+        "table": {
+            **HEAD,
+            "effect": pl.Float64,
+            "effect_of_mean": pl.Float64,
+            "estimate": pl.Float64,
+        },
+        "hidden_keys": {
+            **HEAD,
+            "query": pl.Int64,
+            "query_token": pl.String,
+            "key": pl.Int64,
+            "key_token": pl.String,
+            "weight": pl.Float64,
+            "norm_share": pl.Float64,
+            "effect": pl.Float64,
+        },
+    }
+
+    hidden_keys: pl.DataFrame
+
+    def heads(self) -> pl.DataFrame:
+        """Return the means of each head over texts, and ``relative_effect``, its effect over that of the largest."""
+        means = self.table.group_by(_HEAD).agg(pl.exclude("text").mean()).sort(_HEAD)
+        return means.with_columns(relative_effect=pl.col("effect") / pl.col("effect").max())
+
+    def summary(self) -> Finding:
+        """Return the finding: the head of the largest effect, how many come near it, how well estimates order heads."""
+        heads, texts = self.heads(), self.table["text"].n_unique()
+        largest = heads.sort("effect", maintain_order=True).row(-1, named=True)
+        where = f"head {largest['head']} of {largest['kind']} layer {largest['layer']}"
+        own = self.table.filter(pl.all_horizontal(pl.col(name) == largest[name] for name in _HEAD))
+        error = f" (standard error {own['effect'].std() / texts**0.5:.2g})" if texts > 1 else ""
+        enough = INFLUENTIAL[self._outcome]
+        many = len(heads.filter(pl.col("relative_effect") >= enough))
+        ranks = {name: self._agreement(name) for name in ("effect_of_mean", "estimate")}
+        lines = [
+            f"Without {where} the {changed(self._outcome, largest['effect'])}, the most of "
+            f"{counted(len(heads), 'head')}; mean over {counted(texts, 'text')}{error}.",
+            f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this effect.",
+        ]
+        if ranks["effect_of_mean"] is not None:
+            lines.append(
+                "Where a head writes its mean over the text rather than nothing, the rank correlation of the effects "
+                f"with these is {ranks['effect_of_mean']:.2f}."
+            )
+        if ranks["estimate"] is not None:
+            lines.append(
+                "The estimate to first order, from backward passes only, orders heads as their removal does with a "
+                f"rank correlation of {ranks['estimate']:.2f}."
+            )
+        if len(self.hidden_keys):
+            key = (
+                self.hidden_keys.drop_nulls("effect")
+                .sort("effect", maintain_order=True)
+                .row(-1, named=True)
+            )
+            lines.append(
+                f"Of {len(self.hidden_keys)} keys of single rows, {key['key_token']!r} ({key['key']}) in the row of "
+                f"{key['query_token']!r} ({key['query']}) of head {key['head']} of {key['kind']} layer {key['layer']} "
+                f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}."
+            )
+        numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
+        headline = (
+            (f"{largest['effect']:.3g}", f"{UNITS[self._outcome]} without {where}"),
+            (f"{many} of {len(heads)}", f"heads have at least {100 * enough:.0f} % of that effect"),
+        )
+        return Finding("\n".join(lines), numbers, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the heads with the largest effects."""
+        return {"Largest effects": self.heads().sort("effect", descending=True).head(10)}
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``effects`` by layer and head; ``estimates`` and ``keys`` where there are some."""
+        heads, unit = self.heads(), UNITS[self._outcome]
+        cells = heat(
+            heads.select(*_HEAD, "effect"),
+            "head",
+            "layer",
+            "effect",
+            stretch=True,
+            title="Effect of removing a head",
+            x_title="Head",
+            y_title="Layer",
+            color_title=f"Effect ({unit})",
+        )
+        charts = {"effects": choose_kind(cells, heads)}
+        if known := self._agreement("estimate"):
+            charts["estimates"] = scatter(
+                heads.select(*_HEAD, "estimate", "effect"),
+                "estimate",
+                "effect",
+                "kind",
+                title=f"Estimate against removal (rank correlation {known:.2f})",
+                x_title=f"Estimate, to first order ({unit})",
+                y_title=f"Effect of removal ({unit})",
+                also=["layer", "head"],
+            )
+        if len(self.hidden_keys):
+            shown = self.hidden_keys.drop_nulls("effect")
+            charts["keys"] = scatter(
+                shown.select(*_HEAD, "query_token", "key_token", "weight", "norm_share", "effect"),
+                "weight",
+                "effect",
+                "kind",
+                title="Weight of a key against the effect of hiding it",
+                x_title="Attention weight",
+                y_title=f"Effect ({unit})",
+                also=["layer", "head", "query_token", "key_token", "norm_share"],
+            )
+        return charts
+
+    def sections(self) -> list[Section]:
+        """Return the heads, the estimates and the keys."""
+        charts = self.charts()
+        found = [Section("heads", "Every head", [_HEADS], ["effects"], self.heads())]
+        if "estimates" in charts:
+            found.append(Section("estimates", "Estimate and removal", [_ESTIMATES], ["estimates"]))
+        if "keys" in charts:
+            keys = self.hidden_keys.sort("effect", descending=True, nulls_last=True)
+            found.append(Section("keys", "Keys of single rows", [_KEYS], ["keys"], keys))
+        return found
+
+    @property
+    def _outcome(self) -> Answered:
+        return self.provenance["settings"]["outcome"]
+
+    def _agreement(self, name: str) -> float | None:
+        """Return the rank correlation of a column with the effects of removal, over heads."""
+        found = self.heads().select(pl.corr(name, "effect", method="spearman")).item()
+        return None if found is None or found != found else found
+
+
+_HEADS = (
+    "A head that is removed writes nothing, at any position; everything after it is computed by the model. Effect: how "
+    "much the outcome changes. Effect of mean: the same when the head writes the mean of its output over the text "
+    "instead. Relative effect: as a share of the largest."
+)
+_ESTIMATES = (
+    "To first order in the outputs of all heads, from a few backward passes. It says which heads to look at; what "
+    "their removal does, only the model says."
+)
+_KEYS = (
+    "A key is hidden from one row of one head, whose other weights are scaled up to sum to 1. The norm share is what "
+    "the key adds to this head's output; the effect is what reaches the outcome; a key with all of a row's weight has "
+    "none."
+)

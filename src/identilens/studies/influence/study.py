@@ -1,0 +1,143 @@
+"""What happens to a model's answer when a head, or one key of one row, is removed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+
+from identilens.measures.attention.influence import norm_share
+from identilens.models.heads import Head
+from identilens.models.layout import chosen_heads
+from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
+from identilens.models.sequences import sides
+from identilens.models.substitution import Rows
+from identilens.runs.settings import REPEATED
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
+from identilens.studies.influence.result import Influence
+from identilens.studies.items import read_items
+from identilens.studies.outcomes import (
+    Answered,
+    asked_answer,
+    head_effects,
+    head_estimates,
+    model_outcome,
+    positions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfluenceSettings(RowSettings):
+    """Whose removal is looked at, and what it may change.
+
+    Attributes:
+        queries: Position or token of a row: its keys are removed, too, one by one. None by default.
+        outcome: What may change: the prediction, or the final hidden states. Default: the prediction of a model that
+            makes one.
+        answer: Position or token whose outcome counts; all positions by default. A classifier has one prediction.
+        probes: Random directions of an estimate, each one backward pass; 0 for no estimates.
+        seed: Seed of the random directions.
+    """
+
+    outcome: Literal["prediction", "states"] | None = None
+    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    probes: Annotated[int, Ge(0)] = 16
+    seed: Annotated[int, Ge(0)] = 0
+
+
+class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
+    """Remove heads, and keys of rows, one at a time, and see what happens to the model's answer.
+
+    A head that is removed writes nothing (zero), or at each row the mean of its output over the text (mean); all that
+    comes after it is computed by the model. The change of the prediction is KL(p ‖ p') in nats, the mean over the
+    positions; that of the final hidden states is ‖h' − h‖ / ‖h‖. Beside it stands an estimate to first order for all
+    heads, from a few backward passes. A key is hidden from one row, whose other weights are scaled up. Definitions:
+    docs/concepts.md; removal of heads: Michel et al. 2019 ("Are Sixteen Heads Really Better than One?").
+
+    Args:
+        lens: The model.
+        texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
+
+    Raises:
+        InputError: For texts or settings that cannot be used.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled-decoder")
+        >>> found = idl.influence(lens, "The cat sat on the mat.", layers=2)
+        >>> found.table.sort("effect")["head"][-1]
+        4
+    """
+
+    name = "influence"
+    settings_type = InfluenceSettings
+    result_type = Influence
+    joins = "audit"
+
+    def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
+        self.lens = lens
+        self.items = read_items(lens, texts, settings.max_length)
+        self.outcome: Answered = settings.outcome or model_outcome(lens, self.items[0])
+        super().__init__(replace(settings, outcome=self.outcome))
+        sites = lens.sites(self.items[0])
+        self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
+
+    def run(self, part: int) -> Output:
+        """Return the effects of one text's heads, and of the keys of the rows that were named."""
+        item, settings = self.items[part], self.settings
+        answer = Answer(self.lens, item, self.outcome)
+        if settings.answer is not None:
+            answer = asked_answer(self.lens, item, settings, item.tokens, part)
+        estimates: Sequence[float | None] = [None] * len(self.chosen)
+        if settings.probes:
+            estimates = head_estimates(answer, self.chosen, settings.probes, settings.seed)
+        effects = (head_effects(answer, self.chosen, left) for left in ("zero", "mean"))
+        places = [Place(part, site, head) for site, head in self.chosen]
+        rows = [
+            {**place.row, "effect": effect, "effect_of_mean": mean, "estimate": estimate}
+            for place, effect, mean, estimate in zip(places, *effects, estimates, strict=True)
+        ]
+        heads = TextHeads(self.lens, self.items, ())
+        keys = [
+            row
+            for place in places
+            if settings.queries is not None
+            for row in self._keys(answer, heads.read(place), place, heads)
+        ]
+        tables = {"table": rows, "hidden_keys": keys}
+        return Output({name: table_of(Influence.schema[name], one) for name, one in tables.items()})
+
+    def _keys(
+        self, answer: Answer, head: Head, place: Place, heads: TextHeads
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the effect of each key with a weight in the rows that were named."""
+        tokens = heads.tokens(head, place.text)
+        side = sides(head.kind, self.items[place.text].tokens)
+        for query in heads.requested(place, self.settings.queries):
+            row = head.attention[query]
+            shares = norm_share(row[None], head.projected)[0].tolist()
+            for key in row.nonzero()[:, 0].tolist():
+                others = row.index_fill(0, torch.tensor([key]), 0.0)
+                left = float(others.sum())
+                effect = (
+                    answer.with_rows(head, Rows([query], others[None] / left)) if left else None
+                )
+                yield {
+                    **place.row,
+                    "query": query,
+                    "query_token": tokens[side.query][query],
+                    "key": key,
+                    "key_token": tokens[side.key][key],
+                    "weight": float(row[key]),
+                    "norm_share": shares[key],
+                    "effect": effect and effect / positions(answer),
+                }
+
+
+influence = study_function(InfluenceStudy, "influence")
