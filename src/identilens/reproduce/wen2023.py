@@ -17,7 +17,6 @@ from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import LONG, DyckSetting
-from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.train.measuring import probe_patterns, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
@@ -293,7 +292,7 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
     config: DyckConfig = models[0].config
     draw = torch.Generator().manual_seed(2_000_004)
     tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
-    all_positions = closing_accuracy(config, stack_parameters(models), tokens)
+    all_positions = closing_accuracy(models, tokens)
     of_setting = result.table.filter(setting=setting.name)
     for measure in ("argmax", "threshold"):
         shares = {

@@ -21,7 +21,6 @@ from identilens.lab.dyck.pruning import (
     prune_to,
     random_transformer,
 )
-from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
@@ -45,9 +44,9 @@ def prefixes(language, length, count=3, seed=0):
 )
 def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
-    parameters, tokens = stack_parameters([model]), prefixes(language, length)
-    assert support_accuracy(model.config, parameters, tokens) == 1
-    found = closing_accuracy(model.config, parameters, tokens)[0]
+    tokens = prefixes(language, length)
+    assert support_accuracy(model, tokens) == 1
+    found = closing_accuracy([model], tokens)[0]
     assert (found.argmax, found.threshold) == (1, 1)
     if language.types > 1 and language.max_depth > 1:
         assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
@@ -75,10 +74,9 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     embeddings = torch.randn(count, count + 5, dtype=torch.float64, generator=generator)
     scores = balanced_scores(language, spread, generator)
     model = sufficient_model(language, embeddings, scores)
-    parameters = stack_parameters([model])
     tokens = prefixes(language, 400)
-    assert support_accuracy(model.config, parameters, tokens) == 1
-    assert closing_accuracy(model.config, parameters, tokens)[0].argmax == 1
+    assert support_accuracy(model, tokens) == 1
+    assert closing_accuracy([model], tokens)[0].argmax == 1
     # The model's own attention is the one asked for.
     captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
     weights = next(captured.heads).weights
