@@ -140,15 +140,6 @@ def test_positions_matter_only_where_asked_for():
         assert torch.equal(*first) is (name == "gpt")
 
 
-def test_the_loss_is_the_next_tokens():
-    model, tokens = moved("gpt"), words()
-    found = model(tokens, labels=tokens)
-    wanted = torch.nn.functional.cross_entropy(
-        found.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
-    )
-    assert torch.allclose(found.loss, wanted)
-
-
 def test_the_body_alone():
     model = DyckModel(DyckConfig())
     with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from helpers.brackets import is_valid
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck
-from identilens.lab.dyck.parsing import is_valid, parse
+from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
 from identilens.lab.dyck.training import (
     behind_nests,
