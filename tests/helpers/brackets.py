@@ -2,7 +2,7 @@
 
 import torch
 
-from identilens.lab.dyck.parsing import token_names
+from identilens.lab.dyck.parsing import parse, token_names
 
 
 def read_brackets(language, text):
@@ -18,3 +18,9 @@ def open_symbol(language, kind, depth):
 def close_symbol(language, kind, depth):
     """The symbol τ_{2i,d} of a closing bracket: type from 0, depth after it from 0 to D − 1."""
     return 1 + (language.types + kind) * language.max_depth + depth
+
+
+def is_valid(language, tokens, *, complete=False):
+    """Return which sequences are prefixes of the language; with ``complete``, which are balanced words."""
+    parsed = parse(language, tokens)
+    return parsed.valid[:, -1] & (parsed.depth[:, -1] == 0) if complete else parsed.valid[:, -1]

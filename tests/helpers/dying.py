@@ -82,7 +82,7 @@ CASES = {
         task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run
     ),
     "lab encoder sweep": lambda at, **run: idl.lab.sweep(
-        tasks="trec", heads="con", d_k=(1, 3), data=at / "trec", epochs=1, **TASK, **run
+        tasks="trec", heads="concat", d_k=(1, 3), data=at / "trec", epochs=1, **TASK, **run
     ),
     "lab dyck train": lambda at, **run: idl.lab.train_dyck(
         DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run

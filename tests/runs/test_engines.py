@@ -207,7 +207,7 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
 
 def test_training_runs_are_parts_too(tmp_path):
     data = write_trec(tmp_path / "data" / "trec")
-    grid = {"tasks": "trec", "heads": "con", "data": data, "epochs": 1, "max_length": 16, "d_model": 16,
+    grid = {"tasks": "trec", "heads": "concat", "data": data, "epochs": 1, "max_length": 16, "d_model": 16,
             "attention_heads": 2, "feed_forward": 24, "batch_size": 8}  # fmt: skip
     one = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "one")
     many = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "many", engine=Local())

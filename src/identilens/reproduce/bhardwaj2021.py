@@ -1,6 +1,6 @@
 """Bhardwaj et al. 2021: Table 1, Figures 2, 5 and 6."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,20 +84,6 @@ class Figure5Settings(ReviewSettings):
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     """Train Con and Add encoders for every cell; the runs are saved to ``sweep`` in the folder."""
     result = sweep(settings=settings, out=out / "sweep", **run)
-    used: dict[str, Any] = {
-        "tasks": list(settings.tasks),
-        "d_k": list(settings.d_k),
-        "seeds": list(settings.seeds),
-        "epochs": settings.epochs,
-        "batch size": settings.batch_size,
-        "learning rate": settings.learning_rate,
-        "precision": settings.precision,
-        "longest text": settings.max_length,
-        "rows": settings.limit or "all",
-        "block": settings.block,
-        "initial std": settings.initial_std,
-        "logit scale": settings.logit_scale,
-    }
     counts = result.table.group_by("task", maintain_order=True).first()
     rows = "\n".join(
         f"- {row['task']}: {row['train_rows']:,} training, {row['validation_rows']:,} validation and "
@@ -106,7 +92,7 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     )
     findings = f"{result.markdown()}\n\n{rows}\n\n{result.summary().text}"
     tables = {"runs": result.table, "table1": result.table_one()}
-    return Reproduction(used, tables, findings, result.charts())
+    return Reproduction(settings.recorded(), tables, findings, result.charts())
 
 
 def encoder_and_reviews(
@@ -152,7 +138,7 @@ def rank_figure(
     lengths: Sequence[int] = LENGTHS,
     per_length: int = 100,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Reproduction:
     """Return rank and nullity of T in the first head of an encoder, on reviews clipped to each length."""
     ranks = rank_by_length(
@@ -220,14 +206,13 @@ def ranks(number: int, heads: HeadsName, published: str) -> Figure:
         settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool
     ) -> Reproduction:
         lens, texts = encoder_and_reviews(settings, heads, out, {"progress": progress, **run})
-        counted = None if progress is None else lambda done, total: progress(done, total, "lengths")
         return rank_figure(
             lens,
             texts,
             published,
             per_length=settings.reviews,
             seed=settings.seed,
-            progress=counted,
+            progress=progress,
         )
 
     return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)

@@ -35,7 +35,6 @@ from identilens.reproduce.brunner2020_settings import (
     TunedFigure,
     chosen_charts,
     figure,
-    percent,
     record,
     reproduction,
 )
@@ -43,6 +42,7 @@ from identilens.reproduce.inputs import FineTuning, tuned_model
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
+from identilens.runs.tables import percent
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit

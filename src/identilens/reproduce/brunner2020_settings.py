@@ -140,11 +140,6 @@ class HeadFigure(CorpusSettings):
     head: Annotated[int, Ge(0)] | None = None
 
 
-def percent(value: float | None) -> str:
-    """Return a share in per cent."""
-    return "" if value is None else f"{100 * value:.1f} %"
-
-
 def reproduction(
     rows: Rows,
     result: Result,

@@ -10,10 +10,9 @@ from annotated_types import Ge
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
 from identilens.models.loading import load
-from identilens.reproduce.inputs import CorpusSettings, FineTuning, Task, held_out, tuned_model
+from identilens.reproduce.inputs import FineTuning, TaskSettings, held_out, tuned_model
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST
 from identilens.runs.tables import markdown_table
 from identilens.studies.faithfulness.means import differences, means
 from identilens.studies.rationales.study import rationales
@@ -23,21 +22,17 @@ MEASURES = {"comprehensiveness": "larger", "sufficiency": "smaller"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings(CorpusSettings, FineTuning):
+class RepeatedSettings(TaskSettings):
     """The tasks, how the model is fine-tuned on them, and the control.
 
     Attributes:
-        tasks: Tasks, separated by commas.
         repeats: Number of fine-tunings of each task, with growing seeds.
         seed: Seed of the first fine-tuning, and of its random orders.
-        limit: Number of texts of each task's validation part, from the first on.
         draws: Number of random orders of the tokens of each text, the control.
         attribution: Also gradient × input, integrated gradients and occlusion, which need captum.
     """
 
-    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
     repeats: Annotated[int, Ge(1)] = 3
-    limit: Annotated[int | None, Ge(1)] = 200
     draws: Annotated[int, Ge(1)] = 5
     attribution: bool = True
 
@@ -57,7 +52,7 @@ def against_random(table: pl.DataFrame, measure: str) -> AnyChart:
 
 
 def deyoung2020(
-    settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
+    settings: RepeatedSettings, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Return comprehensiveness and sufficiency of explanations of classifiers of SST, MRPC and CoLA."""
     tables, weights = [], {}
@@ -110,5 +105,7 @@ def deyoung2020(
 
 
 FIGURES = {
-    "deyoung2020": Figure("DeYoung et al. 2020, section 4.2", TaskSettings, deyoung2020, "texts")
+    "deyoung2020": Figure(
+        "DeYoung et al. 2020, section 4.2", RepeatedSettings, deyoung2020, "texts"
+    )
 }

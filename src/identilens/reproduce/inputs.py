@@ -22,18 +22,17 @@ from identilens.runs.files import write_folder, write_json
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
 from identilens.runs.provenance import changed
-from identilens.runs.settings import NOT_RECORDED, Settings
+from identilens.runs.settings import LIST, NOT_RECORDED, Settings
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
-FILES: dict[Corpus, tuple[str, tuple[str, ...]]] = {
+FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "mrpc": ("mrpc/dev.tsv.xz", ("#1 String", "#2 String")),
-    "cola": ("cola/dev.tsv", ()),
     "mnli": ("mnli/dev_matched.tsv.xz", ("premise", "hypothesis")),
     "ewt": ("ud_ewt/en_ewt-ud-test.conllu.xz", ()),
     "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2")),
 }
-"""File of each corpus, and the columns of its texts."""
+"""File of each corpus but CoLA, which is read as a task, and the columns of its texts."""
 Task = Literal["mrpc", "cola", "sst"]
 
 FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
@@ -73,19 +72,12 @@ class CorpusSettings(Settings):
         Raises:
             InputError: If its file cannot be read.
         """
-        name, columns = FILES[corpus]
-        file = self.data / name
         limit = most if self.limit is None else self.limit
-        if corpus != "cola":
-            return read_texts(file, columns=columns, pairs=len(columns) == 2, limit=limit)
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise InputError(
-                f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
-            ) from error
-        # CoLA's file has no header: source, label, star, sentence.
-        return [line.split("\t")[3] for line in lines if line][:limit]
+        if corpus == "cola":
+            return held_out(corpus, self.data, limit)[0]
+        name, columns = FILES[corpus]
+        pairs = len(columns) == 2
+        return read_texts(self.data / name, columns=columns, pairs=pairs, limit=limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +99,19 @@ class FineTuning(Settings):
     longest: Annotated[int, Ge(2)] = 128
     rows: Annotated[int | None, Ge(1)] = None
     seed: Annotated[int, Ge(0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(CorpusSettings, FineTuning):
+    """The tasks, and how the model is fine-tuned on them.
+
+    Attributes:
+        tasks: Tasks, separated by commas.
+        limit: Number of texts of each task's validation part, from the first on.
+    """
+
+    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
+    limit: Annotated[int | None, Ge(1)] = 200
 
 
 def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:

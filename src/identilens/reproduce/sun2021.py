@@ -4,39 +4,22 @@ They compare raw and effective attention of BERT fine-tuned on GLUE tasks, and r
 associated with features of pretraining such as the separator, and more with features of the task.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import polars as pl
-from annotated_types import Ge
 
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
-from identilens.reproduce.inputs import CorpusSettings, FineTuning, Task, held_out, tuned_model
+from identilens.reproduce.inputs import FineTuning, TaskSettings, held_out, tuned_model
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST
 from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.study import audit
 
 
-@dataclass(frozen=True, kw_only=True)
-class SunSettings(CorpusSettings, FineTuning):
-    """The tasks, and how the model is fine-tuned on them.
-
-    Attributes:
-        tasks: Tasks, separated by commas.
-        limit: Number of texts of each task's validation part, from the first on.
-    """
-
-    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
-    limit: Annotated[int | None, Ge(1)] = 200
-
-
 def sun2021(
-    settings: SunSettings, out: Path, *, progress: Progress | None = None, **run: bool
+    settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
@@ -107,4 +90,4 @@ def by_type(result: Audit) -> pl.DataFrame:
     )
 
 
-FIGURES = {"sun2021": Figure("Sun and Marasović 2021", SunSettings, sun2021, "texts")}
+FIGURES = {"sun2021": Figure("Sun and Marasović 2021", TaskSettings, sun2021, "texts")}

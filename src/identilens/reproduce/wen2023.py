@@ -17,8 +17,7 @@ from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import LONG, DyckSetting
-from identilens.lab.dyck.stacked import stack_parameters
-from identilens.lab.dyck.train.measuring import probe_patterns, probe_tokens, variation_table
+from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
 from identilens.reproduce.record import Figure, Reproduction
@@ -158,13 +157,7 @@ def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str
     used: dict[str, Any] = {
         "seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()
     }
-    for name in names:
-        training = {
-            key: value for key, value in records[name].items() if key not in ("name", "config")
-        }
-        used[name] = ", ".join(
-            f"{key} {value}" for key, value in {**records[name]["config"], **training}.items()
-        )
+    used |= {name: records[name] for name in names}
     pairs = [(records[setting.name]["epochs"], setting.training.epochs) for setting in settings]
     if others := sorted({epochs for epochs, published in pairs if epochs != published}):
         used["epochs, instead of the paper's"] = ", ".join(map(str, others))
@@ -293,7 +286,7 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
     config: DyckConfig = models[0].config
     draw = torch.Generator().manual_seed(2_000_004)
     tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
-    all_positions = closing_accuracy(config, stack_parameters(models), tokens)
+    all_positions = closing_accuracy(models, tokens)
     of_setting = result.table.filter(setting=setting.name)
     for measure in ("argmax", "threshold"):
         shares = {
@@ -365,19 +358,8 @@ def by_prefix(
             drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))
             prefixes += [(f"{length} random", tokens) for tokens in drawn]
         for name, tokens in prefixes:
-            patterns = [
-                {
-                    "setting": setting.name,
-                    "seed": seed,
-                    "layer": layer,
-                    "head": head,
-                    "size": len(weights),
-                    "weights": weights.flatten().tolist(),
-                }
-                for seed, model in enumerate(models)
-                for layer, head, weights in probe_patterns(model, tokens)
-            ]
-            measured = variation_table(pl.DataFrame(patterns)).filter(~pl.col("with_start"))
+            patterns = pattern_table(setting.name, range(len(models)), models, tokens)
+            measured = variation_table(patterns).filter(~pl.col("with_start"))
             tables.append(
                 measured.with_columns(prefix=pl.lit(name), brackets=pl.lit(len(tokens) - 1))
             )

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from identilens.lab.dyck.approximation import Search, approximation_error
 from identilens.lab.dyck.plain import PlainLayer, small_target
+from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
 
-QUICK = Search(inputs=50, length=3, starts=6, steps=80)
+QUICK = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
 
 
 def drawn(*shape, seed=0):
@@ -28,7 +28,7 @@ def linear(weight):
 
 def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
     weight = drawn(8, 8)
-    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), QUICK)
+    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), **QUICK)
     known = float(torch.linalg.matrix_norm(weight, 2))
     assert found.sampled < 0.95 * known
     assert found.maximised == pytest.approx(known, rel=1e-4)
@@ -38,7 +38,7 @@ def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
 def test_the_largest_error_of_a_single_relu():
     inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
     found = approximation_error(
-        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), QUICK
+        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), **QUICK
     )
     known = float(inner.norm() * outer.norm())
     assert found.sampled < 0.95 * known
@@ -54,7 +54,7 @@ def test_mixing_counts():
     through = (torch.cat([identity, -identity]), torch.cat([identity, -identity], 1))
     constant = 100.0
     layers = [[PlainLayer(none, none, weight, through, constant)] for weight in (value, none)]
-    found = approximation_error(*layers, QUICK)
+    found = approximation_error(*layers, **QUICK)
     known = float(torch.linalg.matrix_norm(value, 2)) / constant
     assert found.maximised == pytest.approx(known, rel=1e-4)
 
@@ -64,9 +64,7 @@ def test_mixing_counts():
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
     target, sizes = small_target(size=2, key_size=2, width=3, seed=seed), Sizes(4, 2, 3)
     pruned = prune_to(target, random_transformer(sizes, 4, 0.1, seed), sizes)
-    found = approximation_error(target, pruned, Search(inputs=60, starts=starts, steps=steps))
+    found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
     assert found.maximised >= found.sampled > 0
-    assert found == approximation_error(
-        target, pruned, Search(inputs=60, starts=starts, steps=steps)
-    )
-    assert approximation_error(target, target, QUICK).maximised == 0
+    assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
+    assert approximation_error(target, target, **QUICK).maximised == 0

@@ -8,12 +8,12 @@ import torch
 
 import identilens as idl
 from identilens.errors import InputError
-from identilens.lab.dyck.approximation import Search, approximation_error
 from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.plain import run_layers, small_target, without_dead_units
+from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
     Sizes,
     closest_subsets,
@@ -21,12 +21,11 @@ from identilens.lab.dyck.pruning import (
     prune_to,
     random_transformer,
 )
-from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
 
-QUICK = Search(inputs=100, starts=4, steps=30)
+QUICK = {"inputs": 100, "starts": 4, "steps": 30}
 
 
 def prefixes(language, length, count=3, seed=0):
@@ -45,9 +44,9 @@ def prefixes(language, length, count=3, seed=0):
 )
 def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
-    parameters, tokens = stack_parameters([model]), prefixes(language, length)
-    assert support_accuracy(model.config, parameters, tokens) == 1
-    found = closing_accuracy(model.config, parameters, tokens)[0]
+    tokens = prefixes(language, length)
+    assert support_accuracy(model, tokens) == 1
+    found = closing_accuracy([model], tokens)[0]
     assert (found.argmax, found.threshold) == (1, 1)
     if language.types > 1 and language.max_depth > 1:
         assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
@@ -75,10 +74,9 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     embeddings = torch.randn(count, count + 5, dtype=torch.float64, generator=generator)
     scores = balanced_scores(language, spread, generator)
     model = sufficient_model(language, embeddings, scores)
-    parameters = stack_parameters([model])
     tokens = prefixes(language, 400)
-    assert support_accuracy(model.config, parameters, tokens) == 1
-    assert closing_accuracy(model.config, parameters, tokens)[0].argmax == 1
+    assert support_accuracy(model, tokens) == 1
+    assert closing_accuracy([model], tokens)[0].argmax == 1
     # The model's own attention is the one asked for.
     captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
     weights = next(captured.heads).weights
@@ -165,12 +163,12 @@ def test_pruned_random_transformers_compute_small_ones():
         large = random_transformer(sizes, 4, 0.1, 0)
         pruned = [prune_to(target, large, sizes, untouched=2) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
-        errors.append(approximation_error(targets[0], pruned[0], QUICK).maximised)
+        errors.append(approximation_error(targets[0], pruned[0], **QUICK).maximised)
         first, second = (found[2].matrices for found in pruned)
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert not torch.equal(pruned[0][1].query, pruned[1][1].query)
     assert errors[1] < 0.01 < errors[0]
-    assert approximation_error(targets[0], targets[1], QUICK).sampled > 0.1
+    assert approximation_error(targets[0], targets[1], **QUICK).sampled > 0.1
     with pytest.raises(InputError, match="1 pairs of layers do not fit into 1 layers"):
         prune_to(targets[0], large[:1], sizes)
 

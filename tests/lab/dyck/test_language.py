@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.brackets import read_brackets
+from helpers.brackets import is_valid, read_brackets
 from identilens.errors import InputError
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.parsing import is_valid, next_token_distribution, parse
+from identilens.lab.dyck.parsing import next_token_distribution, parse
 
 languages = st.builds(
     Dyck,

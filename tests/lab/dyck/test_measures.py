@@ -14,7 +14,6 @@ from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
 from identilens.lab.dyck.stack_likeness import stack_likeness
-from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.sufficiency import balanced_scores
 from identilens.lab.dyck.uniform import uniform_transformer
 from identilens.lab.dyck.variation import attention_variation, random_baselines
@@ -105,14 +104,13 @@ def test_a_stack_is_stack_like_and_even_attention_is_not():
 
 def test_accuracies_are_of_places_with_an_answer():
     model = uniform_transformer(Dyck())
-    parameters = stack_parameters([model])
     tokens = with_start(Dyck().sample_prefixes(30, 40, seeded()))
-    found = closing_accuracy(model.config, parameters, tokens)[0]
+    found = closing_accuracy([model], tokens)[0]
     depth = parse(Dyck(), tokens).depth[:, :-1]
     assert found.places == int((depth > 0).sum())
     assert found.prefixes == int(Dyck().is_close(tokens[:, 1:]).sum())
     assert (found.argmax, found.threshold) == (1.0, 1.0)
-    late = closing_accuracy(model.config, parameters, tokens, shortest=31)[0]
+    late = closing_accuracy([model], tokens, shortest=31)[0]
     assert late.prefixes == int(Dyck().is_close(tokens[:, 31:]).sum())
 
 
@@ -123,10 +121,10 @@ def test_a_model_that_does_not_look_guesses():
         model.lm_head.weight[Dyck().closing] = model.lm_head.weight[Dyck().closing].mean(0)
         model.lm_head.weight[Dyck().close(0)] *= 0.99
     tokens = with_start(Dyck().sample_prefixes(300, 40, seeded()))
-    found = closing_accuracy(model.config, stack_parameters([model]), tokens)[0]
+    found = closing_accuracy([model], tokens)[0]
     assert found.argmax == pytest.approx(0.5, abs=0.05)
     assert found.threshold == 0
-    assert support_accuracy(model.config, stack_parameters([model]), tokens[:2]) < 1
+    assert support_accuracy(model, tokens[:2]) < 1
 
 
 def test_generalisation_takes_fresh_sequences():

@@ -5,12 +5,13 @@ from itertools import product
 import pytest
 import torch
 
+from helpers.brackets import is_valid
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import symbol_ids, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
 from identilens.lab.dyck.minimiser import minimise, predict
-from identilens.lab.dyck.parsing import is_valid, next_token_distribution, parse
+from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.lab.dyck.prefixes import all_prefixes
 from identilens.lab.dyck.training import new_model
 

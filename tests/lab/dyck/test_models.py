@@ -8,12 +8,7 @@ from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, DyckModel
-from identilens.lab.dyck.stacked import (
-    mapped_logits,
-    stack_parameters,
-    stacked_logits,
-    unstack_parameters,
-)
+from identilens.lab.dyck.stacked import Stack
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.training import new_model
@@ -54,26 +49,23 @@ def words(count=4, length=20, seed=0):
     return with_start(Dyck().sample_prefixes(count, length, torch.Generator().manual_seed(seed)))
 
 
-@pytest.mark.parametrize("logits", [stacked_logits, mapped_logits])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_stack_computes_what_the_models_compute(name, logits):
+def test_the_stack_computes_what_the_models_compute(name):
     models = [moved(name, seed) for seed in range(3)]
     tokens = torch.stack([words(seed=seed) for seed in range(3)])
     with torch.no_grad():
         apart = torch.stack([model(own).logits for model, own in zip(models, tokens, strict=True)])
-        together = logits(models[0].config, stack_parameters(models), tokens)
-        rows = torch.tensor([[3, 20, 0], [1, 2, 7], [5, 5, 6], [11, 19, 4]]).expand(3, -1, -1)
-        some = logits(models[0].config, stack_parameters(models), tokens, rows)
+        together = Stack(models).logits(tokens)
     assert torch.allclose(together, apart, atol=2e-5)
-    wanted = apart.gather(2, rows[..., None].expand(-1, -1, -1, apart.shape[-1]))
-    assert torch.allclose(some, wanted, atol=2e-5)
     assert apart.std() > 0.1
 
 
 def test_parameters_come_back_from_the_stack():
     models = [moved("gpt", seed) for seed in range(2)]
     others = [moved("gpt", seed + 5) for seed in range(2)]
-    unstack_parameters(stack_parameters(models), others)
+    stack = Stack(others)
+    stack.parameters = Stack(models).parameters
+    stack.update_models()
     for model, other in zip(models, others, strict=True):
         assert all(
             torch.equal(one, two)
@@ -146,15 +138,6 @@ def test_positions_matter_only_where_asked_for():
         with torch.no_grad():
             first = [model.dyck.embeddings(sequence)[0, -1] for sequence in (tokens, shifted)]
         assert torch.equal(*first) is (name == "gpt")
-
-
-def test_the_loss_is_the_next_tokens():
-    model, tokens = moved("gpt"), words()
-    found = model(tokens, labels=tokens)
-    wanted = torch.nn.functional.cross_entropy(
-        found.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
-    )
-    assert torch.allclose(found.loss, wanted)
 
 
 def test_the_body_alone():

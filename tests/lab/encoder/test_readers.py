@@ -7,7 +7,8 @@ import pytest
 from helpers.made_tasks import write_trec
 from identilens.errors import InputError
 from identilens.lab.encoder.readers import Examples, read_hub, read_local, read_splits
-from identilens.lab.encoder.tasks import TASKS, task_named
+from identilens.lab.encoder.settings import EncoderSettings
+from identilens.lab.encoder.tasks import TASKS
 
 TSV = {
     "imdb": ("id\tlabel\trating\ttext", "0\t1\t9\tA keeper's film.", "A keeper's film.", 1),
@@ -105,7 +106,7 @@ def test_files_that_are_missing_or_too_many(tmp_path):
 
 def test_thirty_per_cent_are_held_out_by_seed(tmp_path):
     write_trec(tmp_path, train=50)
-    task = task_named("trec")
+    task = TASKS["trec"]
     splits = read_splits(task, tmp_path, seed=3)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (35, 15, 20)
     whole = read_local(task, tmp_path, "train")
@@ -125,7 +126,7 @@ def test_a_given_validation_part_is_taken(tmp_path):
     for part, count in (("train", 4), ("dev", 3), ("test", 2)):
         rows = "\n".join(f"1\t0\t0\t{part} {row}" for row in range(count))
         (tmp_path / f"{part}.tsv").write_text(f"{header}\n{rows}\n", encoding="utf-8")
-    splits = read_splits(task_named("sst"), tmp_path)
+    splits = read_splits(TASKS["sst"], tmp_path)
     assert sorted(splits.train.texts) == [f"train {row}" for row in range(4)]
     assert splits.validation.texts == ("dev 0", "dev 1", "dev 2")
 
@@ -158,9 +159,10 @@ def test_the_hubs_form_through_datasets(tmp_path):
         read_hub(TASKS["imdb"], "train", str(tmp_path / "nowhere"))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_unknown_tasks_list_the_known_ones():
-    with pytest.raises(InputError, match="no task 'mnist'; choose from imdb, trec"):
-        task_named("mnist")
+    with pytest.raises(InputError, match=r"task to be imdb or trec or .* got 'mnist'"):
+        EncoderSettings(task="mnist")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_unknown_tasks_list_the_known_ones():
     ],
 )
 def test_the_real_data(name, counts, data):
-    task = task_named(name)
+    task = TASKS[name]
     splits = read_splits(task, data)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == counts
     assert set(splits.train.labels) == set(range(len(task.labels)))

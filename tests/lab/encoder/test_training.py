@@ -79,12 +79,11 @@ def test_the_best_epoch_is_the_first_one_of_the_highest_validation_accuracy(
 def test_the_model_is_the_one_that_was_measured(run, folder):
     from identilens.lab.encoder.readers import read_local
     from identilens.lab.encoder.tasks import TASKS
-    from identilens.lab.encoder.training import EncodedExamples, collate_examples
+    from identilens.lab.encoder.training import collate_examples, encoded_examples
 
     lens = idl.load(run.model_path)
     examples = read_local(TASKS["trec"], folder, "test")
-    encoded = EncodedExamples(examples, lens.tokenizer)
-    batch = collate_examples([encoded[row] for row in range(len(encoded))])
+    batch = collate_examples(encoded_examples(examples, lens.tokenizer))
     right = (lens.model(**batch).logits.argmax(-1) == batch["labels"]).float().mean()
     assert float(right) == pytest.approx(run.metrics["test_accuracy"])
 
@@ -175,7 +174,7 @@ def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
     grid = {
         "tasks": "trec",
         "d_k": (1, 3),
-        "heads": "con,add",
+        "heads": "concat,add",
         "data": folder,
         "epochs": 1,
         "max_length": 16,

@@ -4,14 +4,12 @@ from polars.testing import assert_frame_equal
 
 from helpers.heads import random_weights
 from identilens.errors import InputError
-from identilens.lab.reversal.models import AttentionReverser, reversal_data
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.study import train_reversal
+from identilens.lab.reversal.study import AttentionReverser, reversal_data, train_reversal
 from identilens.lab.reversal.task import (
     ReversalSettings,
     antidiagonal_match,
     best_range,
-    reversal_pairs,
     threshold_sweep,
 )
 
@@ -93,10 +91,6 @@ def test_refusals():
     with pytest.raises(InputError, match="scale must be"):
         threshold_sweep(J[None], scale="all")
     with pytest.raises(
-        InputError, match="at least 1 sequence, 2 places and 2 tokens; got 0, 20 and 10"
-    ):
-        reversal_pairs(0, 20, 10)
-    with pytest.raises(
         InputError, match="inputs of at most held_out = 200 test sequences; got 300"
     ):
         ReversalSettings(held_out=200, inputs=300)
@@ -121,7 +115,7 @@ def test_sequences_are_drawn_anew_for_each_part():
 def test_the_reverser_sees_only_what_was_written():
     torch.manual_seed(0)
     model = AttentionReverser(4, 8)
-    source = reversal_pairs(3, 5, 4)
+    source = reversal_data(SMALL).test[:3]
     logits = model(source, source.flip(-1))
     weights = model.cross_attention(source).weights
     torch.testing.assert_close(
@@ -137,7 +131,7 @@ def test_the_reverser_sees_only_what_was_written():
 def test_writing_alone_follows_the_logits():
     torch.manual_seed(0)
     model = AttentionReverser(4, 8)
-    source = reversal_pairs(3, 5, 4)
+    source = reversal_data(SMALL).test[:3]
     written = model.write(source)
     torch.testing.assert_close(model(source, written).argmax(-1), written)
 

@@ -16,7 +16,7 @@ from identilens.models.capture import Collector
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
 from identilens.studies.perturbation import perturbation_rows
-from identilens.studies.structure import runner
+from identilens.studies.structure import study as passes
 from identilens.studies.structure.lengths import special_positions, texts_of_length
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.study import StructureStudy, structure
@@ -152,7 +152,7 @@ def test_w_is_of_the_representatives_of_the_pool(lens):
 
 
 def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "PART", 2)
+    monkeypatch.setattr(passes, "PART", 2)
     settings = {**SETTINGS, "perturbed": 0}
     whole = structure(lens, TEXTS, **settings)
     told = []
@@ -179,10 +179,10 @@ def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
 def test_steps_and_their_words(lens):
     study = StructureStudy(lens, TEXTS, StructureSettings(**SETTINGS))
     assert list(study.sizes()) == [6, 6, 1, 1, 1, 0]
-    assert [words for _, words, _ in study.runner.parts] == [
+    assert [words for _, words, _ in study.parts] == [
         "first pass: R and representatives", "second pass: texts against R", *["perturbed weights in the model"] * 4,
     ]  # fmt: skip
-    assert [texts for texts in range(1, 40) if runner._is_mark(texts)] == [
+    assert [texts for texts in range(1, 40) if passes._is_mark(texts)] == [
         1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32,
     ]  # fmt: skip
     assert study.identity().settings["threshold"] == 2 / N
@@ -190,9 +190,9 @@ def test_steps_and_their_words(lens):
 
 def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
     settings = StructureSettings(length=N, clusters=2, threshold=0.5, scale="sum")
-    assert StructureStudy(lens, TEXTS, settings).runner.threshold == 0.25
+    assert StructureStudy(lens, TEXTS, settings).threshold == 0.25
     one = StructureSettings(length=N, clusters=2, threshold=0.5)
-    assert StructureStudy(lens, TEXTS, one).runner.threshold == 0.5
+    assert StructureStudy(lens, TEXTS, one).threshold == 0.5
     with pytest.raises(InputError, match=r"\[0, 2\] on the sum of the weights; got 2.5"):
         structure(lens, TEXTS, length=N, clusters=2, threshold=2.5, scale="sum")
     StructureSettings(length=N, clusters=2, threshold=2.0, scale="sum").check()
@@ -201,9 +201,9 @@ def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
     open_ended = StructureStudy(
         lens, TEXTS, StructureSettings(length=N, threshold=50.0, scale="sum")
     )
-    open_ended.runner.state.sums["embeddings"] = torch.arange(6.0)[:, None]
+    open_ended.state.sums["embeddings"] = torch.arange(6.0)[:, None]
     with pytest.raises(InputError, match=r"texts' weights lies in \[0, \d\]; got 50.0"):
-        _ = open_ended.runner.threshold
+        _ = open_ended.threshold
     with pytest.raises(InputError, match="clusters of at most 6, one per text; got 7"):
         structure(lens, TEXTS, length=N, clusters=7)
 
@@ -214,19 +214,19 @@ def test_attention_that_is_not_of_all_tokens_or_not_finite_is_refused(lens):
     collector = Collector(lens.sites(items[0]), items, weights=True)
     lens.run(items, collector)
     (layer,) = collector.layers[0]
-    fits = runner._view(layer, 0, N)
+    fits = passes.LayerView.of(layer, 0, N)
     assert fits.key == "encoder.layer0"
     for weights in (layer.weights[..., :-1], layer.weights[:, :-1]):
         with pytest.raises(
             InputError, match="encoder layer 0 has attention of .* a structure needs 7"
         ):
-            runner._view(replace(layer, weights=weights), 0, N)
+            passes.LayerView.of(replace(layer, weights=weights), 0, N)
     for broken in (
         replace(layer, weights=layer.weights * torch.nan),
         replace(layer, values=layer.values * torch.inf),
     ):
         with pytest.raises(NumericalError, match="text 4, encoder layer 0: weights or values are"):
-            runner._view(broken, 4, N)
+            passes.LayerView.of(broken, 4, N)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

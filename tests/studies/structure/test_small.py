@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.structures import structure_of
-from identilens.studies.structure.runner import State
+from identilens.studies.structure.study import State
 
 
 @pytest.fixture(scope="module")

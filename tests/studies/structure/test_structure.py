@@ -14,7 +14,7 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.measures.attention import effective_attention, numerical_rank
 from identilens.measures.structure import structure_weights
 from identilens.models.lens import Lens
-from identilens.studies.structure import runner
+from identilens.studies.structure import study as passes
 from identilens.studies.structure.result import Structure
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.study import StructureStudy, structure
@@ -224,7 +224,7 @@ class BrokenOffError(Exception):
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])
 def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
-    monkeypatch.setattr(runner, "PART", 4)
+    monkeypatch.setattr(passes, "PART", 4)
     options = {"length": N, "compared_pairs": 2, "perturbed": 1, "clusters": 2}
     whole = structure(tiny(), corpus(8), **options)
     calls = 0
@@ -255,7 +255,7 @@ def test_memory_does_not_grow_with_the_number_of_texts():
         study = StructureStudy(tiny(), corpus(count), settings)
         for part in range(len(study.sizes())):
             study.run(part)
-        return study.runner.state.bytes
+        return sum(tensor.nbytes for tensor in study.state.sums.values())
 
     assert state_bytes(6) == state_bytes(40)
 

@@ -1,6 +1,7 @@
 """Hidden states on disk: what is written, when it is reused, and what an interruption leaves."""
 
 import json
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -11,10 +12,16 @@ import transformers as hf
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models import Lens
+from identilens.studies.items import read_items
 from identilens.studies.tokens import extraction
-from identilens.studies.tokens.extraction import extract
 
 TEXTS = [ids(length, seed) for seed, length in enumerate([9, 3, 12, 1, 7, 7, 20, 5])]
+
+
+def extract(lens, texts, cache, *, max_length=None, batch_size=16, progress=None):
+    """The hidden states of texts, in batches of a size."""
+    with patch.object(extraction, "BATCH_SIZE", batch_size):
+        return extraction.extract(lens, read_items(lens, texts, max_length), cache, progress)
 
 
 def alone(lens, texts):
@@ -203,8 +210,6 @@ def test_what_cannot_be_extracted(tmp_path):
         extract(Lens(build("whisper")), example("whisper"), tmp_path)
     with pytest.raises(InputError, match="expected one or more texts"):
         extract(Lens(build("bert")), [], tmp_path)
-    with pytest.raises(InputError, match="batch_size of at least 1, got 0"):
-        extract(Lens(build("bert")), TEXTS, tmp_path, batch_size=0)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("precious")
     with pytest.raises(OutputFolderError, match="could not write"):

@@ -15,6 +15,7 @@ from identilens.measures.tokens.fitting import fit_probes
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
+from identilens.studies.items import read_items
 from identilens.studies.tokens import runner
 from identilens.studies.tokens.cells import ProbeKind
 from identilens.studies.tokens.extraction import HiddenStates, extract
@@ -50,7 +51,7 @@ def test_numbers_are_those_of_the_measures(search, lens, cache):
         lens, TEXTS, probes=("linear",), distances=("cosine",), search=search, states=cache, **QUICK
     )
     assert result.table.schema == pl.Schema(TokenIdentifiability.schema["table"])
-    states = extract(lens, TEXTS, cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache)
     splits = split_sentences(40, folds=2)
     probe = LinearProbe("cosine", learning_rate=(0.01, 0.003), max_epochs=4)
     fitted = fit_probes(
@@ -118,7 +119,7 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
         assert_frame_equal(
             both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone
         )
-    states = extract(lens, TEXTS, cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache)
     test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
     sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
     down = look_up(states.layers[2, test], states.layers[1, test], sizes, distance="l2")
@@ -160,7 +161,7 @@ def test_neighbours_and_shares(lens, cache):
         folds=1,
         states=cache,
     )
-    states = extract(lens, TEXTS, cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache)
     split = split_sentences(40, folds=1)[0]
     found = row(near, offset=-2, layer_tested=2)
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)

@@ -34,23 +34,6 @@ class DyckAnalysis(DyckRuns):
         return super().overview() | {"Heads": self.heads.drop("setting")}
 
 
-_OPTIONS = (
-    "bracket_types",
-    "max_depth",
-    "open_probability",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "key_size",
-    "block",
-    "first_layer",
-    "positions",
-    "position_scale",
-    "minimal_norms",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DyckAnalyseSettings(DyckLaw, Measuring):
     """The models, and the distribution of the test sequences.
@@ -102,13 +85,16 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
             raise InputError(
                 f"expected models to be folders of Dyck transformers; got {folders or 'none'}."
             )
-        if (
-            len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models})
-            > 1
-        ):
+        options = [
+            {name: getattr(model.config, name) for name in DyckConfig.__annotations__}
+            for model in self.models
+        ]
+        if any(other != options[0] for other in options):
             raise InputError(
                 "expected models of one configuration, got several; analyse them one kind at a time"
             )
+        training = DyckTraining(length=settings.length, data=settings.data)
+        self.kind = DyckSetting("models", options[0], training)
 
     def identity(self) -> Identity:
         """Return the models."""
@@ -123,16 +109,10 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
 
     def run(self, part: int) -> Output:
         """Return the measures of all models."""
-        config: DyckConfig = self.models[0].config
-        training = DyckTraining(length=self.settings.length, data=self.settings.data)
-        setting = DyckSetting(
-            "models", {name: getattr(config, name) for name in _OPTIONS}, training
-        )
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        tables = dict(
-            measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu")
-        )
+        measuring = Measuring(**self.settings.values_of(Measuring))
+        tables = dict(measure_models(self.kind, trained, measuring, "cpu"))
         # How the models were trained is not known.
         unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
         tables["table"] = tables["table"].with_columns(

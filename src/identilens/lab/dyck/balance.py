@@ -1,6 +1,7 @@
 """The balance condition, and the balance violation of a second layer (Wen et al. 2023, Eq. 11 to 18)."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import torch
@@ -119,23 +120,18 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
     pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)
-    prefixes = [
-        _least_prefix(u[d - 1, j], opens, closes, d, j) for d in range(1, D) for j in range(k)
-    ]
-    prefixes = torch.stack(prefixes).view(D - 1, k)
+    prefixes = torch.empty(D - 1, k, dtype=u.dtype)
+    for d, j in product(range(1, D), range(k)):
+        outputs = u[d - 1, j]
+        sums = (outputs[0] + outputs[opens[j, d]] + outputs[closes[j, d]])[None]
+        for depth in range(d):
+            sums = (sums[:, None] + outputs[opens[:, depth]]).flatten(0, 1)
+        # The last bracket's type changes fastest.
+        norms = torch.linalg.vector_norm(sums, dim=1).view(-1, k).amin(0)
+        prefixes[d - 1, j] = norms.sort().values[1]
     quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
     gap = condition_gap(language, layer.scores)
     return Balance(float(quotients.mean()), float(quotients.max()), gap, pairs, prefixes)
-
-
-def _least_prefix(outputs: Tensor, opens: Tensor, closes: Tensor, d: int, j: int) -> Tensor:
-    """Return P_{d,j}: the least ‖Q‖ over prefixes with another last bracket than the prefix of least ‖Q‖."""
-    sums = (outputs[0] + outputs[opens[j, d]] + outputs[closes[j, d]])[None]
-    for depth in range(d):
-        sums = (sums[:, None] + outputs[opens[:, depth]]).flatten(0, 1)
-    # The last bracket's type changes fastest.
-    norms = torch.linalg.vector_norm(sums, dim=1).view(-1, len(opens)).amin(0)
-    return norms.sort().values[1]
 
 
 def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:

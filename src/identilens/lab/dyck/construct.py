@@ -20,7 +20,6 @@ from identilens.lab.dyck.embeddings import pair_symbols, symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
-from identilens.lab.dyck.stacked import stack_parameters
 from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
@@ -291,17 +290,15 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
                 language, size, spread=settings.spread, seed=settings.seed
             )
             layer = second_layer(embeddings, *attention_weights(model, 0))
-        balance, parameters = measure_balance(language, layer), stack_parameters([model])
+        balance = measure_balance(language, layer)
         generator = torch.Generator().manual_seed(settings.seed + length)
         tokens = with_start(language.sample_prefixes(settings.count, length, generator))
-        accuracy = closing_accuracy(
-            model.config, parameters, tokens, shortest=max(2, (9 * length) // 10)
-        )[0]
+        (accuracy,) = closing_accuracy([model], tokens, shortest=max(2, (9 * length) // 10))
         row = {
             "construction": name,
             "off_balance": size,
             "length": length,
-            "support": support_accuracy(model.config, parameters, tokens),
+            "support": support_accuracy(model, tokens),
             "argmax": accuracy.argmax,
             "threshold": accuracy.threshold,
             "violation": balance.violation,

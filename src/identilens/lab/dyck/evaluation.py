@@ -12,8 +12,7 @@ from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.lab.dyck.settings import LONG, DyckLaw
-from identilens.lab.dyck.stacked import Parameters, stack_parameters, stacked_logits
-from identilens.lab.dyck.training import first_places
+from identilens.lab.dyck.stacked import Stack
 
 CERTAIN = 0.8
 """The right closing bracket must have more than this share of all closing brackets' probability (paper's code)."""
@@ -41,37 +40,29 @@ class Accuracy:
 
 @torch.no_grad()
 def closing_accuracy(
-    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
+    models: Sequence[DyckForCausalLM], tokens: Int[Tensor, "count n"], shortest: int = 1
 ) -> list[Accuracy]:
-    """Return the accuracy of each member of a stack on sequences with a start token.
+    """Return the accuracy of each of some models of one configuration, on sequences with a start token.
 
     The last bracket is predicted of every prefix with at least ``shortest`` brackets.
     """
-    members = len(parameters["lm_head.weight"])
-    parsed = parse(config.language, tokens)
-    inputs, n = tokens[:, :-1], tokens.shape[1] - 1
+    config: DyckConfig = models[0].config
+    members, n = len(models), tokens.shape[1] - 1
+    stack, parsed = Stack(models, tokens.device), parse(config.language, tokens)
+    top = parsed.top_type[:, :-1].clamp_min(0)
     counted = (parsed.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
-    closing = config.language.is_close(tokens[:, 1:])
+    closing = config.language.is_close(tokens[:, 1:]) & counted
     right = torch.zeros(2, members, dtype=torch.float64)
-    rows, real = first_places(counted)
-    tops, ends = parsed.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
-    size = max(
-        1,
-        _CHUNK_BYTES
-        // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)),
-    )
-    parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
-    for batch, types, top, end, there in zip(*parts, strict=True):
-        logits = stacked_logits(
-            config, parameters, batch.expand(members, -1, -1), types.expand(members, -1, -1)
-        )
+    widest = max(config.hidden_size, 2 * n * config.num_attention_heads)
+    size = max(1, _CHUNK_BYTES // (4 * members * n * widest))
+    parts = (part.split(size) for part in (tokens[:, :-1], top, closing, counted))
+    for batch, wanted, ends, there in zip(*parts, strict=True):
+        logits = stack.logits(batch.expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
-        right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
-        certain = (
-            probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
-        )
+        right[0] += ((probabilities.argmax(-1) == wanted) & ends).sum((1, 2)).cpu()
+        certain = probabilities.take_along_dim(wanted[None, ..., None], -1)[..., 0] > CERTAIN
         right[1] += (certain & there).sum((1, 2)).cpu()
-    prefixes, places = int((counted & closing).sum()), int(counted.sum())
+    prefixes, places = int(closing.sum()), int(counted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
     return [
         Accuracy(first, second, prefixes, places)
@@ -95,29 +86,27 @@ def generalisation(
     configuration.
     """
     config: DyckConfig = models[0].config
-    parameters = stack_parameters(models, device)
     # This offset makes the seeds of tests different from those of training sets.
     short = law.sample(config.language, count, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return closing_accuracy(config, parameters, short), closing_accuracy(
-        config, parameters, long, lengths[0]
-    )
+    return closing_accuracy(models, short), closing_accuracy(models, long, lengths[0])
 
 
 @torch.no_grad()
 def support_accuracy(
-    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], least: float = 1e-6
+    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], least: float = 1e-6
 ) -> float:
-    """Return the share of prefixes, with the empty one, for which the model allows exactly the possible next tokens.
+    """Return the share of prefixes, with the empty one, for which a model allows exactly the possible next tokens.
 
-    The model allows a token if its probability exceeds ``least``. The stack has one model. The sequences have a start
-    token; the prefixes are those without the last bracket.
+    The model allows a token if its probability exceeds ``least``. The sequences have a start token; the prefixes are
+    those without the last bracket.
     """
-    parsed = parse(config.language, tokens)
-    law = next_token_distribution(config.language, parsed.depth, parsed.top_type)[:, :-1]
+    language = model.config.language
+    parsed = parse(language, tokens)
+    law = next_token_distribution(language, parsed.depth, parsed.top_type)[:, :-1]
     right = 0
-    for row, possible in zip(tokens[:, None, :-1], law > 0, strict=True):
-        given = torch.softmax(stacked_logits(config, parameters, row[None])[0, 0], -1) > least
+    for row, possible in zip(tokens[:, :-1], law > 0, strict=True):
+        given = torch.softmax(model(row[None]).logits[0], -1) > least
         right += int((given == possible).all(-1).sum())
     return right / law[..., 0].numel()

@@ -117,15 +117,15 @@ class DyckLayer(nn.Module):
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "batch n d"], Tensor | None]:
-        """Return the layer's output, and its attention weights if the implementation returns them."""
+    ) -> Float[Tensor, "batch n d"]:
+        """Return the layer's output."""
         entering = hidden_states[..., : self.d_in]
         entering = self.norm_1(entering) if self.norms else entering
-        mixed, weights = self.attention(entering, attention_mask)
+        mixed, _ = self.attention(entering, attention_mask)
         if self.block == "gpt":
             hidden_states = hidden_states + mixed
             expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))
-            return hidden_states + self.down(expanded), weights
+            return hidden_states + self.down(expanded)
         if self.block == "minimal":
-            return (self.norm_2(mixed) if self.norms else mixed), weights
-        return self.projection(self.norm(mixed) + hidden_states), weights
+            return self.norm_2(mixed) if self.norms else mixed
+        return self.projection(self.norm(mixed) + hidden_states)

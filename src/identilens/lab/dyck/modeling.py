@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
 
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
-from identilens.lab.dyck.layer import DyckLayer, FixedIdentity
+from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
 
 
 class DyckEmbeddings(nn.Module):
@@ -64,6 +66,7 @@ class DyckPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["DyckLayer"]  # noqa: RUF012 - as transformers declares it
+    _can_record_outputs = {"hidden_states": DyckLayer, "attentions": DyckAttention}  # noqa: RUF012
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -98,13 +101,13 @@ class DyckModel(DyckPreTrainedModel):
         """Return the module that embeds tokens."""
         return self.embeddings
 
+    @merge_with_config_defaults
+    @capture_outputs
     def forward(
         self,
         input_ids: Int[Tensor, "batch n"] | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Float[Tensor, "batch n d"] | None = None,
-        output_hidden_states: bool = False,
-        output_attentions: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the output of the last layer; on request all states and, with eager attention, weights.
@@ -118,17 +121,9 @@ class DyckModel(DyckPreTrainedModel):
             self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
         )
         mask = create_causal_mask(self.config, hidden, attention_mask, None)
-        states, maps = [hidden], []
         for layer in self.layers:
-            hidden, weights = layer(hidden, mask)
-            states.append(hidden)
-            maps.append(weights)
-        hidden = states[-1] = self.norm(hidden)
-        return BaseModelOutput(
-            hidden,
-            tuple(states) if output_hidden_states else None,
-            tuple(maps) if output_attentions else None,
-        )
+            hidden = layer(hidden, mask)
+        return BaseModelOutput(self.norm(hidden))
 
 
 class DyckForCausalLM(DyckPreTrainedModel):
@@ -152,19 +147,14 @@ class DyckForCausalLM(DyckPreTrainedModel):
         self,
         input_ids: Int[Tensor, "batch n"] | None = None,
         attention_mask: Tensor | None = None,
-        labels: Int[Tensor, "batch n"] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Return next-token logits, and the loss if labels are given: the tokens, with −100 where they do not count."""
+        """Return next-token logits, and on request what `DyckModel` returns."""
         states = self.dyck(input_ids, attention_mask, **kwargs)
-        logits = self.lm_head(states.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = nn.functional.cross_entropy(
-                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-            )
         return CausalLMOutput(
-            loss, logits, hidden_states=states.hidden_states, attentions=states.attentions
+            logits=self.lm_head(states.last_hidden_state),
+            hidden_states=states.hidden_states,
+            attentions=states.attentions,
         )
 
 

@@ -1,13 +1,13 @@
-"""Parsing of bracket sequences: depth, partners, top of the stack, and possible next tokens."""
+"""Parsing of bracket sequences: depth, top of the stack, and possible next tokens."""
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from identilens.errors import InputError
-from identilens.lab.dyck.language import PADDING, SPECIAL, START, Dyck
+from identilens.lab.dyck.language import SPECIAL, Dyck
 
 PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
 """Characters of bracket types; further types are written with numbers."""
@@ -21,14 +21,12 @@ class Parse:
         depth: Grammar depth after each token.
         top_type: Type of the last unmatched open bracket after each token, from 0; -1 if none is open.
         top_place: Position of that bracket in the sequence; -1 if none is open.
-        partner: Position of each bracket's partner; -1 if it has none.
         valid: Whether the sequence up to and including each token is a prefix of Dyck_{k,D}.
     """
 
     depth: Int[Tensor, "count length"]
     top_type: Int[Tensor, "count length"]
     top_place: Int[Tensor, "count length"]
-    partner: Int[Tensor, "count length"]
     valid: Bool[Tensor, "count length"]
 
 
@@ -45,42 +43,18 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
         >>> result.depth, result.top_type
         (tensor([[1, 2, 1, 0]]), tensor([[ 0,  1,  0, -1]]))
     """
-    count, length = tokens.shape
     opens, closes = language.is_open(tokens), language.is_close(tokens)
     kinds = (tokens - SPECIAL) % language.types
-    # Level 0 is the empty stack.
-    types = torch.full((count, language.max_depth + 1), -1, dtype=torch.long, device=tokens.device)
-    places = types.clone()
-    depth, alive = torch.zeros_like(types[:, 0]), torch.ones_like(types[:, 0], dtype=torch.bool)
-    columns = {
-        name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")
-    }
-    valid = torch.empty_like(tokens, dtype=torch.bool)
-    rows = torch.arange(count, device=tokens.device)
-    for place in range(length):
-        opening = opens[:, place] & (depth < language.max_depth) & alive
-        closing = closes[:, place] & (depth > 0) & (types[rows, depth] == kinds[:, place]) & alive
-        alive = alive & (opening | closing | ~(opens[:, place] | closes[:, place]))
-        if bool(closing.any()):
-            row, other = rows[closing], places[rows, depth][closing]
-            columns["partner"][row, place] = other
-            columns["partner"][row, other] = place
-        depth = depth + opening.long() - closing.long()
-        types[rows[opening], depth[opening]] = kinds[opening, place]
-        places[rows[opening], depth[opening]] = place
-        columns["depth"][:, place] = depth
-        columns["top_type"][:, place] = types[rows, depth]
-        columns["top_place"][:, place] = places[rows, depth]
-        valid[:, place] = alive
-    return Parse(**columns, valid=valid)
-
-
-def is_valid(
-    language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False
-) -> Bool[Tensor, " count"]:
-    """Return which sequences are prefixes of the language; with ``complete``, which are balanced words."""
-    parsed = parse(language, tokens)
-    return parsed.valid[:, -1] & (parsed.depth[:, -1] == 0) if complete else parsed.valid[:, -1]
+    depth = (opens.long() - closes.long()).cumsum(1)
+    # The top of the stack is the last bracket that was opened to its depth.
+    levels = torch.arange(language.max_depth + 1, device=tokens.device)[:, None, None]
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    opened = torch.where(opens & (depth == levels) & (levels > 0), places, -1).cummax(-1).values
+    top = opened.gather(0, depth.clamp(0, language.max_depth)[None])[0]
+    types = torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0)))
+    before = functional.pad(types[:, :-1], (1, 0), value=-1)
+    wrong = (depth < 0) | (depth > language.max_depth) | (closes & (kinds != before))
+    return Parse(depth, types, top, wrong.cumsum(1) == 0)
 
 
 def next_token_distribution(
@@ -128,16 +102,3 @@ def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
     """
     pairs = torch.arange(SPECIAL, language.vocabulary).view(2, language.types).T
     return pairs.repeat_interleave(language.max_depth, 1).flatten()
-
-
-def check_tokens(language: Dyck, tokens: Int[Tensor, "count length"]) -> None:
-    """Raise InputError unless every sequence, without start tokens and padding, is a prefix of the language."""
-    if len(bad := (~is_valid(language, tokens)).nonzero()):
-        row = int(bad[0])
-        shown = "".join(
-            write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)])
-        )
-        raise InputError(
-            f"expected prefixes of Dyck with {language.types} types and depth up to {language.max_depth}; sequence "
-            f"{row} is not one: {shown:.80}. Sample them from the language, or raise its depth"
-        )

@@ -35,24 +35,20 @@ def closest_subsets(
             f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width"
         )
     size = max(1, _ENTRIES >> (count - count // 2))
-    parts = zip(values.double().split(size), targets.double().split(size), strict=True)
-    return torch.cat([_closest(*part) for part in parts])
-
-
-def _closest(values: Tensor, targets: Tensor) -> Tensor:
-    half = values.shape[1] // 2
-    left, right = _choices(half), _choices(values.shape[1] - half)
-    lower = values[:, :half] @ left.double().T
-    upper, order = (values[:, half:] @ right.double().T).sort(1)
-    missing = targets[:, None] - lower
-    above = torch.searchsorted(upper, missing.contiguous()).clamp_max(upper.shape[1] - 1)
-    below = (above - 1).clamp_min(0)
-    distances = torch.stack([(upper.gather(1, place) - missing).abs() for place in (below, above)])
-    best = distances.amin(0).argmin(1)
-    rows = torch.arange(len(values))
-    side = distances[:, rows, best].argmin(0)
-    place = torch.stack([below, above])[side, rows, best]
-    return torch.cat([left[best], right[order[rows, place]]], 1)
+    half, chosen = count // 2, []
+    left, right = _choices(half), _choices(count - half)
+    for some, target in zip(values.double().split(size), targets.double().split(size), strict=True):
+        lower = some[:, :half] @ left.double().T
+        upper, order = (some[:, half:] @ right.double().T).sort(1)
+        missing = target[:, None] - lower
+        above = torch.searchsorted(upper, missing.contiguous()).clamp_max(upper.shape[1] - 1)
+        places = torch.stack([(above - 1).clamp_min(0), above])
+        distances = torch.stack([(upper.gather(1, place) - missing).abs() for place in places])
+        best = distances.amin(0).argmin(1)
+        rows = torch.arange(len(some))
+        place = places[distances[:, rows, best].argmin(0), rows, best]
+        chosen.append(torch.cat([left[best], right[order[rows, place]]], 1))
+    return torch.cat(chosen)
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import cos, pi
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,12 +15,7 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
-from identilens.lab.dyck.stacked import (
-    Parameters,
-    stack_parameters,
-    stacked_logits,
-    unstack_parameters,
-)
+from identilens.lab.dyck.stacked import Stack
 
 _MEMORY_SHARE = 0.6
 """Share of the free memory that a stack may use."""
@@ -90,11 +85,11 @@ def train_models(
     )
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
-    parameters = stack_parameters(models, device)
+    stack = Stack(models, device)
     if training.attention == "uniform":
-        freeze_attention(parameters)
+        freeze_attention(stack)
     losses = []
-    for epoch, entropies in enumerate(_epochs(config, parameters, data, training, seeds)):
+    for epoch, entropies in enumerate(_epochs(config, stack, data, training, seeds)):
         losses.append(entropies.cpu())
         if not bool(torch.isfinite(losses[-1]).all()):
             bad = [
@@ -107,26 +102,26 @@ def train_models(
             )
         if progress:
             progress(epoch + 1, training.epochs, float(losses[-1].mean()))
-    unstack_parameters(parameters, models)
+    stack.update_models()
     return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
 
 
-def freeze_attention(parameters: Parameters) -> None:
+def freeze_attention(stack: Stack) -> None:
     """Set the queries and keys of every layer to zero for good: each position attends to all visible ones equally."""
-    for name, value in parameters.items():
+    for name, value in stack.parameters.items():
         if ".q_proj." in name or ".k_proj." in name:
             value.requires_grad_(False).zero_()
 
 
 def _epochs(
     config: DyckConfig,
-    parameters: Parameters,
+    stack: Stack,
     data: Tensor,
     training: DyckTraining,
     seeds: Sequence[int],
 ) -> Iterator[Float[Tensor, " member"]]:
     """Train in place, and yield each member's mean cross-entropy after every epoch."""
-    trained = [value for value in parameters.values() if value.requires_grad]
+    trained = [value for value in stack.parameters.values() if value.requires_grad]
     optimiser = torch.optim.AdamW(
         trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
     )
@@ -145,7 +140,7 @@ def _epochs(
             optimiser.zero_grad()
             depth = int(torch.randint(1, deepest + 1, (), generator=nests))
             entropy, contrast = _losses(
-                config, parameters, data[batch], training, depth, generators
+                config.language, stack, data[batch], training, depth, generators
             )
             (entropy + contrast).sum().backward()
             optimiser.step()
@@ -155,30 +150,16 @@ def _epochs(
 
 def counted_places(
     language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
-) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
-    """Return the positions of each sequence that count in the loss, padded, and weights that sum to 1 per member."""
+) -> Float[Tensor, "member batch place"]:
+    """Return the weights of all places but the last in the loss: even on those that count, with sum 1 per member."""
     labels = tokens[..., 1:]
     counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
-    rows, real = first_places(counted)
-    return rows, real / real.sum((1, 2), keepdim=True)
-
-
-def first_places(
-    chosen: Bool[Tensor, "*batch n"],
-) -> tuple[Int[Tensor, "*batch row"], Bool[Tensor, "*batch row"]]:
-    """Return the chosen positions of each sequence, padded to the largest number of them, and which are real."""
-    sizes = chosen.sum(-1, keepdim=True)
-    rows = (
-        chosen.to(torch.int8)
-        .sort(dim=-1, descending=True, stable=True)
-        .indices[..., : max(1, int(sizes.max()))]
-    )
-    return rows, torch.arange(rows.shape[-1], device=rows.device) < sizes
+    return counted / counted.sum((1, 2), keepdim=True)
 
 
 def _losses(
-    config: DyckConfig,
-    parameters: Parameters,
+    language: Dyck,
+    stack: Stack,
     tokens: Tensor,
     training: DyckTraining,
     depth: int,
@@ -186,22 +167,18 @@ def _losses(
 ) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
     """Return each member's cross-entropy and its weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
-    rows, weight = counted_places(config.language, tokens, training)
-    logits = stacked_logits(config, parameters, inputs, rows)
-    errors = functional.cross_entropy(
-        logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none"
-    )
+    weight = counted_places(language, tokens, training)
+    logits = stack.logits(inputs)
+    errors = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
     entropy = (errors.view_as(weight) * weight).sum((1, 2))
     if training.contrast == 0:
         return entropy, torch.zeros_like(entropy)
-    longer = behind_nests(config.language, inputs, depth, generators)
-    moved = stacked_logits(config, parameters, longer, rows + 2 * depth)
-    gap = (moved - logits).square().mean(-1)
+    longer = stack.logits(behind_nests(language, inputs, depth, generators))
     # The start token is before the nest: only later positions have a counterpart.
-    later = weight * (rows > 0)
-    return entropy, training.contrast * (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(
-        1e-12
-    )
+    gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
+    later = weight[..., 1:]
+    contrast = (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
+    return entropy, training.contrast * contrast
 
 
 def behind_nests(
@@ -227,10 +204,9 @@ def check_memory(
     """Raise InputError if this many members at once need more memory than is free."""
     positions = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
     widest = max(config.hidden_size, config.intermediate_size)
-    kinds = 2 * config.bracket_types * config.max_depth + 1
     maps = config.num_attention_heads * training.length
-    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer, and the first layer's counts.
-    activations = config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds
+    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer.
+    activations = config.num_hidden_layers * (16 * widest + 3 * maps)
     each = 4 * positions * activations + 4 * 200 * widest**2
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if torch.device(device).type == "cuda":

@@ -3,10 +3,10 @@
 from identilens.lab.encoder.configuration import (
     IdentifiableEncoderConfig as IdentifiableEncoderConfig,
 )
-from identilens.lab.encoder.drop_in import (
+from identilens.lab.encoder.layer import IdentifiableEncoderLayer as IdentifiableEncoderLayer
+from identilens.lab.encoder.layer import (
     IdentifiableTransformerLayer as IdentifiableTransformerLayer,
 )
-from identilens.lab.encoder.layer import IdentifiableEncoderLayer as IdentifiableEncoderLayer
 from identilens.lab.encoder.modeling import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
 )

@@ -1,14 +1,12 @@
 """Sizes of an identifiable encoder: independent sizes of keys and values, heads concatenated or added."""
 
-from typing import Literal, get_args, no_type_check
+from typing import get_args, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from identilens.errors import InputError
-from identilens.lab.encoder.settings import Block, LogitScale
-
-Heads = Literal["concat", "add"]
+from identilens.lab.encoder.settings import Block, HeadsName, LogitScale
 
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
@@ -57,7 +55,7 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs) -> None:
         """Set d_v, and raise InputError for sizes that do not fit together or an unknown choice."""
-        for name, choices in (("heads", Heads), ("block", Block), ("logit_scale", LogitScale)):
+        for name, choices in (("heads", HeadsName), ("block", Block), ("logit_scale", LogitScale)):
             if getattr(self, name) not in get_args(choices):
                 raise InputError(
                     f"{name} must be {' or '.join(get_args(choices))}; got {getattr(self, name)!r}."

@@ -1,15 +1,18 @@
-"""One post-norm encoder layer with free sizes of keys, queries and values, and its initial weights."""
+"""One post-norm encoder layer with free sizes of keys, queries and values, also in place of torch's own."""
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.settings import HeadsName
 from identilens.models.eager import eager_attention_forward
 
 
@@ -43,31 +46,6 @@ class IdentifiableAttention(nn.Module):
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
-        chosen: dict = {
-            "dropout": self.config.dropout if self.training else 0.0,
-            "scaling": self.scaling,
-            **kwargs,
-        }
-        if queries == 1 and self.config._attn_implementation in (None, "eager", "sdpa"):
-            heads = self.config.num_attention_heads
-            key_map, value_map = (
-                torch.cat([linear.weight, linear.bias[:, None]], 1).unflatten(0, (heads, -1))
-                for linear in (self.k_proj, self.v_proj)
-            )
-            padded = nn.functional.pad(hidden_states, (0, 1), value=1.0)[:, None]
-            query = self.q_proj(hidden_states[:, 0]).unflatten(-1, (heads, -1))
-            folded = torch.einsum("bhk,hkd->bhd", query, key_map)[:, None]
-            mixed, _ = attend(
-                self,
-                folded,
-                padded.to(folded.dtype),
-                padded.to(folded.dtype),
-                attention_mask,
-                **chosen,
-            )
-            return self.out_proj(
-                self._join(torch.einsum("bhd,hvd->bhv", mixed[:, :, 0], value_map)[:, None])
-            ), None
 
         def split(mapped: Tensor) -> Tensor:
             return mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
@@ -78,12 +56,12 @@ class IdentifiableAttention(nn.Module):
             split(self.k_proj(hidden_states)),
             split(self.v_proj(hidden_states)),
             attention_mask,
-            **chosen,
+            dropout=self.config.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
         )
-        return self.out_proj(self._join(output)), weights
-
-    def _join(self, output: Float[Tensor, "batch n head d_v"]) -> Tensor:
-        return output.sum(2) if self.config.heads == "add" else output.flatten(2)
+        joined = output.sum(2) if self.config.heads == "add" else output.flatten(2)
+        return self.out_proj(joined), weights
 
 
 class IdentifiableEncoderLayer(nn.Module):
@@ -140,3 +118,86 @@ def initialise(module: nn.Module, embedding_std: float) -> None:
         bound = 1 / math.sqrt(module.in_features)
         init.uniform_(module.weight, -bound, bound)
         init.uniform_(module.bias, -bound, bound)
+
+
+class IdentifiableTransformerLayer(nn.Module):
+    """Replaces `torch.nn.TransformerEncoderLayer`, also inside `TransformerEncoder`, with the arguments it supports.
+
+    Post-norm, ReLU, batch first only: a layer of Bhardwaj et al. 2021, section 4. Queries and keys have size ``d_k``,
+    by default d_model / nhead. Values have size ``d_v``; the default depends on ``heads``.
+
+    Raises:
+        InputError: For sizes that do not fit together, or ``batch_first=False``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        *,
+        heads: HeadsName = "add",
+        d_k: int | None = None,
+        d_v: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not batch_first:
+            raise InputError(
+                "the layer takes [batch, position, d_model]. Pass batch_first=True and such inputs."
+            )
+        config = IdentifiableEncoderConfig(
+            heads=heads,
+            d_k=max(1, d_model // nhead) if d_k is None else d_k,
+            d_v=d_v,
+            hidden_size=d_model,
+            num_attention_heads=nhead,
+            intermediate_size=dim_feedforward,
+            dropout=dropout,
+            layer_norm_eps=layer_norm_eps,
+        )
+        config._attn_implementation = "sdpa"
+        self.layer = IdentifiableEncoderLayer(config)
+        self.layer.apply(partial(initialise, embedding_std=config.initializer_std))
+
+    @property
+    def self_attn(self) -> nn.Module:
+        """The attention module, under the name that `torch.nn.TransformerEncoder` uses."""
+        return self.layer.attention
+
+    def forward(
+        self,
+        src: Float[Tensor, "batch n d_model"],
+        src_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
+        src_key_padding_mask: Bool[Tensor, "batch n"] | Float[Tensor, "batch n"] | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "batch n d_model"]:
+        """Return the output of the layer; masks as in torch: True hides a key, floats are added to the logits.
+
+        ``src_mask`` is [n, n] or [batch·heads, n, n]. ``is_causal`` is a hint, as in torch, that the mask is causal.
+
+        Raises:
+            InputError: For ``is_causal`` without a mask.
+        """
+        if is_causal and src_mask is None:
+            raise InputError("is_causal is a hint about src_mask. Pass the mask too.")
+        mask = None
+        if src_mask is not None:
+            mask = _additive(src_mask, src.dtype)
+            mask = mask[None, None] if mask.ndim == 2 else mask.unflatten(0, (len(src), -1))
+        if src_key_padding_mask is not None:
+            padding = _additive(src_key_padding_mask, src.dtype)[:, None, None]
+            mask = padding if mask is None else mask + padding
+        if mask is not None:
+            mask = mask.clamp_min(torch.finfo(src.dtype).min)
+        return self.layer(src, mask)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+        mask, torch.finfo(dtype).min
+    )

@@ -17,7 +17,7 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import HEAD, percent, table_of
-from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads, joined
+from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads
 from identilens.studies.items import read_items
 
 
@@ -196,44 +196,45 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
 
     def run(self, part: int) -> Output:
         """Return the rows of one head, or of all heads, on one text."""
-        places = self.heads.parts[part]
-        numbers = range(part * len(places), (part + 1) * len(places))
-        fitting = [
-            pair for pair in zip(places, numbers, strict=True) if self._fits(self.heads, pair[0])
-        ]
-        return joined(LogitRanks.schema, [self._output(place, number) for place, number in fitting])
+        places, rows = self.heads.parts[part], []
+        for number, place in enumerate(places, part * len(places)):
+            if not self._fits(self.heads, place):
+                continue
+            head = self.heads.read(place)
+            if head.visible is not None:
+                raise InputError(
+                    f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
+                )
+            generator = torch.Generator().manual_seed(self.settings.seed + number)
+            measured = logit_rank_study(
+                head.attention,
+                head.projected,
+                head.d_k,
+                count=self.settings.count,
+                generator=generator,
+            )
+            ranks = measured.ranks.double()
+            row = {
+                **place.row,
+                "n_key": measured.seq_len,
+                "d_k": head.d_k,
+                "d_v": _d_v(place),
+                "simplex_nullity": measured.simplex_nullity,
+                "original_rank": measured.original_rank,
+                "lowest_rank": int(ranks.min()),
+                "mean_rank": float(ranks.mean()),
+                "highest_rank": int(ranks.max()),
+                "realisable_share": measured.realisable_share,
+                "alternatives": self.settings.count,
+                "mean_total_variation": measured.mean_total_variation,
+                "output_error": measured.output_error,
+            }
+            rows.append(row)
+        return Output({"table": table_of(LogitRanks.schema["table"], rows)})
 
     def _fits(self, heads: TextHeads, place: Place) -> bool:
         low, high = self.settings.lengths
         return low * _d_v(place) <= heads.items[place.text].length <= high * _d_v(place)
-
-    def _output(self, place: Place, number: int) -> Output:
-        head = self.heads.read(place)
-        if head.visible is not None:
-            raise InputError(
-                f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
-            )
-        generator = torch.Generator().manual_seed(self.settings.seed + number)
-        measured = logit_rank_study(
-            head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
-        )
-        ranks = measured.ranks.double()
-        row = {
-            **place.row,
-            "n_key": measured.seq_len,
-            "d_k": head.d_k,
-            "d_v": _d_v(place),
-            "simplex_nullity": measured.simplex_nullity,
-            "original_rank": measured.original_rank,
-            "lowest_rank": int(ranks.min()),
-            "mean_rank": float(ranks.mean()),
-            "highest_rank": int(ranks.max()),
-            "realisable_share": measured.realisable_share,
-            "alternatives": self.settings.count,
-            "mean_total_variation": measured.mean_total_variation,
-            "output_error": measured.output_error,
-        }
-        return Output({"table": table_of(LogitRanks.schema["table"], [row])})
 
 
 def _d_v(place: Place) -> int:

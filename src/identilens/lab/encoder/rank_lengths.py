@@ -1,6 +1,6 @@
 """Rank and nullity of T against text length: the protocol of Bhardwaj et al. 2021, Fig. 2 and 6."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 import torch
@@ -8,6 +8,7 @@ import torch
 from identilens.errors import InputError
 from identilens.measures.attention.rank import numerical_rank
 from identilens.models.lens import Lens
+from identilens.runs.progress import Progress
 
 
 def rank_by_length(
@@ -19,7 +20,7 @@ def rank_by_length(
     layer: int = 0,
     heads: Sequence[int] = (0,),
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row per text and head.
 
@@ -67,5 +68,5 @@ def rank_by_length(
                     }
                 )
         if progress:
-            progress(done, len(lengths))
+            progress(done, len(lengths), "lengths")
     return pl.DataFrame(rows)

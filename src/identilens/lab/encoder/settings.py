@@ -11,7 +11,7 @@ from identilens.runs.settings import NOT_RECORDED, Settings
 TaskName = Literal[
     "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
 ]
-HeadsName = Literal["concat", "con", "add"]
+HeadsName = Literal["concat", "add"]
 Block = Literal["vaswani", "paper"]
 LogitScale = Literal["d_k", "d_v", "none"]
 
@@ -67,7 +67,7 @@ class EncoderSettings(TrainingSettings):
 
     Attributes:
         task: Task to learn.
-        heads: Concatenate the head outputs (concat, or con for short) or add them (add).
+        heads: Concatenate the head outputs (concat) or add them (add).
         d_k: Size of queries and keys.
         seed: Seed of the split, the initial weights, dropout and the order of batches.
     """
@@ -76,12 +76,3 @@ class EncoderSettings(TrainingSettings):
     heads: HeadsName = "concat"
     d_k: Annotated[int, Ge(1)] = 64
     seed: Annotated[int, Ge(0)] = 0
-
-    def check(self) -> None:
-        """Replace the short name of the heads by the full name."""
-        object.__setattr__(self, "heads", full_name(self.heads))
-
-
-def full_name(heads: str) -> str:
-    """Return the name that the configuration uses for the paper's con or add."""
-    return {"con": "concat"}.get(heads, heads)

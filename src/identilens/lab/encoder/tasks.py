@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from identilens.errors import InputError
-
 
 @dataclass(frozen=True)
 class Task:
@@ -107,14 +105,3 @@ TASKS = {
         ),
     )
 }
-
-
-def task_named(name: str) -> Task:
-    """Return a task by name.
-
-    Raises:
-        InputError: For an unknown name; the message lists the tasks.
-    """
-    if name not in TASKS:
-        raise InputError(f"no task {name!r}; choose from {', '.join(TASKS)}.")
-    return TASKS[name]

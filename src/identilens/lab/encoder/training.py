@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
 from transformers import (
     EvalPrediction,
     PreTrainedTokenizerFast,
@@ -22,7 +21,7 @@ from transformers import (
 
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
-from identilens.lab.encoder.configuration import Heads, IdentifiableEncoderConfig
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
 from identilens.lab.encoder.readers import Examples, Splits
 from identilens.lab.encoder.settings import EncoderSettings
@@ -31,24 +30,18 @@ from identilens.models.saving import save_model
 from identilens.runs.files import translated_write_errors, write_folder
 
 
-class EncodedExamples(Dataset):
-    """Examples as token ids, cut to the tokenizer's length; the sentences of a pair are encoded separately."""
+def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """Return a row for each example, as the Trainer takes it: token ids, cut to the tokenizer's length, and the label.
 
-    def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
-        pairs = isinstance(examples.texts[0], tuple)
-        sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
-        encoded = [tokenizer(list(side), truncation=True).input_ids for side in sides]
-        names = (*("input_ids", "pair_input_ids")[: len(sides)], "labels")
-        self._rows = [
-            dict(zip(names, row, strict=True))
-            for row in zip(*encoded, examples.labels, strict=True)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self._rows[index]
+    The sentences of a pair are encoded separately.
+    """
+    pairs = isinstance(examples.texts[0], tuple)
+    sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
+    columns = {
+        name: tokenizer(list(side), truncation=True).input_ids
+        for name, side in zip(("input_ids", "pair_input_ids"), sides, strict=False)
+    }
+    return pl.DataFrame({**columns, "labels": examples.labels}).to_dicts()
 
 
 def collate_examples(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -74,7 +67,7 @@ def build_model(
     set_seed(settings.seed)
     config = IdentifiableEncoderConfig(
         vocab_size=len(tokenizer),
-        heads=cast(Heads, settings.heads),
+        heads=settings.heads,
         d_k=settings.d_k,
         d_v=settings.d_v,
         hidden_size=settings.d_model,
@@ -157,8 +150,8 @@ def train_encoder(
         model=model,
         args=arguments,
         data_collator=collate_examples,
-        train_dataset=EncodedExamples(parts.train, tokenizer),
-        eval_dataset=EncodedExamples(parts.validation, tokenizer),
+        train_dataset=encoded_examples(parts.train, tokenizer),
+        eval_dataset=encoded_examples(parts.validation, tokenizer),
         processing_class=tokenizer,
         compute_metrics=_accuracy,
         callbacks=[_Reporter(watch, folder)],
@@ -170,7 +163,7 @@ def train_encoder(
     seconds = time.perf_counter() - started
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
-    tested = trainer.evaluate(EncodedExamples(parts.test, tokenizer), metric_key_prefix="test")  # type: ignore[arg-type]
+    tested = trainer.evaluate(encoded_examples(parts.test, tokenizer), metric_key_prefix="test")
     if trainer.is_world_process_zero():
         write_folder(folder / "model", partial(save_model, model, tokenizer))
     return table, {
@@ -221,18 +214,18 @@ def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
-    losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
-    rows = [
-        {
-            "epoch": (epoch := round(entry["epoch"])),
-            "train_loss": losses.get(epoch),
-            "validation_loss": entry["eval_loss"],
-            "validation_accuracy": entry["eval_accuracy"],
-        }
-        for entry in history
-        if "eval_accuracy" in entry
-    ]
-    return pl.DataFrame(rows).sort("epoch")
+    measured = {
+        "train_loss": "loss",
+        "validation_loss": "eval_loss",
+        "validation_accuracy": "eval_accuracy",
+    }
+    entries = pl.DataFrame(history, infer_schema_length=None)
+    return (
+        entries.group_by(pl.col("epoch").round().cast(pl.Int64))
+        .agg(pl.col(entry).drop_nulls().first().alias(name) for name, entry in measured.items())
+        .drop_nulls("validation_accuracy")
+        .sort("epoch")
+    )
 
 
 def processes() -> Any:

@@ -1,32 +1,241 @@
 """The reversal task from training to the threshold sweep, for an LSTM and a small transformer (structure2025, V)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import BartConfig, BartForConditionalGeneration
 
-from identilens.lab.reversal.models import (
-    AttentionReverser,
-    TransformerReverser,
-    reversal_data,
-    token_accuracy,
-    train_reverser,
-)
 from identilens.lab.reversal.result import Reversal
 from identilens.lab.reversal.task import (
     DRAFT_THRESHOLD,
     THRESHOLDS,
+    TRANSFORMER_HEADS,
     ReversalSettings,
+    TaskSettings,
     threshold_sweep,
 )
 from identilens.measures.attention import effective_attention, numerical_rank
 from identilens.measures.structure.weights import structure_weights
+from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.perturbation import perturbation_rows
 
 PERTURBED_INPUTS = 5
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """Weights, values and output projections of the attention of a decoder to its encoder."""
+
+    weights: Float[Tensor, "head text n n"]
+    values: Float[Tensor, "head text n d_v"]
+    output_projection: Float[Tensor, "head text d_v d_model"]
+
+
+def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
+    """Return the decoder's input: a start token, then the target without its last token."""
+    return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
+
+
+@dataclass(frozen=True)
+class ReversalData:
+    """Sequences of tokens; the target of each is its reverse."""
+
+    train: Int[Tensor, "train n"]
+    validation: Int[Tensor, "held_out n"]
+    test: Int[Tensor, "held_out n"]
+
+
+def reversal_data(settings: TaskSettings) -> ReversalData:
+    """Return the sequences to train on, to validate and to test with, drawn independently."""
+
+    def drawn(count: int, seed: int) -> Int[Tensor, "sequence n"]:
+        generator = torch.Generator().manual_seed(3 * settings.seed + seed)
+        return torch.randint(settings.vocabulary, (count, settings.length), generator=generator)
+
+    held_out = settings.held_out
+    return ReversalData(drawn(settings.train, 0), drawn(held_out, 1), drawn(held_out, 2))
+
+
+def train_reverser(
+    model: nn.Module, data: ReversalData, settings: ReversalSettings, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Train a model in place until it is accurate enough, and return its course: a row for each epoch.
+
+    Cross entropy, Adam, gradients clipped at norm 1; the decoder is given the right tokens before each. Nothing of
+    the test set takes part.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    optimiser = torch.optim.Adam(model.parameters(), settings.rate)
+    course = []
+    for epoch in range(1, settings.epochs + 1):
+        model.train()
+        rows = torch.randperm(len(data.train), generator=generator).split(settings.batch_size)
+        total = 0.0
+        for chosen in rows:
+            source = data.train[chosen]
+            target = source.flip(-1)
+            loss = nn.functional.cross_entropy(
+                model(source, target).flatten(0, 1), target.flatten()
+            )
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            total += float(loss.detach()) * len(chosen)
+        accuracy = token_accuracy(model, data.validation)[0]
+        course.append(
+            {"epoch": epoch, "loss": total / len(data.train), "validation_accuracy": accuracy}
+        )
+        tell(f"epoch {epoch} of at most {settings.epochs}, validation accuracy {accuracy:.3f}")
+        if accuracy >= settings.accuracy:
+            break
+    model.eval()
+    return course
+
+
+@torch.no_grad()
+def token_accuracy(model: nn.Module, source: Int[Tensor, "sequence n"]) -> tuple[float, float]:
+    """Return the share of tokens that are right, given the right ones before, and of sequences without a wrong one."""
+    model.eval()
+    parts = source.split(256)
+    right = torch.cat([model(some, some.flip(-1)).argmax(-1) == some.flip(-1) for some in parts])
+    return float(right.double().mean()), float(right.all(-1).double().mean())
+
+
+class AttentionReverser(nn.Module):
+    """Reads tokens with one LSTM, writes with another that attends to the first's outputs (structure2025, V).
+
+    The attention weights are softmax(D Eᵀ) between decoder outputs D and encoder outputs E (Luong's dot product: the
+    draft names no scores); the dense layer maps [context, D] to the vocabulary. One token more starts the decoder.
+    """
+
+    def __init__(self, vocabulary: int, hidden: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.encoder = nn.LSTM(vocabulary, hidden, batch_first=True)
+        self.decoder = nn.LSTM(vocabulary + 1, hidden, batch_first=True)
+        self.dense = nn.Linear(2 * hidden, vocabulary)
+
+    def forward(
+        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+    ) -> Float[Tensor, "batch m v"]:
+        """Return logits of every target token, given those before it."""
+        return self._read(source, target)[0]
+
+    @torch.no_grad()
+    def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
+        """Return the attention to the encoder, each token given the right ones before it."""
+        weights, values = self._read(source, source.flip(-1))[1], self._encode(source)[0]
+        projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
+        return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
+
+    def written(self, source: Int[Tensor, "batch n"]) -> float:
+        """Return the share of tokens that are right when the model goes on from its own."""
+        return float((self.write(source) == source.flip(-1)).double().mean())
+
+    @torch.no_grad()
+    def write(self, source: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+        """Return the tokens that the model writes by itself, each from the ones it wrote before."""
+        encoded, state = self._encode(source)
+        token = torch.full_like(source[:, :1], self.vocabulary)
+        written = []
+        for _ in range(source.shape[1]):
+            decoded, state = self._decode(token, state)
+            token = self._attend(decoded, encoded)[0].argmax(-1)
+            written.append(token)
+        return torch.cat(written, 1)
+
+    def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, state = self._encode(source)
+        return self._attend(self._decode(before(target, self.vocabulary), state)[0], encoded)
+
+    def _encode(self, source: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return self.encoder(nn.functional.one_hot(source, self.vocabulary).float())
+
+    def _decode(
+        self, tokens: Tensor, state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return self.decoder(nn.functional.one_hot(tokens, self.vocabulary + 1).float(), state)
+
+    def _attend(self, decoded: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.softmax(decoded @ encoded.mT, -1)
+        return self.dense(torch.cat([weights @ encoded, decoded], -1)), weights
+
+
+class TransformerReverser(nn.Module):
+    """BART with one layer on each side (structure2025, V, with the attention of today's models).
+
+    Three tokens more are the model's own.
+    """
+
+    def __init__(self, vocabulary: int, hidden: int, length: int) -> None:
+        super().__init__()
+        self.start_token = vocabulary
+        config = BartConfig(
+            vocab_size=vocabulary + 3,
+            d_model=hidden,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=TRANSFORMER_HEADS,
+            decoder_attention_heads=TRANSFORMER_HEADS,
+            encoder_ffn_dim=2 * hidden,
+            decoder_ffn_dim=2 * hidden,
+            dropout=0.0,
+            max_position_embeddings=length,
+            decoder_start_token_id=vocabulary,
+            bos_token_id=vocabulary,
+            eos_token_id=vocabulary + 1,
+            pad_token_id=vocabulary + 2,
+            forced_eos_token_id=None,
+        )
+        self.model = BartForConditionalGeneration(config)
+
+    def forward(
+        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+    ) -> Float[Tensor, "batch m v"]:
+        """Return logits of every target token, given those before it."""
+        return self.model(**self._batch(source, target), use_cache=False).logits
+
+    def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
+        """Return the decoder's attention to the encoder, each token given the right ones before it."""
+        texts = self.lens.capture(self.batch(source), weights=True)
+        heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
+        names = ("weights", "values", "output_projection")
+        return CrossAttention(
+            *(
+                torch.stack(
+                    [
+                        torch.stack([getattr(head, name).double() for head in text])
+                        for text in heads
+                    ],
+                    1,
+                )
+                for name in names
+            )
+        )
+
+    def written(self, source: Int[Tensor, "batch n"]) -> None:
+        """Return None: this model is not asked to go on from its own tokens."""
+
+    @property
+    def lens(self) -> Lens:
+        """The model, opened for inspection."""
+        return Lens(self.model, name="reversal transformer")
+
+    def batch(self, source: Int[Tensor, "batch n"]) -> dict[str, Tensor]:
+        """Return the inputs of the encoder, with those of a decoder that reverses them."""
+        return self._batch(source, source.flip(-1))
+
+    def _batch(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": source, "decoder_input_ids": before(target, self.start_token)}
 
 
 class ReversalStudy(Study[ReversalSettings, Reversal]):
@@ -63,13 +272,10 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         """Return one part: the model."""
         return [1]
 
+    @torch.random.fork_rng(devices=[])
     def run(self, part: int) -> Output:
         """Return everything about the model; the state of torch's global generator is restored afterwards."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            return self._run()
-
-    def _run(self) -> Output:
+        torch.manual_seed(self.settings.seed)
         settings, data = self.settings, reversal_data(self.settings)
         if settings.model == "lstm":
             model = AttentionReverser(settings.vocabulary, settings.hidden)

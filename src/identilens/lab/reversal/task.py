@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import polars as pl
 import torch
 from annotated_types import Ge, Gt
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError, SettingError
@@ -121,20 +121,6 @@ class AntidiagonalMatch:
     mass: float
     empty_rows: int
     shift: int
-
-
-def reversal_pairs(
-    count: int, length: int, vocabulary: int, seed: int = 0
-) -> Int[Tensor, "sequence place"]:
-    """Return random sequences of tokens from 0 to ``vocabulary`` − 1; the target of each is its reverse.
-
-    Raises:
-        InputError: For numbers below 1 (length and vocabulary below 2).
-    """
-    if count < 1 or length < 2 or vocabulary < 2:
-        least = "expected at least 1 sequence, 2 places and 2 tokens"
-        raise InputError(f"{least}; got {count}, {length} and {vocabulary}.")
-    return torch.randint(vocabulary, (count, length), generator=torch.Generator().manual_seed(seed))
 
 
 def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:

@@ -17,6 +17,7 @@ from identilens.measures.structure.weights import structure_weights
 from identilens.models.layout import Site
 from identilens.runs.study import Tables
 from identilens.runs.tables import table_of
+from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
 
 Rows = Sequence[Mapping[str, Any]]
@@ -25,24 +26,6 @@ Rows = Sequence[Mapping[str, Any]]
 def frame(name: str, rows: Rows) -> pl.DataFrame:
     """Return rows as a table of the result; what is not defined (NaN) is null."""
     return table_of(Structure.schema[name], rows).fill_nan(None)
-
-
-def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
-    kind, layer = key.split(".layer")
-    lists = {
-        name: values.tolist() if isinstance(values, Tensor) else values
-        for name, values in columns.items()
-    }
-    heads = next(len(values) for values in lists.values() if isinstance(values, list))
-    return [
-        {"kind": kind, "layer": int(layer), "head": head}
-        | {
-            name: values[head] if isinstance(values, list) else values
-            for name, values in lists.items()
-        }
-        for head in range(heads)
-    ]
 
 
 def spaces(

@@ -1,6 +1,6 @@
 """Texts of one length, as R and W need them: clipped, or cut into windows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -29,50 +29,36 @@ def texts_of_length(
     Raises:
         InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
     """
-    if isinstance(texts, Corpus):
-        items = LazyItems(
-            lens,
-            _fitting(lens, texts, length, cut, shorter),
-            length,
-            partial(_refuse_short, length),
+    streamed = isinstance(texts, Corpus)
+    if cut == "window":
+        entries = enumerate([texts] if isinstance(texts, str) else texts)
+        windows = (
+            piece for number, entry in entries for piece in _pieces(lens, entry, number, length)
         )
+        texts = Corpus(windows) if streamed else list(windows)
+    if streamed and shorter == "skip":
+        texts = Corpus(
+            entry
+            for number, entry in enumerate(texts)
+            if not _too_short(lens.read([entry], length)[0], number, length)
+        )
+    if streamed:
+        items = LazyItems(lens, texts, length, partial(_refuse_short, length))
     else:
-        items = ItemList(_read(lens, texts, length, cut, shorter))
+        items = lens.read(texts, length) if len(texts) else []
+        short = [number for number, item in enumerate(items) if _too_short(item, number, length)]
+        if short and shorter == "error":
+            raise InputError(
+                f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {short[0]} has "
+                f"{items[short[0]].length}. {_REMEDY}"
+            )
+        items = ItemList(item for number, item in enumerate(items) if number not in short)
     if len(items) < 2:
         raise InputError(
             f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
             f"{len(items)}. Give more texts, or lower length (--length)."
         )
     return items
-
-
-def _read(lens: Lens, texts: Any, length: int, cut: Cut, shorter: Shorter) -> list[Item]:
-    if cut == "clip":
-        items = lens.read(texts, length)
-    else:
-        pieces = list(_windows(lens, [texts] if isinstance(texts, str) else texts, length))
-        items = lens.read(pieces) if pieces else []
-    short = {
-        number: item.length for number, item in enumerate(items) if _too_short(item, number, length)
-    }
-    if short and shorter == "error":
-        first, tokens = next(iter(short.items()))
-        raise InputError(
-            f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {first} has {tokens}. {_REMEDY}"
-        )
-    return [item for number, item in enumerate(items) if number not in short]
-
-
-def _fitting(lens: Lens, texts: Corpus, length: int, cut: Cut, shorter: Shorter) -> Corpus:
-    """Return the texts, or the windows that they are cut into; without those that are skipped."""
-    if (cut, shorter) == ("clip", "error"):
-        return texts
-    entries = enumerate(texts if cut == "clip" else _windows(lens, texts, length))
-    return Corpus(
-        entry
-        for number, entry in entries
-        if shorter == "error" or not _too_short(lens.read([entry], length)[0], number, length)
-    )
 
 
 def _refuse_short(length: int, item: Item, number: int) -> None:
@@ -100,14 +86,6 @@ def _too_short(item: Item, number: int, length: int) -> bool:
             f"text {number} is not made of tokens; a structure needs texts or token ids of one length."
         )
     return any(len(tokens) < length for tokens in item.tokens.values())
-
-
-def _windows(lens: Lens, entries: Iterable[Any], length: int) -> Iterator[list[int]]:
-    return (
-        piece
-        for number, entry in enumerate(entries)
-        for piece in _pieces(lens, entry, number, length)
-    )
 
 
 def _pieces(lens: Lens, entry: Any, number: int, length: int) -> Iterator[list[int]]:

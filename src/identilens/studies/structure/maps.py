@@ -112,37 +112,43 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
 
     Columns: kind, layer, head, weights, threshold, kept, emptied. Means over representatives are cut.
     """
-    frames = []
     sites = table.select("kind", "layer").unique(maintain_order=True)
     means = {
-        (*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"]
-        for site in sites.iter_rows()
+        (f"{kind}.layer{layer}", name): matrices[f"{kind}.layer{layer}.{name}"]
+        for kind, layer in sites.iter_rows()
         for name in SHOWN
     }
     most = max(float(mean.max()) for mean in means.values())
-    thresholds = [most * (step / _STEPS) ** 2 for step in range(_STEPS + 1)]
-    for (kind, layer, name), mean in means.items():
-        stays = [mean >= level for level in thresholds]
-        shares = torch.stack([one.double().mean((-2, -1)) for one in stays], -1)
-        emptied = torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1)
-        by_threshold = by_place(
-            kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied
-        )
-        frames.append(
-            by_threshold.insert_column(3, pl.Series("weights", [name] * len(by_threshold)))
-        )
-    return pl.concat(frames)
+    thresholds = most * (torch.arange(_STEPS + 1, dtype=torch.float64) / _STEPS) ** 2
+    rows = []
+    for (key, name), mean in means.items():
+        stays = [mean >= level for level in thresholds.tolist()]
+        columns = {
+            "weights": name,
+            "threshold": thresholds.expand(len(mean), -1),
+            "kept": torch.stack([one.double().mean((-2, -1)) for one in stays], -1),
+            "emptied": torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1),
+        }
+        rows += head_rows(key, columns)
+    return pl.DataFrame(rows).explode("threshold", "kept", "emptied")
 
 
-def by_place(
-    kind: str, layer: int, places: Mapping[str, Sequence[Any]], **values: Tensor
-) -> pl.DataFrame:
-    """Return a row for each head of a layer and each place, with the values [head, place] there."""
-    heads = pl.DataFrame({"head": range(len(next(iter(values.values()))))})
-    columns = {name: pl.Series(value.flatten().numpy()) for name, value in values.items()}
-    return heads.join(pl.DataFrame(places), how="cross").select(
-        pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), pl.all(), **columns
-    )
+def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
+    kind, layer = key.split(".layer")
+    lists = {
+        name: values.tolist() if isinstance(values, Tensor) else values
+        for name, values in columns.items()
+    }
+    heads = next(len(values) for values in lists.values() if isinstance(values, list))
+    return [
+        {"kind": kind, "layer": int(layer), "head": head}
+        | {
+            name: values[head] if isinstance(values, list) else values
+            for name, values in lists.items()
+        }
+        for head in range(heads)
+    ]
 
 
 def _placed(special: Sequence[int], pattern: str, score: float, place: int | None) -> str:

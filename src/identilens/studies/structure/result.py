@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -181,14 +182,13 @@ class Structure(Result):
 
         Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
         """
-        frames = []
+        rows = []
         for kind, layer in self.sites:
-            visibility = (
-                self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
-            )
-            places = {"position": range(visibility.shape[-1])}
-            frames.append(maps.by_place(kind, layer, places, visibility=visibility))
-        return pl.concat(frames)
+            key = f"{kind}.layer{layer}"
+            visibility = self.matrices[f"{key}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            places = torch.arange(visibility.shape[-1]).expand_as(visibility)
+            rows += maps.head_rows(key, {"position": places, "visibility": visibility})
+        return pl.DataFrame(rows).explode("position", "visibility")
 
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""

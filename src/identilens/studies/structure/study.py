@@ -1,19 +1,175 @@
 """What the attention of a corpus has in common, head by head (structure2025)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
-from identilens.errors import SettingError
-from identilens.linalg import FLOAT32_EPS
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError, SettingError
+from identilens.linalg import FLOAT32_EPS, ProjectedValues, compact_values
+from identilens.measures.structure.circularity import circularity
+from identilens.measures.structure.classes import TOLERANCE
+from identilens.measures.structure.efficient import efficient_attention
+from identilens.measures.structure.representatives import (
+    Representatives,
+    best_clusters,
+    choose_clusters,
+)
+from identilens.measures.structure.subspace import against_subspace, column_projector
+from identilens.measures.structure.weights import check_threshold
+from identilens.models.capture import Collector, Lengths, split_states
+from identilens.models.heads import CapturedLayer
+from identilens.models.inputs import Item
 from identilens.models.lens import Lens
+from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
+from identilens.runs.reading import read_tensors
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.studies.items import identities
-from identilens.studies.structure.lengths import texts_of_length
+from identilens.studies.perturbation import perturbation_rows
+from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
+from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
-from identilens.studies.structure.runner import Runner
 from identilens.studies.structure.settings import StructureSettings
+
+BATCH_SIZE = 8
+_WEIGHTS_AT_ONCE = 2**25
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One attention layer on one text, by ``<kind>.layer<l>``; ``visible`` is None when queries may use every key."""
+
+    key: str
+    weights: Float[Tensor, "head query key"]
+    projected: ProjectedValues
+    visible: Bool[Tensor, "query key"] | None
+
+    @classmethod
+    def of(cls, layer: CapturedLayer, text: int, length: int) -> "LayerView":
+        """Return the view of a layer that was captured on a text.
+
+        Raises:
+            InputError: If it sees another number of positions than the text has.
+            NumericalError: If weights or values are NaN or infinite.
+        """
+        site, weights = layer.site, layer.weights
+        if weights is None or weights.shape[-2:] != (length, length):
+            raise InputError(
+                f"{site.kind} layer {site.layer} has attention of "
+                f"{weights.shape[-2:] if weights is not None else 'no'} positions; a structure needs {length} "
+                "queries and keys. Use a model that keeps the number of tokens."
+            )
+        values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
+        compact = compact_values(values, site.output_projection).cpu()
+        if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
+            raise NumericalError(
+                f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an "
+                "overflow in half precision (load with --dtype float32) or a broken checkpoint."
+            )
+        visible = None if layer.visible is None else layer.visible.cpu()
+        projected = ProjectedValues(compact, site.output_projection.shape[-1])
+        return cls(f"{site.kind}.layer{site.layer}", weights.double().cpu(), projected, visible)
+
+    @cached_property
+    def column(self) -> Float[Tensor, "head key key"]:
+        """Projector on col(T) = ker(T')^⊥."""
+        return column_projector(self.projected)[0]
+
+    @property
+    def energy(self) -> Float[Tensor, "head key key"]:
+        """T T' / ‖T‖²."""
+        compact = self.projected.compact
+        return compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
+
+    @property
+    def effective(self) -> Float[Tensor, "head query key"]:
+        """Effective attention (Brunner et al. 2020, Eq. 9)."""
+        if self.visible is None:
+            return self.weights @ self.column
+        return self.projected.effective(self.weights, self.visible)
+
+
+@dataclass(frozen=True)
+class TextView:
+    """One text in the model: its number, its attention layers, and the mean of its embedding output."""
+
+    text: int
+    layers: tuple[LayerView, ...]
+    embedding: Float[Tensor, " d_model"]
+
+
+@torch.no_grad()
+def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[TextView]:
+    """Yield what some of the texts, all of one length, leave in the model, batch by batch.
+
+    Raises:
+        InputError: If an attention layer sees another number of positions than the texts have.
+        NumericalError: If weights or values are NaN or infinite.
+    """
+    sites, n = lens.sites(items[0]), items[0].length
+    size = max(1, min(BATCH_SIZE, _WEIGHTS_AT_ONCE // (sum(site.heads for site in sites) * n * n)))
+    for some in lens.batches(items, numbers, size):
+        chunk = [items[number] for number in some]
+        collector = Collector(sites, chunk, weights=True)
+        output = lens.run(chunk, collector, output_hidden_states=True)
+        lengths = Lengths(chunk)
+        for index, number in enumerate(some):
+            states = next(iter(split_states(output, lengths, index).values()))
+            layers = tuple(LayerView.of(layer, number, n) for layer in collector.layers[index])
+            yield TextView(number, layers, states[0].double().mean(0).cpu())
+
+
+class State:
+    """Sums over texts; written to disk after each part of a run that can be resumed."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row per text."""
+
+    def add(self, layer: str, **tensors: Tensor) -> None:
+        """Add to some sums of a layer."""
+        for name, tensor in tensors.items():
+            total = self.sums.get(f"{layer}.{name}")
+            self.sums[f"{layer}.{name}"] = (
+                tensor.double().clone() if total is None else total.add_(tensor)
+            )
+
+    def keep(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
+        """Keep the embedding of one text of the pool."""
+        embeddings = self.sums.get("embeddings")
+        if embeddings is None:
+            embeddings = self.sums["embeddings"] = torch.zeros(
+                rows, len(vector), dtype=torch.float64
+            )
+        embeddings[row] = vector
+
+    def save(self, folder: Path, part: int) -> None:
+        """Write the state as it is after a part; the state of the part before stays until the next."""
+        write_tensors(_file(folder, part), self.sums)
+        Manifest(folder).remove(_file(folder, part - 2).relative_to(folder).as_posix())
+
+    def load(self, folder: Path, part: int) -> None:
+        """Take the state as it was after a part."""
+        self.sums = read_tensors(_file(folder, part))
+
+
+def _file(folder: Path, part: int) -> Path:
+    return folder / "parts" / f"state-{part:06d}.safetensors"
+
+
+PART = 32
+"""Texts in one part of a folder run: what an interruption can cost. Even, so that pairs of texts share a part."""
+VISIBLE_SHARE = 0.5
+"""Share of the texts in which the weighted R's directions are visible."""
 
 
 class StructureStudy(Study[StructureSettings, Structure]):
@@ -57,15 +213,16 @@ class StructureStudy(Study[StructureSettings, Structure]):
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
-        self.runner = Runner(lens, self.items, settings)
+        self.state = State()
+        self.special = special_positions(lens, self.items)
+        drawn = np.random.default_rng(settings.seed).permutation(len(self.items))[: settings.pool]
+        self._pool = {text: row for row, text in enumerate(sorted(drawn.tolist()))}
+        self._sites = {f"{site.kind}.layer{site.layer}": site for site in lens.sites(self.items[0])}
 
     def identity(self) -> Identity:
         """Return the model and the texts, with the threshold that is used."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        facts: dict[str, Any] = {
-            "special_positions": self.runner.special,
-            "rank_tolerance": tolerance,
-        }
+        facts: dict[str, Any] = {"special_positions": self.special, "rank_tolerance": tolerance}
         # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
@@ -73,20 +230,213 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return [size for size, *_ in self.runner.parts]
+        return [size for size, *_ in self.parts]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the sums that an interrupted run has saved."""
-        self.runner.begin(folder)
+        super().begin(folder)
+        done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
+        if self.folder is not None and done:
+            self.state.load(self.folder, done - 1)
 
     def run(self, part: int) -> Output:
-        """Return the tables of one part."""
-        self.tell(self.runner.parts[part][1])
-        return Output(self.runner.run(part))
+        """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
+        _, note, tables_of = self.parts[part]
+        self.tell(note)
+        tables = tables_of()
+        if self.folder is not None:
+            self.state.save(self.folder, part)
+        return Output({name: tables.get(name, frame(name, [])) for name in Structure.schema})
 
     def finish(self, tables: Tables) -> Output:
         """Return all tables, with the means over representatives and over all texts."""
-        return Output(tables, self.runner.closing.matrices())
+        return Output(tables, self.closing.matrices())
+
+    @cached_property
+    def parts(self) -> list[tuple[int, str, Callable[[], Tables]]]:
+        """Steps in each part, and what is done there."""
+        chunks = [
+            range(len(self.items))[start : start + PART]
+            for start in range(0, len(self.items), PART)
+        ]
+        words = "perturbed weights in the model"
+        return [
+            *(
+                (len(one), "first pass: R and representatives", partial(self._first_pass, one))
+                for one in chunks
+            ),
+            *(
+                (len(one), "second pass: texts against R", partial(self._second_pass, one))
+                for one in chunks
+            ),
+            *(
+                (1, words, partial(self._perturbed, place))
+                for place in range(self.settings.perturbed)
+            ),
+            (0, words, self._last),
+        ]
+
+    @cached_property
+    def clusterings(self) -> dict[int, Representatives]:
+        """Clusterings of the pool, by number of clusters."""
+        return choose_clusters(
+            self.state.sums["embeddings"].numpy(), self.settings.clusters, self.settings.seed
+        )
+
+    @cached_property
+    def chosen(self) -> int:
+        """The number of clusters whose representatives make W."""
+        return self.settings.clusters or best_clusters(self.clusterings)
+
+    @cached_property
+    def threshold(self) -> float:
+        """Threshold l in units of the mean weight."""
+        given = self.settings.threshold
+        if given is None:
+            return 2 / self.settings.length
+        check_threshold(given, self.chosen, self.settings.scale)
+        return given / self.chosen if self.settings.scale == "sum" else given
+
+    @cached_property
+    def closing(self) -> Closing:
+        """What the last tables are made of, once all texts have gone by."""
+        how = self.clusterings, self.chosen, self.threshold, self.settings.penalty
+        return Closing(self.state.sums, self._sites, len(self.items), *how)
+
+    def members(self, clusters: int) -> list[int]:
+        """Return the texts nearest to the centroids, largest cluster first."""
+        pool = list(self._pool)
+        return [pool[row] for row in self.clusterings[clusters].members]
+
+    @cached_property
+    def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The projectors on R of each layer, and on its weighted version."""
+        by_layer = {
+            key: spaces(self.state.sums, key, site, len(self.items))[0]
+            for key, site in self._sites.items()
+        }
+        return {
+            key: (space.projector(), space.projector(VISIBLE_SHARE))
+            for key, space in by_layer.items()
+        }
+
+    def _first_pass(self, texts: range) -> Tables:
+        rows: list[Rows] = []
+        for view in text_views(self.lens, self.items, texts):
+            if view.text in self._pool:
+                self.state.keep(self._pool[view.text], len(self._pool), view.embedding)
+            for layer in view.layers:
+                self.state.add(
+                    layer.key,
+                    visibility=layer.column,
+                    energy=layer.energy,
+                    all_raw=layer.weights,
+                    squares=layer.weights.square().sum((-2, -1)),
+                    all_effective=layer.effective.abs(),
+                )
+            if _is_mark(view.text + 1) or view.text + 1 == len(self.items):
+                rows += [self._growth(key, view.text + 1) for key in self._sites]
+        return {"growth": frame("growth", [row for of_text in rows for row in of_text])}
+
+    def _growth(self, key: str, texts: int) -> Rows:
+        """Return the rows of a layer's dim R after so many texts, and remember when it last grew."""
+        measured = dimensions(*spaces(self.state.sums, key, self._sites[key], texts))
+        grown = measured["dim_r"].double()
+        before = self.state.sums.get(
+            f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64)
+        )
+        now = torch.stack([grown, torch.full_like(grown, texts)], 1)
+        self.state.sums[f"{key}.grown"] = torch.where((grown > before[:, 0])[:, None], now, before)
+        return head_rows(key, {"texts": texts, **measured})
+
+    def _second_pass(self, texts: range) -> Tables:
+        if texts.start == 0:
+            _ = (
+                self.threshold
+            )  # A threshold outside its range is told before the pass, not after it.
+        members = {clusters: self.members(clusters) for clusters in self.clusterings}
+        rows, pairs = [], []
+        before: TextView | None = None
+        for view in text_views(self.lens, self.items, texts):
+            for layer in view.layers:
+                for clusters in (one for one, chosen in members.items() if view.text in chosen):
+                    self.state.add(layer.key, **{f"clusters{clusters}": layer.weights})
+                    if clusters == self.chosen:
+                        self.state.add(layer.key, effective=layer.effective.abs())
+                inside, half = (
+                    against_subspace(layer.weights, layer.column, kept)
+                    for kept in self._projectors[layer.key]
+                )
+                signs = (
+                    efficient_attention(layer.weights, layer.projected)
+                    if layer.visible is None
+                    else None
+                )
+                rows += head_rows(
+                    layer.key,
+                    {
+                        "text": view.text,
+                        "rank": layer.projected.factor.rank,
+                        "ignored_dimension": inside.ignored_dimension,
+                        "ignored": inside.ignored,
+                        "outside": inside.outside,
+                        "outside_half": half.outside,
+                        **{
+                            name: getattr(signs, name, None)
+                            for name in ("negative", "least", "row_sum_error")
+                        },
+                    },
+                )
+            if (
+                view.text % 2
+                and view.text // 2 < self.settings.compared_pairs
+                and before is not None
+            ):
+                for one, other in zip(before.layers, view.layers, strict=True):
+                    pairs += self._pair_rows(before.text, view.text, one, other)
+            before = view
+        return {"texts": frame("texts", rows), "pairs": frame("pairs", pairs)}
+
+    def _pair_rows(self, first: int, second: int, one: LayerView, other: LayerView) -> Rows:
+        if one.visible is not None:
+            return []
+        circle = circularity(
+            one.weights, one.projected, other.projected, seed=self.settings.seed + first
+        )
+        disagree = zip(circle.able.tolist(), circle.disagree(TOLERANCE).tolist(), strict=True)
+        return head_rows(
+            one.key,
+            {
+                "first_text": first,
+                "second_text": second,
+                "freedom": circle.freedom,
+                "overlap": circle.overlap,
+                "chance": circle.chance,
+                "moved": circle.moved,
+                "change_first": circle.first,
+                "change_second": circle.second,
+                "disagree": [apart if able else None for able, apart in disagree],
+            },
+        )
+
+    def _perturbed(self, place: int) -> Tables:
+        if place >= self.chosen:
+            return {}
+        text = self.members(self.chosen)[place]
+        structures = self.closing.structures
+        rows = perturbation_rows(self.lens, self.items[text], text, structures, self.settings.seed)
+        return {"perturbations": frame("perturbations", rows)}
+
+    def _last(self) -> Tables:
+        members = self.members(self.chosen)
+        tokens = [" ".join(next(iter(self.items[text].tokens.values()))) for text in members]
+        return self.closing.tables(self.special, members, tokens)
+
+
+def _is_mark(texts: int) -> bool:
+    """Return whether dim R is noted after so many texts: each of the first eight, then two for each doubling."""
+    power = texts.bit_length() - 1
+    return texts <= 8 or texts in (1 << power, 3 << (power - 1))
 
 
 structure = study_function(StructureStudy, "structure")

@@ -3,11 +3,10 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,10 +20,8 @@ from identilens.models.capture import Lengths, split_states
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.files import translated_write_errors, write_json, write_table
-from identilens.studies.items import Items, identities, read_items
-
-Progress = Callable[[int, int, str], None]
-"""Called with the number of texts that are done, the number of all texts, and what is computed of them."""
+from identilens.runs.progress import Progress
+from identilens.studies.items import Items, identities
 
 BATCH_SIZE = 16
 _TOLD_EVERY = 1000
@@ -53,13 +50,7 @@ class HiddenStates:
 
 
 def extract(
-    lens: Lens,
-    texts: Any,
-    cache: str | Path,
-    *,
-    max_length: int | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: Progress | None = None,
+    lens: Lens, items: Items, cache: Path, progress: Progress | None = None
 ) -> HiddenStates:
     """Return the hidden states of all layers on all texts, from ``cache`` where they are held there already.
 
@@ -69,21 +60,16 @@ def extract(
     cut away. An interrupted extraction goes on where it was; the array gets its name when it is whole. Size: layers
     x tokens x d x 4 bytes (half precision is stored as float32, double precision as it is).
 
-    Of encoder-decoders, the encoder's states. Texts are as in `InputReader.read`; those of a `Corpus` are tokenised
-    when they are asked for. The table of tokens is written first, then the states.
+    Of encoder-decoders, the encoder's states. The table of tokens is written first, then the states.
 
     Raises:
-        InputError: For texts that cannot be used, or input that is not made of tokens.
+        InputError: For input that is not made of tokens.
         NumericalError: If a hidden state is NaN or infinite, naming the text.
         OutputFolderError: If the folder cannot be written or what it contains cannot be read.
     """
-    items = read_items(lens, texts, max_length)
-    if batch_size < 1:
-        raise InputError(f"expected batch_size of at least 1, got {batch_size}")
-    check_tokens(items[0], 0)
-    folder = Path(cache) / fingerprint(lens, items)[:16]
+    folder = cache / fingerprint(lens, items)[:16]
     if not (folder / _RECORD).is_file():
-        _fill(lens, items, folder, batch_size, progress)
+        _fill(lens, items, folder, progress)
     tokens = _read_tokens(folder)
     try:
         # A private map: pages are read as they are needed, and nothing that is written to it reaches the file.
@@ -114,6 +100,7 @@ def check_tokens(item: Item, number: int) -> None:
 
 def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
     """Return how many hidden states a token has, embeddings included, their width and their type on disk."""
+    check_tokens(item, 0)
     states = _states(lens, [item])[0]
     if states.shape[1] != len(item.tensors["input_ids"]):
         raise InputError(
@@ -144,9 +131,7 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
-def _fill(
-    lens: Lens, items: Items, folder: Path, batch_size: int, progress: Progress | None
-) -> None:
+def _fill(lens: Lens, items: Items, folder: Path, progress: Progress | None) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     with translated_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +151,7 @@ def _fill(
     # Ordinary writes, not the map: a full disk is then an error and not the end of the process.
     with translated_write_errors(partial), partial.open("r+b") as file:
         while done < len(items):
-            chosen = order[done : done + batch_size]
+            chosen = order[done : done + BATCH_SIZE]
             for index, states in zip(
                 chosen, _states(lens, [items[index] for index in chosen]), strict=True
             ):
@@ -205,8 +190,6 @@ def _token_table(items: Sequence[Item], progress: Progress | None) -> pl.DataFra
         if progress is not None:
             progress(start, len(items), "tokens")
         some = items[start : start + _TOLD_EVERY]
-        for number, item in enumerate(some, start):
-            check_tokens(item, number)
         lengths = [len(item.tensors["input_ids"]) for item in some]
         frames.append(
             pl.DataFrame(

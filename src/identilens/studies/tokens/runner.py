@@ -57,8 +57,10 @@ class Runner:
     def run(self, part: Part) -> pl.DataFrame:
         """Return the table rows of one part."""
         states = self.states(part.checkpoint)
-        layers = self._on_device(states.layers)
-        rates = []
+        layers, rates = states.layers, []
+        if self.device.type == "cuda":
+            room = GPU_SHARE * torch.cuda.mem_get_info(self.device)[0]
+            layers = layers.to(self.device) if layers.nbytes < room else layers
         planned = cells(self.settings, len(layers) - 1, part.kind.probe)
         for number, (cell, probe) in enumerate(self._fitted(part, planned, states, layers), 1):
             self.tell(f"{part}: tested {number} of {len(planned)} probes")
@@ -135,12 +137,6 @@ class Runner:
             **_score(probe, layers[tested], targets, states, part.split.test, cell.offset),
             **_course(probe),
         }
-
-    def _on_device(self, layers: Tensor) -> Tensor:
-        if self.device.type != "cuda":
-            return layers
-        room = GPU_SHARE * torch.cuda.mem_get_info(self.device)[0]
-        return layers.to(self.device) if layers.nbytes < room else layers
 
 
 def _course(probe: Probe) -> dict[str, Any]:

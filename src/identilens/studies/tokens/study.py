@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -10,7 +11,6 @@ from weakref import finalize
 
 from identilens.errors import InputError
 from identilens.measures.tokens.splits import split_sentences
-from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.runs.files import recording
@@ -62,7 +62,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     result_type = TokenIdentifiability
 
     def __init__(self, lens: Lens, texts: Any, settings: TokenSettings) -> None:
-        self.settings, self.texts = settings, texts
+        self.settings = settings
         self.lenses = {"model": lens}
         if settings.compare_model is not None:
             other = settings.compare_model
@@ -74,14 +74,22 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()
         }
         self.layers = {
-            name: _checked_layers(each, self.items[name], settings)
+            name: layer_shape(each, self.items[name][0])[0] - 1
             for name, each in self.lenses.items()
         }
+        for layers, probe in product(self.layers.values(), settings.probes):
+            cells(settings, layers, probe)
         # Very many texts are checked before the first part, so that progress is shown meanwhile.
         self._checked = not self.items["model"].streamed
         if self._checked:
             self._check_texts()
-        self.parts = self._planned()
+        splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
+        self.parts = [
+            Part(name, kind, split)
+            for name in self.lenses
+            for kind in probe_kinds(settings)
+            for split in (splits[: settings.mlp_folds] if kind.probe == "mlp" else splits)
+        ]
         self.runner = Runner(self._states, settings, lens.device, self.tell)
         self._held: dict[str, HiddenStates] = {}
         self._cache: Path | None = settings.states
@@ -120,16 +128,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             self._temporary()
         return Output(tables)
 
-    def _planned(self) -> list[Part]:
-        settings = self.settings
-        splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
-        return [
-            Part(name, kind, split)
-            for name in self.lenses
-            for kind in probe_kinds(settings)
-            for split in (splits[: settings.mlp_folds] if kind.probe == "mlp" else splits)
-        ]
-
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, extracted when first asked for."""
         if not self._checked:
@@ -140,12 +138,9 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             with recording(None):
                 self._held[name] = extract(
                     self.lenses[name],
-                    self.texts,
+                    self.items[name],
                     self._cache,
-                    max_length=self.settings.max_length,
-                    progress=lambda done, total, step: self.tell(
-                        f"{step} of {done:,} of {total:,} texts"
-                    ),
+                    lambda done, total, step: self.tell(f"{step} of {done:,} of {total:,} texts"),
                 )
         return self._held[name]
 
@@ -165,14 +160,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
                 )
             lengths.append(len(first.tensors["input_ids"]))
         check_corpus(self.settings, lengths)
-
-
-def _checked_layers(lens: Lens, items: Sequence[Item], settings: TokenSettings) -> int:
-    check_tokens(items[0], 0)
-    layers = layer_shape(lens, items[0])[0] - 1
-    for probe in settings.probes:
-        cells(settings, layers, probe)
-    return layers
 
 
 token_identifiability = study_function(TokenStudy, "token_identifiability")

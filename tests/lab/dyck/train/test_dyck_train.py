@@ -11,7 +11,7 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.lab.dyck.analyse import analyse_dyck
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.lab.dyck.train.measuring import head_table
+from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
 from identilens.lab.dyck.uniform import uniform_transformer
@@ -110,8 +110,7 @@ def test_models_of_another_kind_are_refused(bundled_path):
 
 def test_even_attention_is_needed_but_does_not_look_like_a_stack():
     tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
-    found = head_table([uniform_transformer(Dyck())], [7], tokens)
-    assert found["seed"].unique().to_list() == [7]
+    found = pl.DataFrame(head_rows(uniform_transformer(Dyck()), tokens))
     assert found["accuracy"].to_list() == [1, 1]
     # Even attention put in the place of even attention changes nothing; random attention does.
     assert found["even"].to_list() == [1, 1]
@@ -126,7 +125,7 @@ def test_a_head_without_values_is_not_used():
     with torch.no_grad():
         model.dyck.layers[1].attention.v_proj.weight.zero_()
     tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
-    found = head_table([model], [0], tokens)
+    found = pl.DataFrame(head_rows(model, tokens))
     assert found["used"].to_list() == [True, False]
     assert found["largest_fall"][1] == 0
 

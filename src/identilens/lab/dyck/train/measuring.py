@@ -40,37 +40,20 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
     return Lens(model, bracket_tokenizer(model.config.language), name=name)
 
 
-def head_table(
-    models: Sequence[DyckForCausalLM],
-    seeds: Sequence[int],
-    tokens: Int[Tensor, "count n"],
-    *,
-    draws: int = 3,
-    seed: int = 0,
-) -> pl.DataFrame:
-    """Return, for every head of every model, how stack-like it looks and what changing its attention does.
+def head_rows(
+    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Return, for every head of a model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
     the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
     lies on the last unmatched bracket, on average. ``used``: one of the three costs more than a point of accuracy.
-    ``seeds`` are those of the models, ``seed`` that of the random patterns.
     """
-    rows = []
-    for number, model in zip(seeds, models, strict=True):
-        rows += _heads_of(dyck_lens(model, f"seed {number}"), number, tokens, draws, seed)
-    return table_of(
-        {name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows
-    )
-
-
-def _heads_of(
-    lens: Lens, number: int, tokens: Tensor, draws: int, seed: int
-) -> list[dict[str, Any]]:
-    model: Any = lens.model
+    language, lens = model.config.language, dyck_lens(model, "heads")
     items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
     sites = lens.sites(items[0])
-    parsed = parse(model.config.language, tokens)
-    closing = (parsed.depth[:, :-1] > 0) & model.config.language.is_close(tokens[:, 1:])
+    parsed = parse(language, tokens)
+    closing = (parsed.depth[:, :-1] > 0) & language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
 
     def keep(call: AttentionCall) -> Tensor:
@@ -79,14 +62,14 @@ def _heads_of(
 
     def accuracy(handler: Any) -> float:
         output = lens.run(items, handler, whole=True, changes=handler is not keep)
-        logits = output.logits[..., model.config.language.closing]
+        logits = output.logits[..., language.closing]
         return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
 
     whole = accuracy(keep)
     rows = []
     for index, site in enumerate(sites):
         for head in range(site.heads):
-            looks = stack_likeness(model.config.language, weights[index][:, head], tokens[:, :-1])
+            looks = stack_likeness(language, weights[index][:, head], tokens[:, :-1])
             fallen = {
                 what: fmean(
                     accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count)
@@ -96,7 +79,6 @@ def _heads_of(
             fall = whole - min(fallen.values())
             rows.append(
                 {
-                    "seed": number,
                     "layer": site.layer,
                     "head": head,
                     "stack_weight": looks.weight,
@@ -151,8 +133,8 @@ def measure_models(
         device=device,
     )
     facts = setting_facts(setting, config)
-    table, curves, patterns = [], [], []
-    names = write_brackets(config.language, probe_tokens(config))
+    test = setting.training.sample(config.language, measuring.head_sequences, 3_000_001)
+    table, curves, heads = [], [], []
     members = zip(
         trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True
     )
@@ -175,16 +157,12 @@ def measure_models(
             }
         )
         curves += [{**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
-        for layer, head, weights in probe_patterns(model):
-            drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
-            patterns.append({**key, "layer": layer, "head": head, **drawn})
-    test = setting.training.sample(config.language, measuring.head_sequences, 3_000_001)
-    heads = head_table(trained.models, trained.seeds, test, draws=measuring.draws)
-    kept = table_of(schema["patterns"], patterns)
+        heads += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
+    kept = pattern_table(setting.name, trained.seeds, trained.models, probe_tokens(config))
     return {
         "table": table_of(schema["table"], table),
         "curves": table_of(schema["curves"], curves),
-        "heads": heads.with_columns(setting=pl.lit(setting.name)).select(list(schema["heads"])),
+        "heads": table_of(schema["heads"], heads),
         "patterns": kept,
         # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
         "variation": kept,
@@ -219,21 +197,24 @@ def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
     return second_layer(embeddings, *attention_weights(model, 0), through=through)
 
 
-def probe_patterns(
-    model: DyckForCausalLM, prefix: Int[Tensor, " n"] | None = None
-) -> list[tuple[int, int, Tensor]]:
-    """Return layer, head and attention [query, key] of every head on a prefix behind a start token.
-
-    By default on the prefix with all brackets at all depths.
-    """
-    tokens = probe_tokens(model.config) if prefix is None else prefix
-    captured = next(dyck_lens(model, "probe").capture([tokens.tolist()], weights=True))
-    patterns = []
-    for head in captured.heads:
-        if head.weights is None:
-            raise RuntimeError("weights were requested")
-        patterns.append((head.layer, head.head, head.weights))
-    return patterns
+def pattern_table(
+    setting: str,
+    seeds: Sequence[int],
+    models: Sequence[DyckForCausalLM],
+    prefix: Int[Tensor, " n"],
+) -> pl.DataFrame:
+    """Return the attention of every head of every model on a prefix behind a start token."""
+    names = write_brackets(models[0].config.language, prefix)
+    rows = []
+    for seed, model in zip(seeds, models, strict=True):
+        captured = next(dyck_lens(model, "probe").capture([prefix.tolist()], weights=True))
+        for head in captured.heads:
+            if head.weights is None:
+                raise RuntimeError("weights were requested")
+            place = {"setting": setting, "seed": seed, "layer": head.layer, "head": head.head}
+            flat = head.weights.flatten().tolist()
+            rows.append({**place, "size": len(prefix), "tokens": names, "weights": flat})
+    return table_of(DyckRuns.schema["patterns"], rows)
 
 
 def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:

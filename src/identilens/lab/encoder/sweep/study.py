@@ -1,8 +1,7 @@
 """Many training runs, one row each: every task, kind of heads, key size and seed (Bhardwaj et al. 2021, Table 1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -13,15 +12,12 @@ from annotated_types import Ge
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import lines
 from identilens.errors import SettingError
-from identilens.lab.encoder.readers import Splits, read_splits
 from identilens.lab.encoder.settings import (
     EncoderSettings,
     HeadsName,
     TaskName,
     TrainingSettings,
-    full_name,
 )
-from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.study import TrainStudy
 from identilens.runs.files import Manifest
 from identilens.runs.provenance import Identity
@@ -171,11 +167,22 @@ class EncoderSweep(Result):
 
     def summary(self) -> Finding:
         """Return the finding: accuracy by task, and how far from the published cells."""
-        apart = _apart(self.cells())
-        headline = (
-            [] if apart is None else [(f"{apart:.3f}", "from the published cells in the mean")]
-        )
-        return Finding("\n".join(self._sentences()), {"runs": len(self.table)}, headline)
+        apart = (pl.col("test_accuracy") - pl.col("published")).abs().mean()
+        cells, sentences = self.cells(), []
+        for (task,), rows in cells.group_by("task", maintain_order=True):
+            spans = [
+                f"{NAMES[str(heads)]} {rates['test_accuracy'].min():.3f} to {rates['test_accuracy'].max():.3f}"
+                for (heads,), rates in rows.group_by("heads", maintain_order=True)
+            ]
+            line = f"{task}: {', '.join(spans)} over d_k {rows['d_k'].min()} to {rows['d_k'].max()}"
+            mean = rows.select(apart).item()
+            if mean is not None:
+                line += f"; {mean:.3f} from the published cells in the mean"
+            sentences.append(f"{line}.")
+        mean, headline = cells.select(apart).item(), []
+        if mean is not None:
+            headline = [(f"{mean:.3f}", "from the published cells in the mean")]
+        return Finding("\n".join(sentences), {"runs": len(self.table)}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return Table 1, measured beside published."""
@@ -189,20 +196,6 @@ class EncoderSweep(Result):
             f"accuracy_{task}": accuracy(cells.filter(pl.col("task") == task), task)
             for task in tasks
         }
-
-    def _sentences(self) -> Iterator[str]:
-        for (task,), rows in self.cells().group_by("task", maintain_order=True):
-            spans = [
-                f"{NAMES[str(heads)]} {rates['test_accuracy'].min():.3f} to {rates['test_accuracy'].max():.3f}"
-                for (heads,), rates in rows.group_by("heads", maintain_order=True)
-            ]
-            apart = _apart(rows)
-            beside = "" if apart is None else f"; {apart:.3f} from the published cells in the mean"
-            yield f"{task}: {', '.join(spans)} over d_k {rows['d_k'].min()} to {rows['d_k'].max()}{beside}."
-
-
-def _apart(cells: pl.DataFrame) -> float | None:
-    return cells.select((pl.col("test_accuracy") - pl.col("published")).abs().mean()).item()
 
 
 NAMES = {"concat": "Con", "add": "Add"}
@@ -245,7 +238,7 @@ class SweepSettings(TrainingSettings):
 
     Attributes:
         tasks: Tasks, separated by commas.
-        heads: Kinds of heads, separated by commas: con, add.
+        heads: Kinds of heads, separated by commas.
         d_k: Sizes of queries and keys, such as 1,2,64.
         seeds: Seeds, such as 0-4, with one run for each; Table 1 has one seed.
         keep_models: Keep the model of each run. By default it is deleted after the run.
@@ -262,7 +255,6 @@ class SweepSettings(TrainingSettings):
         for name in ("tasks", "heads", "d_k", "seeds"):
             if not getattr(self, name):
                 raise SettingError(name, "with at least one value", ())
-        object.__setattr__(self, "heads", tuple(dict.fromkeys(map(full_name, self.heads))))
         object.__setattr__(self, "d_k", tuple(sorted(self.d_k)))
 
 
@@ -312,8 +304,6 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
                 settings.tasks, settings.heads, settings.d_k, settings.seeds
             )
         ]
-        # A task's parts are read once for the runs that share them.
-        self._splits = lru_cache(maxsize=1)(self._read)
 
     def identity(self) -> Identity:
         """Return where the data come from."""
@@ -336,7 +326,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         def told(done: int, steps: int, note: str) -> None:
             self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
 
-        study = TrainStudy(one, self._splits(one.task, one.seed))
+        study = TrainStudy(one)
         # The sweep itself has already checked the versions of the libraries.
         trained = run_study(
             study, out=folder, resume=True, allow_version_change=True, progress=told
@@ -346,12 +336,6 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}
         row["published"] = published_accuracy(one.task, one.heads, one.d_k)
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
-
-    def _read(self, task: str, seed: int) -> Splits:
-        settings = self.settings
-        return read_splits(
-            task_named(task), settings.data, hub=settings.hub, seed=seed, limit=settings.limit
-        )
 
 
 sweep = study_function(SweepStudy, "sweep")

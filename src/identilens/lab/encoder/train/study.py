@@ -13,9 +13,9 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import lines
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
-from identilens.lab.encoder.readers import Splits, read_splits
+from identilens.lab.encoder.readers import read_splits
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.tasks import task_named
+from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import processes, train_encoder
 from identilens.runs.files import Manifest
 from identilens.runs.folder import RunFolder
@@ -208,10 +208,10 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     settings_type = EncoderSettings
     result_type = EncoderRun
 
-    def __init__(self, settings: EncoderSettings, splits: Splits | None = None) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__(settings)
-        self.task = task_named(settings.task)
-        self.splits = splits or read_splits(
+        self.task = TASKS[settings.task]
+        self.splits = read_splits(
             self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
         )
         self.processes = processes()
