@@ -1,5 +1,7 @@
 """Families that compute attention by themselves: followed from the softmax to the output projection."""
 
+import sys
+
 import pytest
 import torch
 import transformers as hf
@@ -37,7 +39,9 @@ def ordered(text):
 def test_families_prove_themselves(family):
     lens = Lens(build_own(family))
     checks = lens.prove(lens.read(example_own(family)))
-    assert lens.capture_way == "followed"
+    # Each release of transformers moves some families to its attention interface.
+    moved = hasattr(sys.modules[type(lens.body).__module__], "ALL_ATTENTION_FUNCTIONS")
+    assert lens.capture_way == ("interface" if moved else "followed")
     assert len(checks) >= 9
     assert [check for check in checks if not check.passed] == []
     (text,) = lens.capture(lens.read(example_own(family))[0], weights=True)
