@@ -96,30 +96,51 @@ def _functions(node: ast.AST) -> list[Any]:
     return [function for inner in ast.iter_child_nodes(node) for function in _functions(inner)]
 
 
-def tests_of(file: Path) -> list[str]:
-    """Return the tests of a file's name, and those of the nearest folder that has some."""
+def tests_of(file: Path, copied: Path) -> list[str]:
+    """Return the copy's tests of a file's name, and those of the nearest folder that has some."""
     inner = file.relative_to(SOURCE).parent
-    while not [*(ROOT / "tests" / inner).rglob("test_*.py")]:
+    while not [*(copied / "tests" / inner).rglob("test_*.py")]:
         inner = inner.parent
-    folder = ROOT / "tests" / inner
-    golden = [ROOT / "tests" / "golden"] if inner.parts[0] == "studies" else []
+    folder = copied / "tests" / inner
+    golden = [copied / "tests" / "golden"] if inner.parts[0] == "studies" else []
     paths = [*sorted(folder.rglob(f"test_{file.stem}*.py")), folder, *golden]
-    return [str(path.relative_to(ROOT)) for path in paths]
+    return [str(path.relative_to(copied)) for path in paths]
 
 
 def outcome(mutant: Mutant, copied: Path) -> str:
     """Return which test notices a change; a change that none notices, or too late, is to be judged."""
     changed = copied / mutant.file.relative_to(ROOT)
+    original = changed.read_bytes()
     changed.write_text(mutant.text, encoding="utf-8")
-    options = ["-m", "not slow and not gpu", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    words = ["timeout", LIMIT, "nice", "-n", "5", sys.executable, "-m", "pytest", *options]
-    words += tests_of(mutant.file)
-    paths = os.environ | {"PYTHONPATH": str(copied / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=copied, env=paths, capture_output=True, text=True)
-    shutil.copy(mutant.file, changed)
+    done = tested(copied, ["timeout", LIMIT], ["-x", *tests_of(mutant.file, copied)])
+    changed.write_bytes(original)
     by = re.findall(r"^(?:FAILED|ERROR) (\S*)", done.stdout, re.MULTILINE)
+    if by and done.returncode in (1, 2):
+        return f"CAUGHT by {by}"
     ended = {0: "SURVIVED", 124: "TIMED OUT"}
-    return ended.get(done.returncode, f"CAUGHT by {by or done.stderr[-300:]}")
+    return ended.get(done.returncode, f"NOT TESTED: {done.stdout[-300:]} {done.stderr[-300:]}")
+
+
+def tested(copied: Path, before: list[str], options: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run fast tests of the copy, on its own package."""
+    words = [*before, "nice", "-n", "5", sys.executable, "-m", "pytest", *options]
+    words += ["-m", "not slow and not gpu", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    paths = os.environ | {"PYTHONPATH": str(copied / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, cwd=copied, env=paths, capture_output=True, text=True)
+
+
+def check(copied: Path) -> None:
+    """Check that the unchanged copy's own package is tested, and that all of its tests can be collected.
+
+    Raises:
+        SystemExit: If not, for then every change would seem to be caught.
+    """
+    words = [sys.executable, "-c", "import identilens; print(identilens.__file__)"]
+    paths = os.environ | {"PYTHONPATH": str(copied / "src")}
+    found = subprocess.run(words, cwd=copied, env=paths, capture_output=True, text=True)
+    done = tested(copied, [], ["--collect-only", "tests"])
+    if str(copied) not in found.stdout or done.returncode:
+        sys.exit(f"The unchanged copy cannot be tested: {found}\n{done.stdout[-2000:]}")
 
 
 def main() -> None:
@@ -140,6 +161,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
         shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".git", ".venv", "build"))
+        check(copied)
         for number, mutant in zip(range(given.count), drawn, strict=False):
             if number in (given.only or range(given.count)):
                 print(f"{number}: {mutant.place}\n    {mutant.change}")

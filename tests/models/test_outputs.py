@@ -1,5 +1,7 @@
 """How far two outputs of a model are apart, by hand."""
 
+from math import isnan
+
 import pytest
 import torch
 
@@ -16,6 +18,23 @@ def test_the_largest_difference_over_the_largest_expected_entry():
     assert relative(expected, expected) == 0
     assert relative(torch.ones(2), torch.zeros(2)) == pytest.approx(1e12)
     assert relative(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+    # Logits of tokens that are not allowed agree where both are infinite, and do not hide the others.
+    masked = torch.tensor([-torch.inf, 4.0])
+    assert relative(masked, masked) == 0
+    assert relative(torch.tensor([-torch.inf, 3.0]), masked) == 0.25
+    assert relative(torch.tensor([2.0, 4.0]), masked) == torch.inf
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_what_is_no_number_never_agrees(first):
+    [item] = Lens(build("bert")).read([ids(3)])
+    lengths = Lengths([item])
+    plain = {"a": torch.ones(1, 3), "b": torch.ones(1, 3), "c": torch.ones(1, 3)}
+    broken = torch.tensor([[1.0, torch.nan, 1.0]])
+    changed = plain | {"a": plain["a"] + first, "b": broken}
+    assert isnan(deviation(plain, changed, lengths, [item]))
+    assert isnan(deviation(changed, plain, lengths, [item]))
+    assert isnan(deviation(changed, changed, lengths, [item]))
 
 
 def test_padding_is_not_compared_and_the_worst_tensor_counts():

@@ -141,6 +141,20 @@ def test_a_model_that_draws_random_numbers_is_refused_saying_so():
     )
 
 
+def test_a_model_whose_answer_is_no_number_is_refused_with_that_reason():
+    model = build("llama")
+    handle = model.model.norm.register_forward_hook(
+        lambda _module, _inputs, output: output * torch.nan
+    )
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"failed with nan .*the model's output has NaN or infinity, too",
+    ):
+        next(Lens(model).capture([ids(8)]))
+    handle.remove()
+    assert len(next(Lens(model).capture([ids(8)])).layers) == 2
+
+
 def test_parameters_that_are_not_in_memory_are_no_quantised_layer():
     model = build("llama")
     model.model.layers[1].self_attn.o_proj.to("meta")

@@ -124,8 +124,7 @@ def _options_of_run(
             "trust that code."
         )
     options = {**request.options, "trust_remote_code": trusted}
-    return study, {name: _made(kind, options) for name, kind in kinds.items()}
-
-
-def _made(kind: type[Settings], options: Mapping[str, Any]) -> Any:
-    return kind.of(None, {name: value for name, value in options.items() if name in hints_of(kind)})
+    return study, {
+        name: kind.of(None, {one: options[one] for one in hints_of(kind) if one in options})
+        for name, kind in kinds.items()
+    }

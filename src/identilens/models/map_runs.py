@@ -53,7 +53,8 @@ class MapRuns:
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, head.layer, head.head, head.kind)
-        self._layer = _layer_of(lens, sites[self._site].place)
+        place = sites[self._site].place
+        self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
         self.own = Rows(range(len(head.attention)), head.attention)
         self._repeats = not lens.model.config.is_encoder_decoder and self._repeating()
         self._plain = self._outcome([self.own])
@@ -182,7 +183,3 @@ class MapRuns:
             twice.shape == (2, *plain.shape)
             and relative(twice, plain.expand_as(twice)) <= NOISE[self._lens.dtype]
         )
-
-
-def _layer_of(lens: Lens, place: tuple[str, int] | None) -> nn.Module | None:
-    return None if place is None else list(lens.body.get_submodule(place[0]).children())[place[1]]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from identilens.models.capture import Lengths
@@ -10,15 +11,16 @@ from identilens.models.inputs import Item
 
 
 def relative(given: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest expected entry."""
+    """Return the largest difference, relative to the largest finite expected entry; NaN if anything is NaN."""
     if not expected.numel():
         return 0.0
-    return float((given - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+    size = expected.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp_min(1e-12)
+    return float(torch.where(given == expected, 0.0, given - expected).abs().max() / size)
 
 
 def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -> float:
     """Return the largest relative difference of any tensor of two model outputs on one text."""
-    worst = 0.0
+    found = [0.0]
     others = dict(_tensors(other))
     for name, expected in _tensors(plain):
         # Under capture a family reports no weights, also if its configuration requests them.
@@ -27,8 +29,9 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
         for text in range(len(items)):
             part = _own(name, expected, text, lengths, items)
             if part is not None:
-                worst = max(worst, relative(others[name][part].double(), expected[part].double()))
-    return worst
+                found.append(relative(others[name][part].double(), expected[part].double()))
+    # Unlike Python's, torch's largest is NaN if any is.
+    return float(torch.tensor(found, dtype=torch.float64).max())
 
 
 def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -41,15 +44,11 @@ def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         output.items()
         if isinstance(output, Mapping)
         else enumerate(output)
-        if _is_list(output)
+        if isinstance(output, list | tuple)
         else ()
     )
     for key, value in pairs:
         yield from _tensors(value, f"{name}.{key}" if name else str(key))
-
-
-def _is_list(output: Any) -> bool:
-    return isinstance(output, list | tuple)
 
 
 def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:

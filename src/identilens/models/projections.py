@@ -1,7 +1,7 @@
 """The parameters that give one head's queries and keys, and their replacement."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -123,7 +123,8 @@ def replaced_modules(changed: Mapping[nn.Module, nn.Module]) -> Iterator[None]:
     """Let others compute the outputs of some modules inside the context, in this thread only."""
     with ExitStack() as hooks:
         for module, other in changed.items():
-            hooks.enter_context(module.register_forward_hook(_instead(other)))
+            hook = only_here(lambda _module, inputs, _output, other=other: other(*inputs))
+            hooks.enter_context(module.register_forward_hook(hook))
         yield
 
 
@@ -152,10 +153,6 @@ def remade_projections(
         moved[name] = found.change
     with changed_parameters(changes):
         yield moved
-
-
-def _instead(changed: nn.Module) -> Callable[[nn.Module, tuple, Tensor], Tensor | None]:
-    return only_here(lambda _module, inputs, _output: changed(*inputs))
 
 
 def _matching(

@@ -125,19 +125,23 @@ class Proof:
         handler it runs the model once more without capture: one that draws random numbers gives other outputs then.
         """
         self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
+        if not self.finite:
+            return
         error = deviation(plain, captured, self.lengths, self.items)
-        if self.finite and not error <= self.noise:
-            error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
         remark, remedy = "relative, by text", _OTHER_MODEL
-        unchanged = not self.finite or error <= self.noise
-        if (
-            not unchanged
-            and not deviation(plain, repeat(None), self.lengths, self.items) <= self.noise
-        ):
-            remark = "relative, by text; two runs without capture differ too: the model draws random numbers"
-            remedy = "Give what it draws in a batch (noise, for ViT-MAE), or choose a model that draws nothing."
-        if self.finite:
-            self._note("outputs unchanged by capture", error, self.noise, remark, remedy)
+        if not error <= self.noise:
+            error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
+        if not error <= self.noise:
+            again = deviation(plain, repeat(None), self.lengths, self.items)
+            if isnan(again):
+                remark = f"{remark}; without capture the model's output has NaN or infinity, too"
+                remedy = "Look for an overflow in half precision (load with --dtype float32) or a broken checkpoint."
+            elif again > self.noise:
+                remark = (
+                    f"{remark}; two runs without capture differ too: the model draws random numbers"
+                )
+                remedy = "Give what it draws in a batch (noise, for ViT-MAE), or choose a model that draws nothing."
+        self._note("outputs unchanged by capture", error, self.noise, remark, remedy)
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""

@@ -70,11 +70,10 @@ def effective_batch(
     """
     result = torch.zeros_like(weights)
     values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
-    seen = (
-        torch.ones_like(weights[:1, :1], dtype=torch.bool)
-        if mask is None
-        else _seen(mask, weights.shape)
-    )
+    if mask is None:
+        seen = torch.ones_like(weights[:1, :1], dtype=torch.bool)
+    else:
+        seen = seen_keys(mask[..., : weights.shape[3]]).expand(-1, -1, *weights.shape[2:])
     for text, (rows, mixed) in enumerate(zip(weights, values, strict=True)):
         visible = seen[min(text, len(seen) - 1)]
         # Heads that see the same keys are computed together.
@@ -87,10 +86,6 @@ def effective_batch(
                 result.dtype
             )
     return result
-
-
-def _seen(mask: Tensor, shape: torch.Size) -> Bool[Tensor, "texts heads query key"]:
-    return seen_keys(mask[..., : shape[-1]]).expand(-1, -1, *shape[-2:])
 
 
 def _projected(

@@ -14,6 +14,9 @@ from identilens.runs.tables import HEAD
 HEAD_NUMBER = "head_number"
 """Column that numbers the heads of a chart, to choose by."""
 
+MOST_GROUPS = 1000
+"""Rows, or heads, that a page offers to choose from."""
+
 
 def head_name(row: Mapping[str, Any]) -> str:
     """Return what to call the head of a row."""
@@ -44,11 +47,11 @@ def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
 
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
-    """Return the rows of the first groups that fit into so many rows; the first group always does."""
+    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows; the first group always does."""
     sizes = (
         frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
     )
-    fitting = sizes.filter(
+    fitting = sizes.head(MOST_GROUPS).filter(
         (pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum())
     )
     return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")

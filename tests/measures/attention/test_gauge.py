@@ -8,7 +8,7 @@ import torch
 
 from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
-from identilens.errors import InputError
+from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import COPIES
 from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
@@ -292,3 +292,37 @@ def test_sizes_and_settings_that_cannot_be_used_are_refused():
     for measure in (tied_dimension, tied_alternative):
         with pytest.raises(InputError, match="use a shorter text or raise memory_limit"):
             measure(tied, memory_limit=1000)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"parameters": torch.ones(6)}, InputError, "parameters, .* in float64, .*float32"),
+        ({"parameters": torch.ones(6).long()}, InputError, "got .*torch.int64"),
+        ({"parameters": torch.full((6,), torch.nan).double()}, NumericalError, "parameters has 6"),
+        (
+            {"visible": torch.ones(2, 3)},
+            InputError,
+            r"boolean mask of shape \(2, 3\); got torch.fl",
+        ),
+        ({"visible": torch.ones(3).bool()}, InputError, "visible must be a boolean mask"),
+        ({"visible": torch.tensor(True)}, InputError, "visible must be a boolean mask"),
+        ({"visible": torch.tensor([[1, 1, 1], [0, 0, 0]]).bool()}, InputError, "hides every key"),
+        ({"kept": ()}, InputError, r"boolean mask of shape \(0, 3\)"),
+        ({"kept": (torch.ones(3, 1),) * 2}, InputError, "bases .* in float64"),
+        ({"kept": (torch.ones(2, 1).double(),) * 2}, InputError, "of the keys of visible"),
+        ({"kept": (torch.ones(3).double(),) * 2}, InputError, "output_bases of each head"),
+        ({"logits": lambda parameters: parameters.view(3, 2)}, InputError, "of the keys of vis"),
+    ],
+)
+def test_tied_heads_of_tensors_that_do_not_belong_together_are_refused(change, error, message):
+    given = {
+        "logits": lambda parameters: parameters.view(2, 3),
+        "parameters": torch.ones(6, dtype=torch.float64),
+        "visible": torch.ones(2, 3, dtype=torch.bool),
+        "kept": (torch.ones(3, 1, dtype=torch.float64),) * 2,
+    }
+    assert TiedHeads(**given).shared
+    with pytest.raises(error, match=message):
+        TiedHeads(**given | change)

@@ -258,6 +258,43 @@ def test_too_large_a_problem_names_the_formula():
         realisable_alternative(queries, keys, T, memory_limit=1000)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (realisable_formula, (0, 4, 2), "a whole number as n of at least 1; got 0"),
+        (realisable_formula, (8, 0, 2), "d_k of at least 1; got 0"),
+        (realisable_formula, (8, 4, -1), "rank of at least 0; got -1"),
+        (realisable_formula, (8, 4, torch.nan), "rank of at least 0; got nan"),
+        (realisable_formula, (torch.tensor(8), 4, 2), r"n of at least 1; got tensor\(8\)"),
+        (generic_dimension, ([3, 3], 2.5, [1, 1]), "d_k of at least 1; got 2.5"),
+        (generic_dimension, ([3, 3], 2, [1, 3]), "count of at least 4; got 3"),
+        (generic_dimension, ([3, 3], 2, [-1, 1]), "rank of at least 0; got -1"),
+        (generic_dimension, ([3], 2, [1, 1]), r"lists of one length; got \[3\] and \[1, 1\]; pass"),
+        (generic_dimension, (torch.ones(2), 2, [1, 1]), r"lists .*; pass tensor.tolist\(\)"),
+        (generic_dimension, ([3, 3], 2, torch.tensor(1)), "lists of one length; got"),
+    ],
+)
+def test_numbers_that_no_head_has_are_refused(function, arguments, message):
+    with pytest.raises(InputError, match=message):
+        function(*arguments)
+
+
+def test_least_numbers_have_a_dimension():
+    assert realisable_formula(1, 1, 0) == 0
+    assert generic_dimension([1, 2], 1, [0, 1]) == 0
+    assert generic_dimension([], 1, []) == 0
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("size", [(6,), (2, 6, 3), (0, 3), (6, 0)])
+def test_queries_and_keys_of_other_axes_are_refused(size):
+    queries, keys, T = random_qkt(0, 6, 3, 2)
+    for given in ((torch.zeros(size), keys), (queries, torch.zeros(size))):
+        with pytest.raises(InputError, match="expected queries and keys of one size, .* got"):
+            realisable_dimension(*given, T)
+
+
 def test_wrong_inputs_are_refused(unchecked_shapes):
     queries, keys, T = random_qkt(0, 6, 3, 2)
     with pytest.raises(InputError, match=r"queries and keys of one size, .* keys \(6, 2\)"):

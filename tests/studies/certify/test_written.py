@@ -1,9 +1,14 @@
 """What is said and drawn of certificates whose tables are written by hand: the texts are beside this file."""
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from helpers.telling import recorded, told
 from helpers.written import certainty
+from identilens.studies import head_views
+from identilens.studies.certify import views
 
 CASES = {
     "rows of two heads": certainty,
@@ -15,3 +20,28 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_all_that_is_said_and_drawn(name):
     assert told(CASES[name]()) == recorded(__file__, name)
+
+
+def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
+    monkeypatch.setattr(head_views, "MOST_GROUPS", 5)
+    monkeypatch.setattr(views, "CELLS", 40)
+    result, layers = certainty(((0, 0),), ("0",)), pl.Series("layer", range(50))
+
+    def of_all_layers(table):
+        every = layers.to_frame().join(table.drop("layer"), how="cross")
+        return every.select(table.columns)
+
+    result = replace(result, table=of_all_layers(result.table), rows=of_all_layers(result.rows))
+    assert len(result.by_head()) == len(result.by_query()) == 50
+    assert views.within_page(result.table)["layer"].to_list() == [
+        n for n in range(5) for _ in "abc"
+    ]
+    sizes = {name: most_rows(chart) for name, chart in result.charts().items()}
+    assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 40}
+    [note] = [one.note for one in result.sections() if one.title == "Intervals and influence"]
+    assert note == "The first 5 of 50 rows are here to choose from."
+
+
+def most_rows(chart):
+    """Size of the largest table that a chart contains."""
+    return max(map(len, chart.to_dict()["datasets"].values()))

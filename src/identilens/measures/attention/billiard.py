@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
 from identilens.measures.attention.centre import Centre, analytic_centre
-from identilens.measures.attention.checks import check_number
+from identilens.measures.attention.checks import check_numbers
 
 Generator = torch.Generator | None
 LEG = 2.0
@@ -86,8 +86,9 @@ def uniform_alternatives(
             range.
     """
     centre = analytic_centre(weights_row, space)
-    check_number("count", count, 0)
-    check_number("legs", legs, 1)
+    check_numbers(0, count=count)
+    if legs is not None:
+        check_numbers(1, legs=legs)
     if not count:
         return centre.point.new_zeros((0, len(centre.point)))
     chains = _Chains([centre], [space], count, generator)

@@ -1,6 +1,6 @@
 """Checks of weights before their alternatives or their effective part are computed."""
 
-from numbers import Real
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,10 +35,13 @@ def check_precision(weights: Tensor) -> None:
         )
 
 
-def check_number(name: str, given: int | None, least: int) -> None:
-    """Raise for a number that is too small."""
-    if given is not None and not (isinstance(given, Real) and given >= least):
-        raise InputError(f"expected {name} of at least {least}; got {given}.")
+def check_numbers(least: int, **numbers: int) -> None:
+    """Raise for what is no whole number, and for one that is too small."""
+    for name, given in numbers.items():
+        if not isinstance(given, Integral) or int(given) < least:
+            raise InputError(
+                f"expected a whole number as {name} of at least {least}; got {given!r}."
+            )
 
 
 def checked_weights(

@@ -129,14 +129,17 @@ def residual_share(
         tensor([0.1000], dtype=torch.float64)
 
     Raises:
-        InputError: If output and stream have different numbers of queries.
+        InputError: If output, stream and projection do not belong together.
         NumericalError: NaN or infinity.
     """
     check_finite(head_output=head_output, residual=residual, output_projection=output_projection)
-    if head_output.shape[-2] != residual.shape[-2]:
+    block = None if output_projection is None else output_projection.shape[-2:]
+    fits = residual.ndim == 2 and residual.shape[:1] == head_output.shape[-2:-1]
+    if not fits or block not in (None, (head_output.shape[-1], residual.shape[1])):
         raise InputError(
-            f"expected a row of the residual stream for each of the {head_output.shape[-2]} queries; got "
-            f"{residual.shape[-2]}; pass the stream of the same text, at its queries."
+            "expected head_output (..., query, d_v), a row of the residual stream for each of its queries (query, "
+            f"d_model), and output_projection (..., d_v, d_model); got {tuple(head_output.shape)}, "
+            f"{tuple(residual.shape)} and {block}; pass the stream of the same text, and weight.T of a torch Linear."
         )
     outputs = compact_values(head_output, output_projection)
     return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues
+from identilens.measures.attention.checks import check_numbers
 from identilens.measures.attention.softmax_map import (
     Constraints,
     SoftmaxMap,
@@ -90,7 +91,12 @@ def realisable_formula(n: int, d_k: int, rank: int) -> int:
         4032
         >>> realisable_formula(20, 64, 20)
         0
+
+    Raises:
+        InputError: Numbers that are not whole, n or d_k below 1, a rank below 0.
     """
+    check_numbers(1, n=n, d_k=d_k)
+    check_numbers(0, rank=rank)
     return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
 
 
@@ -109,7 +115,18 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         >>> from identilens.measures.attention import generic_dimension
         >>> generic_dimension([40] * 40, 8, [4] * 40)
         408
+
+    Raises:
+        InputError: No lists of one length, numbers that are not whole, a rank that its count of keys does not allow.
     """
+    if not type(counts) is type(ranks) is list or len(counts) != len(ranks):
+        raise InputError(
+            f"expected counts and ranks as lists of one length; got {counts!r} and {ranks!r}; pass tensor.tolist()."
+        )
+    check_numbers(1, d_k=d_k)
+    for count, rank in zip(counts, ranks, strict=True):
+        check_numbers(0, rank=rank)
+        check_numbers(rank + 1, count=count)
     rows = sorted(zip(counts, ranks, strict=True))
     reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
     return reached[-1] - nested_rank(reached, [rank for _, rank in rows])

@@ -12,7 +12,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.billiard import Generator, Walks
-from identilens.measures.attention.checks import check_number, checked_row, checked_weights
+from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Method = Literal["brunner", "bhardwaj", "uniform"]
@@ -54,7 +54,7 @@ def iterate_alternatives(
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    check_number("count", count, 0)
+    check_numbers(0, count=count)
     if method not in ("brunner", "bhardwaj", "uniform"):
         raise InputError(
             f"expected method 'brunner', 'bhardwaj' or 'uniform'; got {method!r}; choose one of them."
@@ -138,7 +138,7 @@ def far_alternative(
         InputError: Weights that are not a distribution over the space's keys or in half precision, or no start.
     """
     whole = checked_row(weights_row, space)
-    check_number("starts", starts, 1)
+    check_numbers(1, starts=starts)
     if not space.nullity:
         return whole.clone()
     seen, row = space.visible, whole[space.visible]

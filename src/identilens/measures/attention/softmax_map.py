@@ -102,14 +102,13 @@ def checked_head(
     """
     T = head_values(projected_values)
     check_finite(queries=queries, keys=keys, bias=bias)
-    n_q, d_k = queries.shape
-    n_k = keys.shape[0]
-    if not n_q or not d_k or keys.shape[1] != d_k or T.keys != n_k:
+    if queries.ndim != 2 or not queries.numel() or keys.shape != (T.keys, queries.shape[1]):
         raise InputError(
             f"expected queries and keys of one size, one projected value per key; got queries {tuple(queries.shape)}, "
             f"keys {tuple(keys.shape)}, {T.keys} projected values; pass one head's tensors "
             "(repeat grouped keys for their queries)."
         )
+    (n_q, d_k), n_k = queries.shape, len(keys)
     if bias is not None and tuple(bias.shape) != (n_q, n_k):
         raise InputError(
             f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's bias, without batch."

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import visible_softmax
+from identilens.linalg.checks import check_finite, check_mask
 from identilens.measures.attention.realisable import (
     COPIES,
     MEMORY_LIMIT,
@@ -46,6 +47,19 @@ class TiedHeads:
     visible: Bool[Tensor, "row key"]
     kept: tuple[Tensor, ...]
     rows: slice = field(default_factory=lambda: slice(None))
+
+    def __post_init__(self) -> None:
+        """Raise InputError for tensors that do not belong together, NumericalError for NaN or infinity."""
+        check_finite(parameters=self.parameters)
+        keys = self.visible.shape[1:]
+        check_mask(self.visible, len(self.kept), keys.numel())
+        made = (self.logits(self.parameters).mT, *self.kept)
+        given = {(one.dtype, one.shape[:-1]) for one in made} | {(self.parameters.dtype, keys)}
+        if given != {(torch.float64, keys)}:
+            raise InputError(
+                "expected parameters, logits (row, key) and bases (key, r) in float64, of the keys of visible; got "
+                f"{given}; pass tensor.double(), and ProjectedValues.output_bases of each head."
+            )
 
     @property
     def unit(self) -> float:

@@ -30,7 +30,7 @@ PRINTED = 12
 """Rows whose bars are drawn for print."""
 
 CELLS = 20_000
-"""Weights whose intervals travel inside a page."""
+"""Weights whose intervals, and heads whose means, travel inside a page."""
 
 MAP_CELLS = 250_000
 """Cells of the maps drawn for print."""
@@ -225,7 +225,8 @@ def axes(table: pl.DataFrame) -> AnyChart:
 
 
 def certain_by_head(heads: pl.DataFrame) -> AnyChart:
-    """Return the mean certain mass by layer and head."""
+    """Return the mean certain mass by layer and head, of as many heads as a page contains."""
+    heads = heads.head(CELLS)
     chart = heat(
         heads.select("kind", "layer", "head", "tolerance", "certain_mass"),
         "head",
