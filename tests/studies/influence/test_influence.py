@@ -101,7 +101,7 @@ def test_estimates_are_those_of_finite_differences_in_the_same_directions(lens, 
 
 
 def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
-    found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=("last", 0), probes=0)
+    found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=("last", 0), directions=0)
     item = lens.read([TEXT])[0]
     head, answer = read_head(lens, item, 1, 1), Answer(lens, item, "prediction")
     last = found.hidden_keys.filter(query=8)
@@ -118,7 +118,7 @@ def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
 
 
 def test_positions_that_count_are_chosen(lens):
-    last = idl.influence(lens, [TEXT], answer="last", probes=0).table
+    last = idl.influence(lens, [TEXT], answer="last", directions=0).table
     item = lens.read([TEXT])[0]
     expected = Answer(lens, item, "prediction", [8]).without(1, [0, 1])
     assert last.filter(layer=1)["effect"].to_list() == pytest.approx(expected)
@@ -131,10 +131,9 @@ def test_heads_in_one_run_are_removed_as_alone(lens):
 
 
 @pytest.mark.parametrize(("model", "outcome"), [("classifier", "prediction"), ("bert", "states")])
-def test_the_outcome_is_the_prediction_where_there_is_one(model, outcome):
+def test_classifiers_and_encoders_have_an_outcome(model, outcome):
     one = classifier() if model == "classifier" else Lens(build(model))
-    found = idl.influence(one, [TEXT, TEXT[:4]], probes=2)
-    assert found.provenance["settings"]["outcome"] == outcome
+    found = idl.influence(one, [TEXT, TEXT[:4]], outcome=outcome, directions=2)
     assert found.table["text"].unique().sort().to_list() == [0, 1]
     assert (found.table["effect"] > 0).all()
 
@@ -142,36 +141,17 @@ def test_the_outcome_is_the_prediction_where_there_is_one(model, outcome):
 @pytest.mark.parametrize("family", ["t5", "mistral", "vit"])
 def test_other_families(family):
     one, text = Lens(build(family)), example(family)
-    found = idl.influence(one, text, probes=1)
+    outcome = "prediction" if family == "mistral" else "states"
+    found = idl.influence(one, text, outcome=outcome, directions=1)
     assert len(found.heads()) == sum(site.heads for site in one.sites(one.read(text)[0]))
     assert found.table["effect"].is_finite().all()
 
 
 def test_on_the_command_line(bundled_path, tmp_path):
-    out = tmp_path / "run"
-    done = identilens(
-        "influence",
-        "--model",
-        bundled_path,
-        "--text",
-        "Snow fell.",
-        "--layers",
-        "5",
-        "-o",
-        out,
-        code=0,
-    )
+    asked = ("influence", "--model", bundled_path, "--text", "Snow fell.", "--layers", 5, "-o")
+    done = identilens(*asked, tmp_path / "run", "--outcome", "states", code=0)
     assert "heads are influential" in done.output
-    assert (out / "report.html").exists()
-    words = failing(
-        "influence",
-        "--model",
-        bundled_path,
-        "--text",
-        "a",
-        "--outcome",
-        "prediction",
-        "-o",
-        tmp_path / "no",
-    )
-    assert "predicts nothing" in words
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "predicts nothing: it has no logits" in failing(*asked, tmp_path / "no")
+    layer = failing(*asked, tmp_path / "no", "--outcome", "layer")
+    assert "--outcome to be prediction or states" in layer

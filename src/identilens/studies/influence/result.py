@@ -76,7 +76,8 @@ class Influence(Result):
         lines = [
             f"Without {where} the {changed(self._outcome, largest['effect'])}, the most of "
             f"{counted(len(heads), 'head')}; mean over {counted(texts, 'text')}{error}.",
-            f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this effect.",
+            f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this "
+            "effect.",
         ]
         if ranks["effect_of_mean"] is not None:
             lines.append(
@@ -119,6 +120,7 @@ class Influence(Result):
             "layer",
             "effect",
             stretch=True,
+            numbers=".2g",
             title="Effect of removing a head",
             x_title="Head",
             y_title="Layer",

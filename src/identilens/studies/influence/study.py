@@ -1,12 +1,13 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 
+from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
 from identilens.models.heads import Head
 from identilens.models.layout import chosen_heads
@@ -21,11 +22,10 @@ from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
 from identilens.studies.influence.result import Influence
 from identilens.studies.items import read_items
 from identilens.studies.outcomes import (
-    Answered,
+    Outcome,
     asked_answer,
     head_effects,
     head_estimates,
-    model_outcome,
     positions,
 )
 
@@ -36,17 +36,25 @@ class InfluenceSettings(RowSettings):
 
     Attributes:
         queries: Position or token of a row: its keys are removed, too, one by one. None by default.
-        outcome: What may change: the prediction, or the final hidden states. Default: the prediction of a model that
-            makes one.
+        outcome: What may change: the prediction, or the final hidden states.
         answer: Position or token whose outcome counts; all positions by default. A classifier has one prediction.
-        probes: Random directions of an estimate, each one backward pass; 0 for no estimates.
+        directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         seed: Seed of the random directions.
     """
 
-    outcome: Literal["prediction", "states"] | None = None
+    outcome: Outcome = "prediction"
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
-    probes: Annotated[int, Ge(0)] = 16
+    directions: Annotated[int, Ge(0)] = 16
     seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that the outcome is the model's."""
+        if self.outcome in ("head", "layer"):
+            raise SettingError(
+                "outcome",
+                "to be prediction or states: heads are removed from the model",
+                self.outcome,
+            )
 
 
 class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
@@ -83,20 +91,20 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
         self.lens = lens
         self.items = read_items(lens, texts, settings.max_length)
-        self.outcome: Answered = settings.outcome or model_outcome(lens, self.items[0])
-        super().__init__(replace(settings, outcome=self.outcome))
+        super().__init__(settings)
         sites = lens.sites(self.items[0])
         self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
         item, settings = self.items[part], self.settings
-        answer = Answer(self.lens, item, self.outcome)
+        outcome: Any = settings.outcome
+        answer = Answer(self.lens, item, outcome)
         if settings.answer is not None:
             answer = asked_answer(self.lens, item, settings, item.tokens, part)
         estimates: Sequence[float | None] = [None] * len(self.chosen)
-        if settings.probes:
-            estimates = head_estimates(answer, self.chosen, settings.probes, settings.seed)
+        if settings.directions:
+            estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
         effects = (head_effects(answer, self.chosen, left) for left in ("zero", "mean"))
         places = [Place(part, site, head) for site, head in self.chosen]
         rows = [
