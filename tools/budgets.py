@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 311_200,
-    "syntax-tree nodes of the core": 247_200,
+    "syntax-tree nodes": 306_500,
+    "syntax-tree nodes of the core": 246_500,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.54,
-    "modules with one importer": 57,
+    "share of private helpers used once": 0.53,
+    "modules with one importer": 52,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }

@@ -149,7 +149,7 @@ def test_bad_input(data, tmp_path):
         *TRAIN, "--task", "trec", "--data", data, "--d-k", 0, *out
     )
     assert "needs one train file of sst" in failing(*TRAIN, "--task", "sst", "--data", data, *out)
-    assert "expected --heads to be concat or con or add; got 'both'" in failing(
+    assert "expected --heads to be concat or add; got 'both'" in failing(
         "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
     )
     assert "expected --d-k as numbers and ranges" in failing(

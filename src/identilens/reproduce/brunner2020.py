@@ -33,13 +33,12 @@ from identilens.reproduce.brunner2020_settings import (
     Rows,
     SameLayer,
     TunedFigure,
-    chosen_charts,
     figure,
     record,
     reproduction,
 )
 from identilens.reproduce.inputs import FineTuning, tuned_model
-from identilens.reproduce.record import Figure, Reproduction
+from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
 from identilens.runs.tables import percent

@@ -12,7 +12,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.reproduce.inputs import Corpus, CorpusSettings, FineTuning
-from identilens.reproduce.record import Figure, Reproduction
+from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.result import Result
 from identilens.runs.settings import LIST, Settings
 from identilens.runs.tables import markdown_table
@@ -161,11 +161,6 @@ def reproduction(
 def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
     """Return the settings, the texts and the digest of the model."""
     return {**settings.recorded(), "texts": texts, "parameters (sha256)": lens.digest}
-
-
-def chosen_charts(result: Result, *beginnings: str) -> dict[str, AnyChart]:
-    """Return the charts of a result whose names begin so."""
-    return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
 
 
 def figure(

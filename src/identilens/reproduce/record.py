@@ -11,6 +11,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.save import check_formats, save_charts
 from identilens.runs.files import write_atomically, write_json, write_table, write_text
 from identilens.runs.provenance import Identity, command_line, provenance
+from identilens.runs.result import Result
 from identilens.runs.settings import Settings
 
 
@@ -53,6 +54,11 @@ class Figure:
     make: Callable[..., Reproduction]
     unit: str = "steps"
     shared: bool = False
+
+
+def chosen_charts(result: Result, *beginnings: str) -> dict[str, AnyChart]:
+    """Return the charts of a result whose names begin so."""
+    return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
 
 
 def write_reproduction(

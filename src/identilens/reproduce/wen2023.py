@@ -20,7 +20,7 @@ from identilens.lab.dyck.settings import LONG, DyckSetting
 from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
-from identilens.reproduce.record import Figure, Reproduction
+from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.reproduce.wen2023_corollary2 import COROLLARY2
 from identilens.reproduce.wen2023_settings import (
     ACCURATE,
@@ -92,9 +92,7 @@ def figure(
             "misleading": result.misleading(),
             **tables,
         }
-        drawn = {
-            title: chart for title, chart in result.charts().items() if title.startswith(charts)
-        }
+        drawn = chosen_charts(result, *charts)
         return Reproduction(
             used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn, 0
         )
@@ -185,22 +183,10 @@ def variations(result: DyckRuns) -> str:
         pl.col("error").fill_nan(None),
         start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out")),
     )
-    table = rows.select(
-        "setting",
-        "layer",
-        "head",
-        "start",
-        "size",
-        "seeds",
-        "value",
-        "error",
-        "even_on_simplex",
-        "softmax_of_normals",
-    )
     return (
-        f"{markdown_table(table)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
-        "patterns causal, with its standard error over seeds; the last two columns are random causal patterns: rows "
-        f"uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
+        f"{markdown_table(rows.drop('with_start'))}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of "
+        "seeds, patterns causal, with its standard error over seeds. The two columns before the last are random causal "
+        f"patterns: rows uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
     )
 
 
