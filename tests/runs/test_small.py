@@ -184,8 +184,10 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
             super().__init__(settings=settings)
 
     made = job_of(tmp_path, layers=(1,))
-    job = Job(Given, (Reference(),), made.settings, made.record, made.location, tmp_path / "none")
+    location = tmp_path / "not" / "there"
+    job = Job(Given, (Reference(),), made.settings, made.record, str(location), tmp_path / "none")
     assert load_study(job, {"sub/one.txt": b"held"}, 3, 1) is None
+    assert location.is_dir()
     assert restored == [b"held"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert threads == []

@@ -247,6 +247,7 @@ def test_mean_weights_by_name(found):
     assert found.mean_weights(0, 1)[0].tolist() == pytest.approx([0.0, 0.1, 0.9])
     assert found.mean_weights(0, 1, name="all_raw")[0].tolist() == pytest.approx([0.1, 0.9, 0.0])
     assert (found.sites, found.threshold) == ([("encoder", 0)], 0.4)
+    assert replace(found, table=found.table.head(1)).threshold == 0.4
     for layer, head in ((1, 0), (0, 2), (0, -1)):
         with pytest.raises(InputError, match="There are encoder layer 0"):
             found.mean_weights(layer, head)
