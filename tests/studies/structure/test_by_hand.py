@@ -1,5 +1,6 @@
 """The finding, the charts, the maps and the report of a structure analysis whose tables are written by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl

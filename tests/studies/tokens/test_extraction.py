@@ -44,7 +44,7 @@ def test_batches_hold_what_each_text_gives_alone(family, tmp_path):
     torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
     assert found.lengths == tuple(map(len, TEXTS))
     assert found.token_ids.tolist() == [token for text in TEXTS for token in text]
-    names = pl.read_parquet(found.folder / "tokens.parquet")["token"].to_list()
+    names = pl.read_parquet(found.folder / "tokens.parquet", glob=False)["token"].to_list()
     assert names == [str(token) for text in TEXTS for token in text]
 
 
