@@ -215,3 +215,22 @@ def test_a_query_that_sees_no_key_is_named(hidden):
 def test_what_is_no_tensor_is_named(given):
     with pytest.raises(InputError, match="must be a tensor with two axes; got (NoneType|str|list)"):
         ProjectedValues.of(*given)
+
+
+@pytest.mark.parametrize("heads", [(), (2,), (3, 2)])
+def test_rows_that_are_added_left_out_and_laid_flat(heads):
+    values, projection, T = made(n=6, rank=4)
+    values, T = values.expand(*heads, -1, -1), T.expand(*heads, -1, -1)
+    given = ProjectedValues.of(values, projection)
+    sunk = given.with_sink()
+    assert sunk.values.shape == (*heads, 7, 8)
+    assert torch.equal(sunk.values[..., :6, :], given.values)
+    assert not sunk.values[..., 6, :].any()
+    seen = torch.tensor([1, 0, 1, 1, 0, 1]).bool()
+    torch.testing.assert_close(
+        given.restricted(seen).compact @ given.restricted(seen).compact.mT,
+        T[..., seen, :] @ T[..., seen, :].mT,
+    )
+    flat = given.flat.compact
+    assert flat.shape == (torch.Size(heads).numel(), 6, given.compact.shape[-1])
+    torch.testing.assert_close(flat @ flat.mT, (T @ T.mT).reshape(-1, 6, 6))

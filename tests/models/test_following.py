@@ -200,7 +200,9 @@ def _joined(weights, values):
 
 
 CHANGES = {
-    "adds a term beyond weights times values": lambda w, v: _joined(w, v) + _joined(w, v.flip(-2)),
+    r"adds a term beyond weights times values before a linear map \(relative values, .* no output projection\)": (
+        lambda w, v: _joined(w, v) + _joined(w, v.flip(-2))
+    ),
     r"multiplies them by what differs from query to query \(a gate": lambda w, v: (
         _joined(w, v) * torch.rand(1, 9, 32)
     ),

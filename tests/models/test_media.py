@@ -72,6 +72,13 @@ def test_a_recording_is_read_in_every_width_and_brought_to_the_model_s_rate(tone
     assert audio.at(8000) is audio
 
 
+@pytest.mark.parametrize(("own", "rate"), [(8000, 0), (8000, 1_000_001), (0, 8000), (-1, -1)])
+def test_rates_that_no_recording_has_are_refused(own, rate):
+    audio = idl.Audio(np.zeros(8, dtype=np.float32), own)
+    with pytest.raises(InputError, match=rf"from 1 to 1,000,000 .*; got {own} and {rate}\."):
+        audio.at(rate)
+
+
 @pytest.mark.parametrize(
     ("kind", "kinds"), [("wav2vec2", {"encoder"}), ("whisper", {"encoder", "decoder", "cross"})]
 )

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.toy import ToySettings, toy
 from identilens.errors import InputError, SettingError
-from identilens.runs.settings import parse_numbers, parse_size
+from identilens.runs.settings import hints_of, parse_numbers, parse_size, separated_by_commas
 
 
 def test_values_take_the_form_of_their_fields():
@@ -103,3 +103,13 @@ def test_numbers_and_ranges(text, numbers):
 )
 def test_sizes(text, size):
     assert parse_size(text) == size
+
+
+def test_options_of_several_values_are_typed_with_commas():
+    hints = hints_of(ToySettings)
+    assert [name for name in hints if separated_by_commas(hints[name])] == [
+        "layers",
+        "words",
+        "span",
+        "memory",
+    ]

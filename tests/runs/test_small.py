@@ -9,12 +9,13 @@ from typing import ClassVar
 import polars as pl
 import pytest
 
-from helpers.toy import Toy, ToySettings, ToyStudy
-from identilens.errors import InputError, OutputFolderError, SettingError
+from helpers.toy import Toy, ToySettings, ToyStudy, toy
+from identilens.errors import CheckFailedError, InputError, OutputFolderError, SettingError
 from identilens.runs import workers
 from identilens.runs.files import Manifest, write_folder
 from identilens.runs.provenance import model_and_texts, provenance
 from identilens.runs.request import NAME, Request
+from identilens.runs.study import FAILED, study_function
 from identilens.runs.tables import markdown_table
 from identilens.runs.toml import read_toml, toml_value
 from identilens.runs.workers import Job, Local, PartResult, Ray, compute_parts, load_study, run_part
@@ -139,6 +140,22 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert list(said) == [0]
 
 
+def test_a_run_on_workers_is_that_of_one_process_and_names_what_failed(tmp_path):
+    told = []
+    options = {"layers": (2, 3, 5), "progress": lambda *place: told.append(place)}
+    found = toy(out=tmp_path / "run", engine=Engine(2), **options)
+    assert found.table["square"].to_list() == [4, 9, 25]
+    assert told[0] == (0, 3, "workers start")
+    assert sorted(place[0] for place in told) == [0, 1, 2, 3]
+    assert {place[1] for place in told} == {3}
+    with pytest.raises(CheckFailedError, match=r"2 of 3 parts failed; .*failed.jsonl names them"):
+        study_function(Failing, "failing")(out=tmp_path / "other", engine=Engine(2), **options)
+    lines = (tmp_path / "other" / FAILED).read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["part"], row["numbers"]) for row in rows] == [(1, [1, 1]), (2, [2, 2])]
+    assert rows[1]["error"] == "no luck"
+
+
 def test_what_a_part_gives_and_writes(tmp_path):
     assert load_study(job_of(tmp_path, Failing, layers=(1, 2, 3))) is None
     assert run_part(0).error == ""
@@ -184,8 +201,10 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
             super().__init__(settings=settings)
 
     made = job_of(tmp_path, layers=(1,))
-    job = Job(Given, (Reference(),), made.settings, made.record, made.location, tmp_path / "none")
+    location = tmp_path / "not" / "there"
+    job = Job(Given, (Reference(),), made.settings, made.record, str(location), tmp_path / "none")
     assert load_study(job, {"sub/one.txt": b"held"}, 3, 1) is None
+    assert location.is_dir()
     assert restored == [b"held"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert threads == []

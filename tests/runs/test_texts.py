@@ -368,7 +368,10 @@ def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatc
     assert corpus[2:4] == texts[2:4]
     (tmp_path / "shared").mkdir()
     reference = pickle.loads(pickle.dumps(corpus.reference(tmp_path / "shared")))
-    assert list(reference.restored(tmp_path / "shared")) == texts
+    restored = reference.restored(tmp_path / "shared")
+    assert list(restored) == texts
+    assert restored.known_lengths, "the process that shares them has checked their lengths"
+    assert not corpus.known_lengths
     with pytest.raises(IndexError):
         corpus[9]
     pairs = read_texts([("one", "eins")] * 6)

@@ -22,8 +22,9 @@ Place = tuple[str, int]
 """A layer: path of its list in the model, and its number in the list."""
 
 _LOST = {
-    "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
-    "attention map with one value per key gives its output",
+    "add": "adds a term beyond weights times values before a linear map (relative values, which differ by query; the "
+    "stream itself, where a layer has no output projection), so that no projection of one value per key gives its "
+    "output",
     "mul": "multiplies them by what differs from query to query (a gate or a norm), so that row i of a map has an "
     "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",

@@ -20,6 +20,16 @@ def test_as_many_probes_as_dimensions_are_exact(family, token):
     assert not found.variances.any()
 
 
+def test_two_probes_are_enough_and_one_is_not():
+    inputs = torch.zeros(4, 16, dtype=torch.float64)
+    found = output_norms(lambda x: 3 * x, inputs, 2, probes=2)
+    assert found.squares.shape == (1, 4)
+    assert float(found.squares[0, 2]) == pytest.approx(9 * 16)
+    assert found.squares[0, [0, 1, 3]].tolist() == [0, 0, 0]
+    with pytest.raises(InputError, match="probes must be from 2 to 16, .* got 1"):
+        output_norms(lambda x: x, inputs, 2, probes=1)
+
+
 def test_fewer_probes_are_unbiased_and_know_their_variance():
     jacobian = torch.randn(
         5, 24, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64

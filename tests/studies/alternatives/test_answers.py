@@ -52,7 +52,9 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
 
 
 def test_all_heads_together_move_at_once(lens):
-    options = {"outcome": "prediction", "tolerance": "0.01nats", "queries": (-1,)}
+    options = {"outcome": "prediction", "tolerance": "0.01nats"}
+    earlier = idl.alternatives(lens, IDS, together=True, layers=1, queries=(7,), **options)
+    assert earlier.table["alternative"].to_list() == ["answer_7"] * 4
     found = idl.alternatives(lens, IDS, together=True, **options)
     assert len(found.table) == 8, "two layers of four heads"
     assert found.table["measured"].n_unique() == found.table["hidden_change"].n_unique() == 1

@@ -11,9 +11,11 @@ import torch
 
 from helpers.audits import SCRIPT, words
 from helpers.browsing import Visit
+from helpers.charts import drop_downs
 from helpers.mixings import mixing_of, random_mixing, tagged_mixing, tricky_mixing
 from identilens.errors import InputError
 from identilens.measures.mixing import boxes_by_tag, by_relative_position
+from identilens.studies.mixing import views
 from identilens.studies.mixing.single import telling_tokens, token_maps
 from identilens.studies.reports import write_report
 
@@ -302,3 +304,12 @@ def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, 
         "old => document.querySelector('#own-0 svg').innerHTML !== old", arg=before
     )
     visit.close()
+
+
+def test_kinds_are_chosen_in_the_order_of_the_table(tagged):
+    kinds = ["vision", "encoder", "qformer", "decoder", "audio", "text"]
+    chart = tagged.charts()["own_contribution"]
+    frame = pl.DataFrame({"kind": [kind for kind in kinds for _ in range(3)]})
+    for _ in range(3):
+        assert drop_downs(views._by_kind(chart, frame))["Hidden states"] == kinds
+    assert views._by_kind(chart, frame.head(3)) is chart

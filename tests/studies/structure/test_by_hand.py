@@ -1,5 +1,6 @@
 """The finding, the charts, the maps and the report of a structure analysis whose tables are written by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -247,6 +248,7 @@ def test_mean_weights_by_name(found):
     assert found.mean_weights(0, 1)[0].tolist() == pytest.approx([0.0, 0.1, 0.9])
     assert found.mean_weights(0, 1, name="all_raw")[0].tolist() == pytest.approx([0.1, 0.9, 0.0])
     assert (found.sites, found.threshold) == ([("encoder", 0)], 0.4)
+    assert replace(found, table=found.table.head(1)).threshold == 0.4
     for layer, head in ((1, 0), (0, 2), (0, -1)):
         with pytest.raises(InputError, match="There are encoder layer 0"):
             found.mean_weights(layer, head)
@@ -255,3 +257,16 @@ def test_mean_weights_by_name(found):
         two.mean_weights(0, 0)
     assert two.mean_weights(0, 0, "cross").shape == (3, 3)
     assert isinstance(two.visibility_by_position(), pl.DataFrame)
+
+
+def test_of_several_texts_the_mean_is_shown_and_the_least_entry(found):
+    texts = views.texts_by_head(found.texts)
+    heads = found.texts.partition_by("kind", "layer", "head", maintain_order=True)
+    assert len(texts) == len(heads)
+    for row, rows in zip(texts.iter_rows(named=True), heads, strict=True):
+        assert row["least"] == rows["least"].min()
+        assert row["negative"] == pytest.approx(rows["negative"].mean())
+        assert row["rank"] == pytest.approx(rows["rank"].mean())
+    spread = found.texts.with_columns(least=-pl.int_range(pl.len()).cast(pl.Float64))
+    assert views.texts_by_head(spread)["least"].min() == 1 - len(spread)
+    assert views.texts_by_head(spread.with_columns(outside=9e-10))["outside"].to_list() == [0, 0]

@@ -1,9 +1,11 @@
 import pytest
+import torch
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError
+from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.lengths import _too_short, special_positions, texts_of_length
 
 LONG = "The ferry left before dawn, and nobody on the quay could say who had paid for it."
 
@@ -68,3 +70,15 @@ def test_refusals(bundled):
     vit = Lens(build("vit"), name="tiny")
     with pytest.raises(InputError, match="not made of tokens"):
         texts_of_length(vit, {"pixel_values": __import__("torch").zeros(2, 3, 12, 12)}, 10)
+
+
+def test_every_sequence_of_a_text_is_long_enough_and_of_tokens():
+    ids_of_two = {"input_ids": torch.tensor([1, 2])}
+    item = Item(ids_of_two, {"encoder": ("a", "b"), "decoder": ("a", "b", "c")})
+    assert [_too_short(item, 0, length) for length in (1, 2, 3)] == [False, False, True]
+    for other in (
+        Item(ids_of_two, {}),
+        Item({"pixel_values": torch.zeros(3, 4, 4)}, {"encoder": ("a", "b")}),
+    ):
+        with pytest.raises(InputError, match="text 7 is not made of tokens"):
+            _too_short(other, 7, 2)

@@ -252,3 +252,29 @@ def test_texts_on_disk_are_cut_like_a_list(lens):
         texts_of_length(lens, Corpus(texts[:1]), 4)
     with pytest.raises(InputError, match="text 0 needs a tokenizer"):
         texts_of_length(lens, ["words", "words"], 4, cut="window")
+
+
+def test_as_many_texts_run_together_as_their_weights_allow(lens, monkeypatch):
+    items = lens.read(TEXTS)
+    entries = sum(site.heads for site in lens.sites(items[0])) * N * N
+    sizes, run = [], Lens.run
+
+    def counted(self, chunk, *given, **options):
+        sizes.append(len(chunk))
+        return run(self, chunk, *given, **options)
+
+    monkeypatch.setattr(Lens, "run", counted)
+    for room, expected in (
+        (4 * entries, [4, 1]),
+        (2 * entries - 1, [1] * 5),
+        (1, [1] * 5),
+        (99 * entries, [5]),
+    ):
+        monkeypatch.setattr(runner, "_WEIGHTS_AT_ONCE", room)
+        views = list(runner.text_views(lens, items, range(1, 6)))
+        assert [view.text for view in views] == [1, 2, 3, 4, 5]
+        assert sizes == expected
+        sizes.clear()
+    monkeypatch.setattr(runner, "BATCH_SIZE", 3)
+    assert len(list(runner.text_views(lens, items, range(1, 6)))) == 5
+    assert sizes == [3, 2]

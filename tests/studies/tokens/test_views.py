@@ -234,3 +234,30 @@ def test_a_phone_shows_reports_without_scrolling_sideways(make, browser, tmp_pat
         width=390,
         scheme="dark",
     ).close()
+
+
+def test_figures_stand_in_the_order_of_the_probes():
+    pairs = [(probe, distance) for probe in ("linear", "mlp") for distance in ("cosine", "l2")]
+    rows = [
+        {
+            "probe": probe,
+            "distance": distance,
+            "layer_trained": 1,
+            "layer_tested": layer,
+            "rate": 0.5,
+        }
+        for probe, distance in pairs
+        for layer in (1, 2)
+    ]
+    result = ratetables.rates_of("across-layers", rows)
+    for _ in range(3):
+        names = [name for name in result.charts() if name.startswith("across")]
+        assert list(dict.fromkeys(tuple(name.split("_")[-2:]) for name in names)) == pairs
+
+
+def test_the_table_of_rates_is_in_per_cent_with_a_column_for_each_layer():
+    result = ratetables.same_layer()
+    result = replace(result, table=result.table.with_columns(rate=pl.lit(0.123456)))
+    rates = result.by_layer()
+    assert rates.columns == ["probe", "distance", "folds", "1", "2", "3"]
+    assert rates["1"].drop_nulls().to_list() == [12.35] * 2

@@ -124,7 +124,7 @@ class TokenIdentifiability(Result):
             "folds",
         ]
         percent = means.with_columns(
-            (100 * pl.col("rate")).round(2), pl.col("layer_tested").cast(pl.String)
+            (pl.col("rate") * 100).round(2), pl.col("layer_tested").cast(pl.String)
         )
         return percent.pivot("layer_tested", index=index, values="rate")
 
