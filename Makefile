@@ -8,17 +8,22 @@ TORCH := torch==2.13.0
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs release-check clean
+.PHONY: help constraints demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs release-check clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "identilens needs Python 3.11 or newer; set PYTHON=..."'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[demo,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	touch $(STAMP)
+
+constraints: ## take the newest releases that pyproject.toml allows; make test-all says whether they work
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[demo,dev]' $(TORCH)
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' > constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write demo-report/report.html
