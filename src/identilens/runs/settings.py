@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, astuple, fields
+from dataclasses import MISSING, astuple, dataclass, fields
 from functools import cache
 from itertools import islice
 from numbers import Integral, Real
@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from identilens.errors import SettingError
 
 
+@dataclass(frozen=True)
 class _CheckedHere:
     """Tells pydantic to take any value; cyclopts asks it of every option once something has imported it."""
 
