@@ -26,8 +26,6 @@ class _CheckedHere:
         return {"type": "any"}
 
 
-_CHECKED_HERE = _CheckedHere()
-
 AS_TYPED = Parameter(
     converter=lambda _, tokens: ",".join(token.value for token in tokens), n_tokens=1, negative=""
 )
@@ -70,7 +68,7 @@ class Settings:
     def __init_subclass__(cls) -> None:
         """Leave the checks of the fields to this class."""
         cls.__annotations__ |= {
-            name: Annotated[hint, _CHECKED_HERE] for name, hint in cls.__annotations__.items()
+            name: Annotated[hint, _CheckedHere()] for name, hint in cls.__annotations__.items()
         }
 
     def __post_init__(self) -> None:
