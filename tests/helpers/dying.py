@@ -58,6 +58,9 @@ def model():
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
     "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
+    "influence": lambda at, **run: idl.influence(
+        model(), TEXTS[:2], outcome="states", layers=0, directions=2, **run
+    ),
     "alternatives": lambda at, **run: idl.alternatives(
         model(), TEXTS[:2], layers=0, heads=0, starts=1, **run
     ),

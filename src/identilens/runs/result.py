@@ -99,7 +99,7 @@ class Result(ABC):
         >>> type(result).load(folder / "run").table.equals(result.table)
         True
         >>> result.to_html(folder / "report.html").name, [file.name for file in result.to_csv(folder)]
-        ('report.html', ['table.csv', 'rows.csv', 'token_types.csv'])
+        ('report.html', ['table.csv', 'rows.csv', 'effects.csv', 'token_types.csv'])
         >>> result.subject(), [section.title for section in result.sections()][:2]
         ('bundled on 1 text', ['Four groups of heads', 'The maps'])
         >>> result.token_lines(), result.notebook_maps()

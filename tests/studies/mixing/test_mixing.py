@@ -7,7 +7,12 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, NumericalError, OutputFolderError, SettingError
+from identilens.errors import (
+    InputError,
+    OutputFolderError,
+    SettingError,
+    UnsupportedModelError,
+)
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms
@@ -211,7 +216,7 @@ def test_half_precision_and_broken_models_are_refused():
     model = build("bert")
     with torch.no_grad():
         model.encoder.layer[1].output.dense.weight[0, 0] = float("inf")
-    with pytest.raises(NumericalError, match=r"text 0: .*NaN or infinite"):
+    with pytest.raises(UnsupportedModelError, match=r"without capture the model's output has NaN"):
         mixing(Lens(model), [ids(5)], rollouts=False, **QUICK)
 
 

@@ -263,6 +263,7 @@ def test_as_many_texts_run_together_as_their_weights_allow(lens, monkeypatch):
         sizes.append(len(chunk))
         return run(self, chunk, *given, **options)
 
+    lens.prove_once(items[1:])
     monkeypatch.setattr(Lens, "run", counted)
     for room, expected in (
         (4 * entries, [4, 1]),
@@ -270,11 +271,11 @@ def test_as_many_texts_run_together_as_their_weights_allow(lens, monkeypatch):
         (1, [1] * 5),
         (99 * entries, [5]),
     ):
-        monkeypatch.setattr(runner, "_WEIGHTS_AT_ONCE", room)
-        views = list(runner.text_views(lens, items, range(1, 6)))
+        monkeypatch.setattr(passes, "_WEIGHTS_AT_ONCE", room)
+        views = list(passes.text_views(lens, items, range(1, 6)))
         assert [view.text for view in views] == [1, 2, 3, 4, 5]
         assert sizes == expected
         sizes.clear()
-    monkeypatch.setattr(runner, "BATCH_SIZE", 3)
-    assert len(list(runner.text_views(lens, items, range(1, 6)))) == 5
+    monkeypatch.setattr(passes, "BATCH_SIZE", 3)
+    assert len(list(passes.text_views(lens, items, range(1, 6)))) == 5
     assert sizes == [3, 2]

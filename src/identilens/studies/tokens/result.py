@@ -38,13 +38,13 @@ class TokenIdentifiability(Result):
         >>> tokens = idl.token_identifiability(lens, texts, layers=(1, 6), probes="naive", distances="cosine", folds=2)
         >>> tokens.by_layer()
         shape: (1, 5)
-        ┌───────┬──────────┬───────┬─────┬──────────┐
-        │ probe ┆ distance ┆ folds ┆ 1   ┆ 6        │
-        │ ---   ┆ ---      ┆ ---   ┆ --- ┆ ---      │
-        │ enum  ┆ enum     ┆ u32   ┆ f64 ┆ f64      │
-        ╞═══════╪══════════╪═══════╪═════╪══════════╡
-        │ naive ┆ cosine   ┆ 2     ┆ 1.0 ┆ 0.812816 │
-        └───────┴──────────┴───────┴─────┴──────────┘
+        ┌───────┬──────────┬───────┬───────┬───────┐
+        │ probe ┆ distance ┆ folds ┆ 1     ┆ 6     │
+        │ ---   ┆ ---      ┆ ---   ┆ ---   ┆ ---   │
+        │ enum  ┆ enum     ┆ u32   ┆ f64   ┆ f64   │
+        ╞═══════╪══════════╪═══════╪═══════╪═══════╡
+        │ naive ┆ cosine   ┆ 2     ┆ 100.0 ┆ 81.28 │
+        └───────┴──────────┴───────┴───────┴───────┘
     """
 
     analysis: ClassVar = "tokens"
