@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
 	touch $(STAMP)
 
-constraints: ## take the newest releases that pyproject.toml allows; make test-all says whether they work
+constraints: $(STAMP) ## take the newest releases that pyproject.toml allows; make test-all says whether they work
 	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[demo,dev]' $(TORCH)
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' > constraints.txt
 	touch $(STAMP)

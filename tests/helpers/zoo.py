@@ -275,6 +275,36 @@ def example(family: str, seed: int = 0) -> Any:
     return [ids(9, seed), ids(6, seed + 1), ids(13, seed + 2)]
 
 
+def tiny(model):
+    """A lens of a small model in double precision, its matrices drawn anew, so that attention is far from uniform."""
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.5)
+    return Lens(model, name="tiny")
+
+
+def tiny_encoder():
+    """An encoder of one layer with two heads of four numbers."""
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=96,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    return tiny(hf.BertModel(config))
+
+
+def tiny_decoder(layers):
+    """A decoder of two heads of four numbers in each layer."""
+    torch.manual_seed(0)
+    config = hf.GPT2Config(vocab_size=96, n_embd=8, n_layer=layers, n_head=2)
+    return tiny(hf.GPT2LMHeadModel(config))
+
+
 def classifier(family="bert"):
     """A tiny random classifier of three classes whose decisions are far from even."""
     config = build(family).config

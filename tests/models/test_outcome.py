@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-import transformers as hf
 
-from helpers.zoo import build, classifier, ids
+from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
@@ -16,14 +15,7 @@ TEXT = ids(6)
 
 @pytest.fixture(scope="module")
 def lens():
-    torch.manual_seed(0)
-    config = hf.GPT2Config(vocab_size=96, n_embd=8, n_layer=1, n_head=2)
-    model = hf.GPT2LMHeadModel(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.5)
-    return Lens(model, name="tiny")
+    return tiny_decoder(1)
 
 
 def answer(lens, outcome, positions=(4, 5)):

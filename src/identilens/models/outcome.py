@@ -124,7 +124,7 @@ class Answer:
 
         model = self.lens.model
         with torch.enable_grad(), self.lens.capturing(gated, [self.item], model):
-            run = self.lens.plain([self.item], model, output_hidden_states=True)
+            run = self.lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
             scaled = self._scaled(entries[None], entries.detach())[0]
         generator = torch.Generator().manual_seed(seed)
@@ -172,7 +172,7 @@ class Answer:
             eager_experts = configured(model, "_experts_implementation_internal", "eager")
             name = type(model).__name__
             with eager_experts, self.lens.capturing(add, [self.item], model), derivable(name):
-                run = self.lens.plain([self.item], model, output_hidden_states=True)
+                run = self.lens.plain([self.item], model, **self._wanted)
             return self._entries_of(run)
 
         with torch.no_grad():
@@ -219,8 +219,12 @@ class Answer:
         return self._entries_of(self._run(handler, [self.item])).double()
 
     def _run(self, handler: Handler, items: Sequence[Item]) -> Any:
-        states = {"output_hidden_states": self.outcome == "states"}
-        return self.lens.run(items, handler, whole=True, changes=True, **states)
+        return self.lens.run(items, handler, whole=True, changes=True, **self._wanted)
+
+    @property
+    def _wanted(self) -> dict[str, bool]:
+        """What the model is asked for beside its logits."""
+        return {"output_hidden_states": self.outcome == "states"}
 
     def _entries_of(self, run: Any, place: int = 0) -> Float[Tensor, "position entry"]:
         logits = run.get("logits")

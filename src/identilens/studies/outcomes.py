@@ -8,6 +8,7 @@ from math import sqrt
 from operator import itemgetter
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,6 +23,7 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left
+from identilens.runs.tables import counted
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
@@ -204,6 +206,23 @@ def model_outcome(lens: Lens, item: Item) -> Answered:
     logits = lens.run([item], whole=True).get("logits")
     chooses = logits is not None and logits.ndim in (2, 3) and logits.shape[-1] > 1
     return "prediction" if chooses else "states"
+
+
+RELATIVE_EFFECT = (pl.col("effect") / pl.col("effect").max()).fill_nan(0.0).alias("relative_effect")
+"""The effect of each head as a share of the largest; nothing is influential where nothing has an effect."""
+
+
+def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[dict[str, Any], str]:
+    """Return the row of the head with the largest effect, and in words what changes without it."""
+    first = heads.sort("effect", maintain_order=True).row(-1, named=True)
+    return first, (
+        f"{head_in_words(first)} the {changed(outcome, first['effect'])}, the most of {counted(len(heads), 'head')}"
+    )
+
+
+def head_in_words(row: Mapping[str, Any]) -> str:
+    """Return what a sentence calls the head of a row."""
+    return f"head {row['head']} of {row['kind']} layer {row['layer']}"
 
 
 def changed(outcome: Answered, effect: float) -> str:

@@ -4,10 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers as hf
 
 import identilens as idl
-from helpers.zoo import build, ids
+from helpers.zoo import build, ids, tiny_encoder
 from identilens.errors import InputError
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
@@ -20,20 +19,7 @@ TEXT = ids(6)
 
 @pytest.fixture(scope="module")
 def lens():
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=96,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    model = hf.BertModel(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.5)
-    return idl.Lens(model, name="tiny")
+    return tiny_encoder()
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-import transformers as hf
 from torch.nn.functional import kl_div
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.zoo import build, classifier, example, ids
+from helpers.zoo import build, classifier, example, ids, tiny_decoder
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head
@@ -19,14 +18,7 @@ D_V = 4
 
 @pytest.fixture(scope="module")
 def lens():
-    torch.manual_seed(0)
-    config = hf.GPT2Config(vocab_size=96, n_embd=8, n_layer=2, n_head=2)
-    model = hf.GPT2LMHeadModel(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.5)
-    return Lens(model, name="tiny")
+    return tiny_decoder(2)
 
 
 @torch.no_grad()

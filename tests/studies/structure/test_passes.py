@@ -6,10 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-import transformers as hf
 from polars.testing import assert_frame_equal
 
-from helpers.zoo import ids
+from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.measures.structure import circularity, structure_weights
 from identilens.models.capture import Collector
@@ -28,20 +27,7 @@ SETTINGS = {"length": N, "clusters": 2, "compared_pairs": 2, "perturbed": 3, "se
 
 @pytest.fixture(scope="module")
 def lens():
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=96,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    model = hf.BertModel(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.5)
-    return Lens(model, name="tiny")
+    return tiny_encoder()
 
 
 @pytest.fixture(scope="module")

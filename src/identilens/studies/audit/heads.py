@@ -3,7 +3,7 @@
 import polars as pl
 
 from identilens.runs.tables import counted
-from identilens.studies.outcomes import INFLUENTIAL, changed
+from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, largest_effect
 
 DETERMINED = 0.5
 """Mean certain mass from which a head counts as determined: most of its attention stays on the same keys."""
@@ -61,8 +61,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
         .otherwise(pl.lit("idle"))
     )
     moved = effects.group_by(_HEAD).agg(pl.col("outcome").first(), pl.col("effect").mean())
-    share = (pl.col("effect") / pl.col("effect").max()).fill_nan(0.0)
-    moved = moved.with_columns(relative_effect=share)
+    moved = moved.with_columns(RELATIVE_EFFECT)
     known = pl.all_horizontal(pl.col("certain_mass", "effect").is_not_null())
     joined = means.join(ends, on=_HEAD, how="left").join(moved, on=_HEAD, how="left").sort(_HEAD)
     joined = joined.with_columns(group=pl.when(known).then(pl.format("{} and {}", certain, writes)))
@@ -156,15 +155,14 @@ def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
     if effects.is_empty():
         return 'not looked at. Choose --effects removal (in Python: effects="removal")'
     known = heads.drop_nulls("effect")
-    first = known.sort("effect", maintain_order=True).row(-1, named=True)
     outcome, by = effects.select("outcome", "by").row(0)
+    _, without = largest_effect(known, outcome)
     enough = INFLUENTIAL[outcome]
     near = len(known.filter(pl.col("relative_effect") >= enough))
     how = "" if by == "removal" else ", estimated to first order"
     return (
-        f"without head {first['head']} of {first['kind']} layer {first['layer']} the "
-        f"{changed(outcome, first['effect'])}, the most of {counted(len(known), 'head')}; {near} have at least "
-        f"{100 * enough:.0f} % of that (mean over {counted(effects['text'].n_unique(), 'text')}{how})"
+        f"without {without}; {near} have at least {100 * enough:.0f} % of that "
+        f"(mean over {counted(effects['text'].n_unique(), 'text')}{how})"
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from identilens.errors import InputError
@@ -18,7 +19,7 @@ from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy, Place
 from identilens.studies.items import Items, identities, read_items
-from identilens.studies.outcomes import head_effects, head_estimates, model_outcome
+from identilens.studies.outcomes import Answered, head_effects, head_estimates, model_outcome
 
 _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""
@@ -111,6 +112,10 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         effects = table_of(Audit.schema["effects"], rows)
         return replace(output, tables={**output.tables, "effects": effects})
 
+    @cached_property
+    def _outcome(self) -> Answered:
+        return model_outcome(self.lens, self.items[min(self.auditor.keep)])
+
     def _effects(self, text: int) -> Iterator[dict[str, Any]]:
         """Yield the effect of each head on the model's answer to one text."""
         lens, item, settings = self.lens, self.items[text], self.settings
@@ -125,7 +130,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             how = "removal" if len(heads) <= _HEADS else "estimate"
         if how == "none":
             return
-        answer = Answer(lens, item, model_outcome(lens, item))
+        answer = Answer(lens, item, self._outcome)
         effects = (
             head_effects(answer, heads)
             if how == "removal"

@@ -12,7 +12,15 @@ from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, counted
 from identilens.studies.head_views import choose_kind
-from identilens.studies.outcomes import INFLUENTIAL, UNITS, Answered, changed
+from identilens.studies.outcomes import (
+    INFLUENTIAL,
+    RELATIVE_EFFECT,
+    UNITS,
+    Answered,
+    changed,
+    head_in_words,
+    largest_effect,
+)
 
 _HEAD = ["kind", "layer", "head"]
 
@@ -61,21 +69,19 @@ class Influence(Result):
     def heads(self) -> pl.DataFrame:
         """Return the means of each head over texts, and ``relative_effect``, its effect over that of the largest."""
         means = self.table.group_by(_HEAD).agg(pl.exclude("text").mean()).sort(_HEAD)
-        return means.with_columns(relative_effect=pl.col("effect") / pl.col("effect").max())
+        return means.with_columns(RELATIVE_EFFECT)
 
     def summary(self) -> Finding:
         """Return the finding: the head of the largest effect, how many come near it, how well estimates order heads."""
         heads, texts = self.heads(), self.table["text"].n_unique()
-        largest = heads.sort("effect", maintain_order=True).row(-1, named=True)
-        where = f"head {largest['head']} of {largest['kind']} layer {largest['layer']}"
+        largest, without = largest_effect(heads, self._outcome)
         own = self.table.filter(pl.all_horizontal(pl.col(name) == largest[name] for name in _HEAD))
         error = f" (standard error {own['effect'].std() / texts**0.5:.2g})" if texts > 1 else ""
         enough = INFLUENTIAL[self._outcome]
         many = len(heads.filter(pl.col("relative_effect") >= enough))
         ranks = {name: self._agreement(name) for name in ("effect_of_mean", "estimate")}
         lines = [
-            f"Without {where} the {changed(self._outcome, largest['effect'])}, the most of "
-            f"{counted(len(heads), 'head')}; mean over {counted(texts, 'text')}{error}.",
+            f"Without {without}; mean over {counted(texts, 'text')}{error}.",
             f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this "
             "effect.",
         ]
@@ -97,12 +103,15 @@ class Influence(Result):
             )
             lines.append(
                 f"Of {len(self.hidden_keys)} keys of single rows, {key['key_token']!r} ({key['key']}) in the row of "
-                f"{key['query_token']!r} ({key['query']}) of head {key['head']} of {key['kind']} layer {key['layer']} "
+                f"{key['query_token']!r} ({key['query']}) of {head_in_words(key)} "
                 f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}."
             )
         numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
         headline = (
-            (f"{largest['effect']:.3g}", f"{UNITS[self._outcome]} without {where}"),
+            (
+                f"{largest['effect']:.3g}",
+                f"{UNITS[self._outcome]} without {head_in_words(largest)}",
+            ),
             (f"{many} of {len(heads)}", f"heads have at least {100 * enough:.0f} % of that effect"),
         )
         return Finding("\n".join(lines), numbers, headline)
