@@ -6,7 +6,7 @@ import torch
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer
+from identilens.models.outcome import Answer, _forward
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
@@ -69,6 +69,41 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     predicted = (step * move @ head.values @ root[1]).norm() ** 2
     measured = change**2 if outcome == "states" else change
     assert measured == pytest.approx(float(predicted), rel=1e-2)
+
+
+@pytest.mark.parametrize("outcome", ["states", "prediction"])
+def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome):
+    one = answer(lens, outcome)
+    head = read_head(lens, one.item, 0, 1)
+    even = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]], dtype=torch.float64)
+    moved = torch.lerp(head.attention[4:5], even, 0.1)
+    move = torch.tensor([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]], dtype=torch.float64)
+    root, slope = one.linearised([0], 4, {(0, 1): Rows([4], moved)})
+
+    def square(step):
+        change = one.with_rows(head, Rows([4], moved + step * move))
+        return change**2 if outcome == "states" else change
+
+    step, mixed = 1e-4, move @ head.values
+    assert square(0) > 1e-9
+    rising = (square(step) - square(-step)) / (2 * step)
+    # For the prediction to second order in the change that there is already.
+    near = 1e-4 if outcome == "states" else 0.1
+    assert rising == pytest.approx(float(2 * mixed @ slope[0, 1]), rel=near)
+    bent = (square(step) - 2 * square(0) + square(-step)) / step**2
+    assert bent == pytest.approx(2 * float((mixed @ root[0, 1]).norm() ** 2), rel=0.2)
+    assert not one.linearised([0], 4, {})[1].any()
+
+
+def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
+    lens = classifier()
+    one = Answer(lens, lens.read([TEXT])[0], "prediction", (0,))
+    roots = [one.root([0, 1], 2).flatten(0, 2)]
+    monkeypatch.setattr("identilens.models.outcome._backward", _forward)
+    roots.append(one.root([0, 1], 2).flatten(0, 2))
+    squares = [root @ root.mT for root in roots]
+    torch.testing.assert_close(*squares, rtol=1e-9, atol=1e-15)
+    assert float(squares[0].abs().max()) > 1e-6
 
 
 def test_positions_before_the_row_do_not_change(lens):

@@ -97,13 +97,23 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            points, multipliers = self._interior(_NEAR, costs, rows, reach)
+            points, multipliers = self._interior(_NEAR, costs, rows @ self.kept, reach)
             moves = points - rows
             return moves - torch.where(
                 reach > 0, 0.0, moves @ self.kept
             ) @ self.kept.mT, multipliers
 
         return self._in_parts(solve, costs, rows, reach)
+
+    @one_thread()
+    def proposal(
+        self,
+        cost: Float[Tensor, " key"],
+        right: Float[Tensor, " rho"],
+        reach: Float[Tensor, " rho"],
+    ) -> Float[Tensor, " key"]:
+        """Return x near the least cost·x, x >= 0, with xᵀB in the ellipsoid around ``right``; nothing is certified."""
+        return self._interior(_CLOSE, cost[None], right[None], reach[None])[0][0].clamp_min(0.0)
 
     @one_thread()
     def minimise(
@@ -181,7 +191,7 @@ class SharedPrograms:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def _in_ball(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-        found = self._interior(_CLOSE, costs, rows, reach)
+        found = self._interior(_CLOSE, costs, rows @ self.kept, reach)
         parts = values, bounds, *_ = self._bounded(costs, rows, reach, *found)
         for program in torch.nonzero(~(values - bounds <= ACCEPTED_ERROR)).flatten().tolist():
             own = costs[program], rows[program], reach[program]
@@ -201,9 +211,10 @@ class SharedPrograms:
         return values, torch.minimum(bounds, values), points, multipliers
 
     def _on_polytope(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-        points, multipliers = self._interior(_CLOSE, costs, rows, reach)
+        right = rows @ self.kept
+        points, multipliers = self._interior(_CLOSE, costs, right, reach)
         found = self._certified(costs, rows, points, multipliers)
-        vertices = self._certified(costs, rows, *self._vertices(costs, rows @ self.kept, points))
+        vertices = self._certified(costs, rows, *self._vertices(costs, right, points))
         better = vertices.proven & ~(found.proven & (found.gaps < vertices.gaps))
         parts = [
             torch.where(better if one.ndim == 1 else better[:, None], one, other)
@@ -223,14 +234,13 @@ class SharedPrograms:
         self,
         close: float,
         costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
+        right: Float[Tensor, "program rho"],
         reach: Float[Tensor, "program rho"],
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
         """Return points and multipliers that are as nearly optimal as asked, or as the method comes.
 
-        (1, u) with xᵀB = aᵀB + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
+        (1, u) with xᵀB = right + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
         """
-        right = rows @ self.kept
         x, y, s = _start(costs, right, self.kept)
         u, z = (
             torch.zeros_like(y),

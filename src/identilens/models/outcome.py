@@ -1,6 +1,6 @@
 """What comes out of a model, its prediction or its final hidden states, and how it depends on one row of attention."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -139,11 +139,19 @@ class Answer:
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
     def root(self, layers: Sequence[int], query: int) -> Float[Tensor, "layer head d_v r"]:
-        """Return L: a small change x of what the heads of some layers mix at one row changes the outcome by ‖x L‖².
+        """Return L of `linearised` where all heads have their own weights."""
+        return self.linearised(layers, query, {})[0]
+
+    def linearised(
+        self, layers: Sequence[int], query: int, replacements: Replacements
+    ) -> tuple[Float[Tensor, "layer head d_v r"], Float[Tensor, "layer head d_v"]]:
+        """Return L and g: a small change x of what heads mix at one row changes the outcome by ‖x L‖² + 2 x·g.
 
         ``layers`` are the numbers of attentions in call order, of equal sizes. Of the prediction, KL(p ‖ p') is
         ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits. Of states it is the square of
-        the relative change, ‖xᵀ J‖² / ‖h‖². Costs one forward derivative for each number that the heads mix.
+        the relative change, ‖xᵀ J‖² / ‖h‖². With ``replacements`` heads have other weights, so that the outcome has
+        changed already; without, g is 0. Costs one forward derivative for each number that the heads mix; of a few
+        classes one backward pass for each.
 
         Raises:
             InputError: For a model that computes in half precision.
@@ -155,10 +163,11 @@ class Answer:
                 'it in single precision: load(..., dtype="float32") (--dtype float32).'
             )
         sizes: list[torch.Size] = []
+        mixed = Substitution(self.lens.sites(self.item), replacements)
 
         def outcome(change: Float[Tensor, "layer head d_v"] | None) -> Tensor:
             def add(call: AttentionCall) -> Tensor:
-                output = call.attend()[0]
+                output = mixed(call)
                 if call.index not in layers:
                     return output
                 sizes.append(output.shape[2:])
@@ -187,20 +196,12 @@ class Answer:
                     f"the derivative of the outcome of this text needs {needed / 2**30:.0f} GiB; at most "
                     f"{LARGEST // 2**30} are taken. Name fewer positions with answer= (--answer), or cut the text."
                 )
-            tangents = torch.eye(prod(shape), dtype=dtype, device=self.lens.device)
-            tangents = tangents.unflatten(1, shape)
-            zero = torch.zeros_like(tangents[0])
-            derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (zero,), (one,))[1])
-            chunk = chunk_size(
-                lambda count: derivative(tangents[:count]),
-                len(tangents),
-                DEFAULT_BUDGET,
-                "tangent",
-            )
-            jacobian = torch.cat(
-                [self._scaled(derivative(part), own) for part in tangents.split(chunk)]
-            )
-        return torch.linalg.qr(jacobian.mT, mode="r").R.mT.unflatten(0, shape)
+            zero = torch.zeros(shape, dtype=dtype, device=self.lens.device)
+            derivative = _backward if own.numel() < zero.numel() else _forward
+            jacobian = torch.cat([self._scaled(part, own) for part in derivative(outcome, zero)])
+            slope = jacobian @ self._scaled((own - self.own)[None], own)[0]
+        root = torch.linalg.qr(jacobian.mT, mode="r").R.mT
+        return root.unflatten(0, shape), slope.unflatten(0, shape)
 
     def _scaled(
         self,
@@ -249,6 +250,31 @@ class Answer:
 
     def _chosen(self, entries: Float[Tensor, "all entry"]) -> Float[Tensor, "position entry"]:
         return entries if self.positions is None else entries[list(self.positions)]
+
+
+def _forward(
+    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
+) -> Iterator[Float[Tensor, "tangent position entry"]]:
+    """Yield the derivative of an outcome by forward mode, some inputs at a time."""
+    tangents = torch.eye(at.numel(), dtype=at.dtype, device=at.device).unflatten(1, at.shape)
+    derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
+    chunk = chunk_size(
+        lambda count: derivative(tangents[:count]), len(tangents), DEFAULT_BUDGET, "tangent"
+    )
+    yield from map(derivative, tangents.split(chunk))
+
+
+def _backward(
+    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
+) -> Iterator[Float[Tensor, "tangent position entry"]]:
+    """Yield the derivative of an outcome by reverse mode, one pass an entry."""
+    with torch.enable_grad():
+        found = outcome(at.requires_grad_())
+        slopes = [
+            torch.autograd.grad(entry, at, retain_graph=True)[0].flatten()
+            for entry in found.flatten()
+        ]
+    yield torch.stack(slopes, 1).unflatten(1, found.shape)
 
 
 def _left(

@@ -27,10 +27,12 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
     found = idl.alternatives(
         lens, IDS, layers=1, outcome="prediction", tolerance="0.01nats", queries=(19,)
     )
-    assert found.table["alternative"].to_list() == ["answer_19"] * 4
+    assert found.table["alternative"].to_list() == ["answer_least_19"] * 4
     for row in found.table.iter_rows(named=True):
         name = f"text0.layer1.head{row['head']}.decoder"
-        raw, other = (found.matrices[f"{name}.{one}"] for one in ("raw", "alternative_answer_19"))
+        raw, other = (
+            found.matrices[f"{name}.{one}"] for one in ("raw", "alternative_answer_least_19")
+        )
         assert torch.equal(raw[:-1], other[:-1].to(raw)), "other rows stay"
         changed = other[-1]
         assert changed.min() >= 0
@@ -54,7 +56,7 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
 def test_all_heads_together_move_at_once(lens):
     options = {"outcome": "prediction", "tolerance": "0.01nats"}
     earlier = idl.alternatives(lens, IDS, together=True, layers=1, queries=(7,), **options)
-    assert earlier.table["alternative"].to_list() == ["answer_7"] * 4
+    assert earlier.table["alternative"].to_list() == ["answer_least_7"] * 4
     found = idl.alternatives(lens, IDS, together=True, **options)
     assert len(found.table) == 8, "two layers of four heads"
     assert found.table["measured"].n_unique() == found.table["hidden_change"].n_unique() == 1
@@ -62,7 +64,7 @@ def test_all_heads_together_move_at_once(lens):
         (row["layer"], row["head"]): Rows(
             [19],
             found.matrices[
-                f"text0.layer{row['layer']}.head{row['head']}.decoder.alternative_answer_19"
+                f"text0.layer{row['layer']}.head{row['head']}.decoder.alternative_answer_least_19"
             ][-1:],
         )
         for row in found.table.iter_rows(named=True)
@@ -71,6 +73,36 @@ def test_all_heads_together_move_at_once(lens):
     assert given == pytest.approx(found.table["measured"][0], rel=1e-3, abs=1e-7)
     assert given <= 0.01
     assert found.table["mass_after"].mean() < found.table["mass_before"].mean()
+
+
+def test_each_aim_reaches_more_of_its_own(lens):
+    options = {"outcome": "prediction", "tolerance": "0.001nats", "layers": 1, "heads": 2}
+    found = idl.alternatives(lens, IDS, aim="least,farthest,sparsest", **options)
+    assert found.table["alternative"].to_list() == [
+        f"answer_{aim}_19" for aim in ("least", "farthest", "sparsest")
+    ]
+    rows = {row["aim"]: row for row in found.table.iter_rows(named=True)}
+    assert max(row["measured"] for row in rows.values()) <= 0.001
+    for aim, row in rows.items():
+        kept = found.matrices[f"text0.layer1.head2.decoder.alternative_answer_{aim}_19"][-1]
+        assert int((kept > 1e-6).sum()) == row["keys_after"]
+        assert row["keys_before"] == 20
+    assert min(rows, key=lambda aim: rows[aim]["mass_after"]) == "least"
+    assert min(rows, key=lambda aim: rows[aim]["keys_after"]) == "sparsest"
+    assert rows["sparsest"]["keys_after"] < 15
+    assert max(rows, key=lambda aim: rows[aim]["mean_total_variation"]) == "farthest"
+    titles = {one.choices["alternative"] for one in found.sections()[0].maps}
+    assert "same answer, sparsest, row 19" in titles
+
+
+def test_heads_together_go_on_where_the_first_order_ends(lens, monkeypatch):
+    options = {"outcome": "prediction", "tolerance": "0.01nats", "together": True}
+    with monkeypatch.context() as short:
+        short.setattr("identilens.studies.alternatives.answers.STEPS", 1)
+        once = idl.alternatives(lens, IDS, **options)
+    found = idl.alternatives(lens, IDS, **options)
+    assert found.table["mass_after"].sum() < once.table["mass_after"].sum()
+    assert found.table["measured"][0] <= 0.01
 
 
 def test_keys_are_named_and_shares_are_of_the_heads_effect(lens):

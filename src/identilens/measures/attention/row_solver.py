@@ -104,6 +104,7 @@ class RowSolver:
         if among is not None:
             self._asked = among[space.visible].cpu()
         self._movable = movable_keys(space, allowed) & self._asked
+        self._allowed = allowed
         self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
@@ -209,10 +210,18 @@ class RowSolver:
         apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
         return int(self.keys[first]) if apart else None
 
-    def optimum(self, cost: Float[Tensor, " seen"]) -> Float[Tensor, " seen"]:
-        """Return an alternative of least cost, within ``gap`` of it."""
-        self.least(cost[None])
-        return self._seen[-1]
+    def proposal(
+        self, cost: Float[Tensor, " seen"], slope: Float[Tensor, " seen"], already: float
+    ) -> Float[Tensor, " seen"]:
+        """Return weights of nearly least cost, not certified, where the output has changed ``already``.
+
+        The square of its change's length, to be at most that of the allowed one, rises by twice the ``slope`` with the
+        weights.
+        """
+        offset = slope @ self._kept / self._scales
+        square = self._allowed**2 - already**2 + float(offset.square().sum())
+        right = self.inside @ self._kept - offset / self._scales
+        return self._shared.proposal(cost, right, max(square, 0.0) ** 0.5 / self._scales)
 
     def farthest(self) -> Float[Tensor, " seen"]:
         """Return the alternative met so far that puts most of the asked attention elsewhere."""

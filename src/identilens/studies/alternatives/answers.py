@@ -1,29 +1,40 @@
 """Alternatives that keep the model's answer: of one head's row, or of the rows of all heads together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.linalg.simplex import joint_space
-from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
-from identilens.studies.outcomes import KeptOutcome
+from identilens.studies.outcomes import KeptOutcome, Tolerance
+
+Aim = Literal["least", "farthest", "sparsest"]
+"""What an alternative is chosen for: little attention on some keys, much elsewhere, or few keys with any at all."""
 
 LARGEST = 0.9
 """Where no keys are named, an alternative leaves those that hold this share of the attention."""
 
-PARTS = (1.0, 0.3, 0.1, 0.03, 0.01)
-"""Shares of the allowed change for which all heads' programs are solved: together, the first order says too little."""
+PARTS = (1.0, 0.1, 0.01, 0.001)
+"""Shares of the allowed change for which rows are proposed: far away, the first order says too little."""
+
+STEPS = 4
+"""Places at most at which the answer is linearised anew."""
+
+_ROUNDS = 4
+"""Programs of an aim that is not linear, each with the costs that the last one's optimum suggests."""
 
 _HALVINGS = 10
+_NONE, _LITTLE = 1e-6, 1e-3
+"""A weight that counts as none, and one that is little: what the sparsest alternative is after."""
 
 
 @dataclass(frozen=True)
@@ -39,62 +50,114 @@ class KeptAnswer:
     columns: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Linearised:
+    """The model's answer near some rows of heads, to first order.
+
+    Attributes:
+        kept: What must stay.
+        slope: Half of how fast the square of the change rises with each weight, where it has changed already.
+    """
+
+    kept: KeptOutcome
+    slope: Float[Tensor, " key"]
+
+
 def keep_answer(
     answer: Answer,
     heads: Sequence[Head],
     query: int,
-    kept: KeptOutcome,
-    allowed: float,
+    linearised: Callable[[Float[Tensor, "head key"] | None], Linearised],
+    tolerance: Tolerance,
     named: Sequence[int],
+    aim: Aim = "least",
 ) -> KeptAnswer:
-    """Return the rows that put least on the named keys, or on each head's largest, while the answer stays.
+    """Return rows of heads that differ as much as the aim asks for, while the answer stays.
 
-    The program of the first order proposes rows; they are drawn towards the model's own until its answer, computed
-    with them, changes by no more than is allowed.
+    Least: little attention on the named keys, or on each head's largest. Farthest: much of all attention elsewhere.
+    Sparsest: few keys with any attention. ``linearised`` is for other rows of the heads, or their own. Programs of the
+    first order propose rows; these are drawn towards those before until the answer that the model gives with them
+    changes by no more than is allowed. From there the answer is linearised anew.
     """
     own = torch.stack([head.attention[query] for head in heads])
-    leave = torch.zeros_like(own, dtype=torch.bool)
-    if named:
-        leave[:, list(named)] = True
-    else:
-        order = own.argsort(1, descending=True)
-        before = own.gather(1, order).cumsum(1) - own.gather(1, order)
-        leave.scatter_(1, order, before < LARGEST)
+    first = linearised(None)
+    allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
     def change(rows: Float[Tensor, "head key"]) -> float:
-        put: dict[Address, Any] = {
-            (one.layer, one.head, one.kind): Rows([query], row[None])
-            for one, row in zip(heads, rows, strict=True)
-        }
-        return answer.change(put)
+        return answer.change(in_row(heads, query, rows))
 
-    best, least, predicted, measured = own, float(own[leave].sum()), 0.0, 0.0
-    for part in PARTS if len(heads) > 1 else PARTS[:1]:
-        solver = kept.solver(part * allowed)
-        found = solver.optimum(leave.flatten()[solver.keys].double())
-        rows = torch.zeros_like(own).flatten().scatter(0, solver.keys, found).view_as(own)
-        share, given = _confirmed(
-            lambda step, rows=rows: change(own + step * (rows - own)), allowed
-        )
-        rows = own + share * (rows - own)
-        if float(rows[leave].sum()) < least:
-            best, least, measured = rows, float(rows[leave].sum()), given
-            predicted = float(kept.change(share * solver.length(found)))
+    def cost(rows: Float[Tensor, "head key"]) -> Float[Tensor, "head key"]:
+        if aim == "sparsest":
+            return _LITTLE / (rows + _LITTLE)
+        if aim == "least":
+            return left.double()
+        return own.sqrt().double() if rows is own else (rows < own).double()
+
+    def reached(rows: Float[Tensor, "head key"]) -> float:
+        if aim == "sparsest":
+            return float((rows > _NONE).sum())
+        return float(rows[left].sum() if aim == "least" else torch.minimum(rows, own).sum())
+
+    rows, measured = own, 0.0
+    for _ in range(STEPS):
+        start, here = rows, first if rows is own else linearised(rows)
+        already, share = float(first.kept.length(measured)), 0.0
+        for part in PARTS:
+            solver, found = here.kept.solver(part * allowed), start
+            for _ in range(1 if aim == "least" else _ROUNDS):
+                wanted = cost(found).flatten()[solver.keys]
+                best = solver.proposal(wanted, here.slope[solver.keys], already)
+                found = torch.zeros_like(own).flatten().scatter(0, solver.keys, best).view_as(own)
+                found = found.where(found > _NONE, 0.0)
+                found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
+            way = partial(torch.lerp, start, found)
+            share, given = _confirmed(lambda share, way=way: change(way(share)), allowed)
+            if share and reached(way(share)) < reached(rows):
+                rows, measured = way(share), given
+            if share == 1:
+                break
+        if rows is start or part == PARTS[0]:
+            break
+    solver = first.kept.solver(0.0)
     columns = {
         "query": query,
         "outcome": answer.outcome,
+        "aim": aim,
+        "tolerance": tolerance.name,
         "allowed": allowed,
-        "effect": kept.effect,
-        "predicted": predicted,
+        "effect": first.kept.effect,
+        "predicted": float(first.kept.change(solver.length(rows.flatten()[solver.keys]))),
         "measured": measured,
-        "mass_before": [float(row[mask].sum()) for row, mask in zip(own, leave, strict=True)],
-        "mass_after": [float(row[mask].sum()) for row, mask in zip(best, leave, strict=True)],
-        "distance": total_variation(own, best).tolist(),
+        "mass_before": [float(row[mask].sum()) for row, mask in zip(own, left, strict=True)],
+        "mass_after": [float(row[mask].sum()) for row, mask in zip(rows, left, strict=True)],
+        "keys_before": (own > _NONE).sum(1).tolist(),
+        "keys_after": (rows > _NONE).sum(1).tolist(),
     }
-    return KeptAnswer(best, columns)
+    return KeptAnswer(rows, columns)
 
 
-def _confirmed(change: Any, allowed: float) -> tuple[float, float]:
+def in_row(
+    heads: Sequence[Head], query: int, rows: Float[Tensor, "head key"] | None
+) -> dict[Address, Any]:
+    """Return the weights of one row of heads as a model takes them, none for their own."""
+    if rows is None:
+        return {}
+    return {
+        (one.layer, one.head, one.kind): Rows([query], row[None].double())
+        for one, row in zip(heads, rows, strict=True)
+    }
+
+
+def _left(own: Float[Tensor, "head key"], named: Sequence[int]) -> Bool[Tensor, "head key"]:
+    """Return which keys are to be left: the named ones, or of each head those that hold most of its attention."""
+    if named:
+        return torch.isin(torch.arange(own.shape[1]), torch.tensor(named)).expand_as(own)
+    order = own.argsort(1, descending=True)
+    before = own.gather(1, order).cumsum(1) - own.gather(1, order)
+    return torch.zeros_like(own, dtype=torch.bool).scatter(1, order, before < LARGEST)
+
+
+def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float, float]:
     """Return the largest step found, up to 1, whose change is allowed, and that change."""
     if (given := change(1.0)) <= allowed:
         return 1.0, given
@@ -110,9 +173,15 @@ def _confirmed(change: Any, allowed: float) -> tuple[float, float]:
 
 
 def of_answers(
-    answer: Answer, heads: Sequence[Head], root: Float[Tensor, "head d_v r"], query: int
-) -> KeptOutcome:
+    answer: Answer,
+    heads: Sequence[Head],
+    linear: tuple[Float[Tensor, "head d_v r"], Float[Tensor, "head d_v"]],
+    query: int,
+    rows: Float[Tensor, "head key"] | None = None,
+) -> Linearised:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
+
+    ``linear`` is the heads' part of `Answer.linearised`, where they have other ``rows`` or their own.
 
     Raises:
         InputError: If heads do not see the same keys at this row.
@@ -127,6 +196,7 @@ def of_answers(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
+    root, slopes = linear
     # Directions in which the answer does not depend on any of the heads are left out.
     left, sizes, _ = torch.linalg.svd(root.flatten(0, 1), full_matrices=False)
     needed = sizes > FLOAT32_EPS * sizes[:1].clamp_min(1e-300)
@@ -134,11 +204,12 @@ def of_answers(
     whole = torch.stack(
         [one.values.double() @ block for one, block in zip(heads, blocks, strict=True)]
     )
-    row = torch.cat([one.attention[query] for one in heads])
     space = joint_space(whole, seen[0], FLOAT32_EPS * max(whole.shape[1:]))
-    every = torch.ones_like(row, dtype=torch.bool)
-    without: dict[Address, Any] = {
-        (one.layer, one.head, one.kind): Rows([query], torch.zeros(1, len(one.keys)).double())
-        for one in heads
-    }
-    return KeptOutcome(heads[0].projected, row, space, every, 1.0, answer.change(without), answer)
+    own = torch.stack([one.attention[query] for one in heads])
+    row = (own if rows is None else rows).flatten()
+    every, effect = torch.ones_like(row, dtype=torch.bool), None
+    if rows is None:
+        effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
+    kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
+    rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
+    return Linearised(kept, torch.cat(rising))

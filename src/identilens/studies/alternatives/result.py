@@ -17,6 +17,7 @@ _ALTERNATIVE = {**HEAD, "alternative": pl.String}
 ANSWER = {
     "query": pl.Int64,
     "outcome": pl.String,
+    "aim": pl.String,
     "tolerance": pl.String,
     "allowed": pl.Float64,
     "effect": pl.Float64,
@@ -25,6 +26,8 @@ ANSWER = {
     "same_top": pl.Boolean,
     "mass_before": pl.Float64,
     "mass_after": pl.Float64,
+    "keys_before": pl.Int64,
+    "keys_after": pl.Int64,
 }
 """Columns of alternatives of one row that keep the model's answer; missing for those that keep the head's output."""
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import partial
+from itertools import groupby, product
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -18,11 +19,11 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.substitution import ModelRun, Rows
+from identilens.models.substitution import ModelRun
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.alternatives.answers import keep_answer, of_answers
+from identilens.studies.alternatives.answers import Aim, Linearised, in_row, keep_answer, of_answers
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.result import ANSWER, Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
@@ -35,7 +36,7 @@ from identilens.studies.heads import (
     named_places,
 )
 from identilens.studies.items import read_items
-from identilens.studies.outcomes import KeptOutcome, Outcome, asked_answer, of_answer, tolerances
+from identilens.studies.outcomes import Outcome, asked_answer, tolerances
 
 LAST = ("last",)
 """The row that is changed where none is named."""
@@ -51,7 +52,9 @@ class AlternativeSettings(KindSettings):
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.
         outcome: What stays the same: each head's output; or, for one row of a map, the model's prediction or its final
-            hidden states within the tolerance. The alternative then leaves the keys.
+            hidden states within the tolerance.
+        aim: For prediction and states: what the row is to do: put least attention on the keys, or go farthest from what
+            it is, or give the sparsest row, with attention on few keys.
         tolerance: For prediction and states: a share of the head's own effect (1%), or a number with its unit
             (0.001nats, 0.01change); 1% by default.
         queries: For prediction and states: position or token of the row; last by default.
@@ -67,6 +70,7 @@ class AlternativeSettings(KindSettings):
     starts: Annotated[int, Ge(1)] = 8
     seed: Annotated[int, Ge(0)] = 0
     outcome: Outcome = "head"
+    aim: Annotated[tuple[Aim, ...], LIST] = ("least",)
     tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
     queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
     keys: Annotated[tuple[int | str, ...], REPEATED] | None = None
@@ -134,7 +138,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             )
         )
         self._plain: dict[int, ModelRun] = {}
-        self._shared: tuple[Any, Answer | None, Any] = None, None, None
+        self._shared: tuple[Any, Any] = None, None
         if settings.together and not self.heads.by_text:
             places = groupby(
                 (place for part in self.heads.parts for place in part), lambda one: one.text
@@ -152,7 +156,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         head = self.heads.read(place)
         if self.settings.outcome == "head":
             return self._tables(place, head, self._alternatives(place, head))
-        return self._tables(place, head, self._answers(place, head))
+        return joined(Alternatives.schema, self._together([place]))
 
     def _tables(
         self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
@@ -205,75 +209,51 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             {place.text: self.heads.tokens(head, place.text)},
         )
 
-    def _answers(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun]]:
-        """Yield, for each row that is asked for, weights of a head that keep the model's answer."""
-        number = self.heads.lens.sites(self.heads.items[place.text]).index(place.site)
-        for query in self.heads.requested(place, self.settings.queries or LAST):
-            answer, root = self._rooted(place, head, [number], query)
-            kept = of_answer(answer, head, root[0, head.head], query)
-            yield from self._kept([head], [place], query, answer, kept)
-
     def _together(self, places: Sequence[Place]) -> Iterator[Output]:
-        """Yield the tables of each head, whose row changes together with that of all others."""
-        sites = self.heads.lens.sites(self.heads.items[places[0].text])
-        heads = [self.heads.read(place) for place in places]
-        numbers = list(dict.fromkeys(sites.index(place.site) for place in places))
-        for query in self.heads.requested(places[0], self.settings.queries or LAST):
-            answer, root = self._rooted(places[0], heads[0], numbers, query)
-            at = [(numbers.index(sites.index(one.site)), one.head) for one in places]
-            chosen = torch.stack([root[place] for place in at])
-            kept = of_answers(answer, heads, chosen, query)
-            found = self._kept(heads, places, query, answer, kept)
-            for place, head, one in zip(places, heads, found, strict=True):
-                yield self._tables(place, head, [one])
+        """Yield the tables of each head of one or of all, whose rows change together and keep the model's answer."""
+        heads, settings = [self.heads.read(place) for place in places], self.settings
+        item, text = self.heads.items[places[0].text], places[0].text
+        names = self.heads.tokens(heads[0], text)
+        answer = asked_answer(self.lens, item, settings, names, text)
+        keys = names[sides(heads[0].kind, names).key]
+        named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
+        [tolerance] = tolerances(settings.tolerance, answer.outcome, "float32")
+        asked = self.heads.requested(places[0], settings.queries or LAST)
+        for query, aim in product(asked, settings.aim):
+            near = partial(self._linearised, answer, places, heads, query)
+            found = keep_answer(answer, heads, query, near, tolerance, named, aim)
+            run = self.lens.substitute(in_row(heads, query, found.weights), item)
+            columns = found.columns | {"same_top": answer.same_top(run)}
+            for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
+                weights = head.attention.clone()
+                weights[query] = row
+                own = {
+                    name: value[at] if isinstance(value, list) else value
+                    for name, value in columns.items()
+                }
+                alternative = Found(f"answer_{aim}_{query}", weights, answer=own)
+                yield self._tables(place, head, [(alternative, run)])
 
-    def _rooted(
-        self, place: Place, head: Head, numbers: list[int], query: int
-    ) -> tuple[Answer, Float[Tensor, "layer head d_v r"]]:
-        """Return the model's answer, and how it depends on a row of some layers, which their heads share."""
-        where = (place.text, numbers, query)
-        if self._shared[0] != where:
-            names = self.heads.tokens(head, place.text)
-            answer = asked_answer(
-                self.heads.lens, self.heads.items[place.text], self.settings, names, place.text
-            )
-            self._shared = where, answer, answer.root(numbers, query)
-        return self._shared[1], self._shared[2]  # pyright: ignore[reportReturnType]
-
-    def _kept(
+    def _linearised(
         self,
-        heads: Sequence[Head],
-        places: Sequence[Place],
-        query: int,
         answer: Answer,
-        kept: KeptOutcome,
-    ) -> list[tuple[Found, ModelRun]]:
-        [tolerance] = tolerances(self.settings.tolerance, answer.outcome, "float32")
-        names = self.heads.tokens(heads[0], places[0].text)
-        names = names[sides(heads[0].kind, names).key]
-        named = [
-            at
-            for one in self.settings.keys or ()
-            for at in named_places(names, one, places[0].text)
-        ]
-        found = keep_answer(answer, heads, query, kept, kept.allowed(tolerance), named)
-        put: dict[Any, Any] = {
-            (one.layer, one.head, one.kind): Rows([query], row[None])
-            for one, row in zip(heads, found.weights, strict=True)
-        }
-        item = self.heads.items[places[0].text]
-        run = self.lens.substitute(put, item)
-        columns = found.columns | {"tolerance": tolerance.name, "same_top": answer.same_top(run)}
-        alternatives = []
-        for at, (head, row) in enumerate(zip(heads, found.weights, strict=True)):
-            weights = head.attention.clone()
-            weights[query] = row
-            own = {
-                name: value[at] if isinstance(value, list) else value
-                for name, value in columns.items()
-            }
-            alternatives.append((Found(f"answer_{query}", weights, answer=own), run))
-        return alternatives
+        places: Sequence[Place],
+        heads: Sequence[Head],
+        query: int,
+        rows: Float[Tensor, "head key"] | None,
+    ) -> Linearised:
+        """Return the model's answer to first order, where heads have other rows, or their own."""
+        sites = self.lens.sites(answer.item)
+        numbers = list(dict.fromkeys(sites.index(place.site) for place in places))
+        where, put = (places[0].text, numbers, query), in_row(heads, query, rows)
+        # The heads of a layer share what holds for their own rows.
+        if put or self._shared[0] != where:
+            self._shared = None if put else where, answer.linearised(numbers, query, put)
+        root, slope = self._shared[1]
+        own = tuple(
+            zip(*((numbers.index(sites.index(one.site)), one.head) for one in places), strict=True)
+        )
+        return of_answers(answer, heads, (root[own], slope[own]), query, rows)
 
     def _unchanged(self, text: int) -> ModelRun:
         """Return the model's run with its own weights; the run of the current text is stored."""

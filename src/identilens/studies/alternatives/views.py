@@ -1,5 +1,6 @@
 """How alternatives of attention weights are drawn."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +33,12 @@ TITLES = {
 """What each alternative is called."""
 
 
+_SAME_ANSWER = r"^answer_([a-z]+)_(\d+)$", r"same answer, \1, row \2"
+
+
 def title_of(alternative: str) -> str:
-    """Return what an alternative is called; one that keeps the model's answer is named by its row."""
-    return TITLES.get(alternative, alternative.replace("answer_", "same answer, row "))
+    """Return what an alternative is called; one that keeps the model's answer is named by its aim and row."""
+    return TITLES.get(alternative, re.sub(*_SAME_ANSWER, alternative))
 
 
 MOST_MAPS = 24
@@ -48,8 +52,7 @@ STATES = 40_000
 
 _LEAST = 1e-16
 _LEAST_STATE = 1e-9
-_NAME = pl.col("alternative").str.replace("^answer_", "same answer, row ")
-_TITLE = _NAME.replace(TITLES).alias("title")
+_TITLE = pl.col("alternative").map_elements(title_of, pl.String).alias("title")
 _DISTANCE = "Mean total variation distance from the weights"
 
 Matrices = Mapping[str, Tensor]
