@@ -80,6 +80,15 @@ class SharedPrograms:
         return self.kept[:, first] * self.kept[:, second]
 
     @cached_property
+    def _factors(self) -> tuple[Float[Tensor, "block key r"], Float[Tensor, "block r rho"]]:
+        """Of each row's part of B, whose rank is far below rho, two factors."""
+        left, sigma, right = torch.linalg.svd(
+            self.kept.unflatten(0, (self._count, -1)), full_matrices=False
+        )
+        most = int((sigma > torch.finfo(sigma.dtype).eps * len(self.kept)).sum(1).max())
+        return left[..., :most] * sigma[:, None, :most], right[:, :most]
+
+    @cached_property
     def _pairs(self) -> Tensor:
         return torch.tril_indices(self.kept.shape[1], self.kept.shape[1])
 
@@ -327,6 +336,10 @@ class SharedPrograms:
     def _gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
         """Return Bᵀ D B for each diagonal D."""
         keys, rho = self.kept.shape
+        if self._count > 1:
+            own, shared = self._factors
+            weighted = own * ratio.unflatten(1, own.shape[:2])[..., None]
+            return shared.flatten(0, 1).mT @ (weighted.mT @ own @ shared).flatten(1, 2)
         if keys * rho * rho > _PAIRS:
             return torch.stack([(self.kept * one[:, None]).mT @ self.kept for one in ratio])
         # One triangle of each is formed.
