@@ -29,6 +29,9 @@ _STATES = ("decoder_hidden_states", "encoder_hidden_states", "hidden_states")
 _AT_ONCE = 8
 """Copies of a text in one run of the model."""
 
+Linear = tuple[Float[Tensor, "layer head d_v r"], Float[Tensor, "layer head d_v"]]
+"""L and g of `Answer.linearised`."""
+
 LARGEST = 8 * 2**30
 """Bytes of a derivative that is held."""
 
@@ -140,22 +143,36 @@ class Answer:
 
     def root(self, layers: Sequence[int], query: int) -> Float[Tensor, "layer head d_v r"]:
         """Return L of `linearised` where all heads have their own weights."""
-        return self.linearised(layers, query, {})[0]
+        return self.linearised(layers, query)[0]
 
     def linearised(
-        self, layers: Sequence[int], query: int, replacements: Replacements
-    ) -> tuple[Float[Tensor, "layer head d_v r"], Float[Tensor, "layer head d_v"]]:
+        self, layers: Sequence[int], query: int, replacements: Replacements | None = None
+    ) -> Linear:
         """Return L and g: a small change x of what heads mix at one row changes the outcome by ‖x L‖² + 2 x·g.
 
         ``layers`` are the numbers of attentions in call order, of equal sizes. Of the prediction, KL(p ‖ p') is
         ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits. Of states it is the square of
         the relative change, ‖xᵀ J‖² / ‖h‖². With ``replacements`` heads have other weights, so that the outcome has
-        changed already; without, g is 0. Costs one forward derivative for each number that the heads mix; of a few
-        classes one backward pass for each.
+        changed already; without, g is 0, and what was found of the layers last asked for is kept. Costs one forward
+        derivative for each number that the heads mix; of a few classes one backward pass for each.
 
         Raises:
             InputError: For a model that computes in half precision.
         """
+        if replacements:
+            return self._linear(layers, query, replacements)
+        where = (*layers, query)
+        if where not in self._kept:
+            if any(known[:-1] != where[:-1] for known in self._kept):
+                self._kept.clear()
+            self._kept[where] = self._linear(layers, query, {})
+        return self._kept[where]
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, ...], Linear]:
+        return {}
+
+    def _linear(self, layers: Sequence[int], query: int, replacements: Replacements) -> Linear:
         dtype = self.lens.dtype
         if dtype not in (torch.float32, torch.float64):
             raise InputError(

@@ -13,6 +13,7 @@ from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.linalg.simplex import joint_space
 from identilens.models.heads import Head
+from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
 from identilens.studies.outcomes import KeptOutcome, Tolerance
@@ -51,7 +52,7 @@ class KeptAnswer:
 
 
 @dataclass(frozen=True)
-class Linearised:
+class _Near:
     """The model's answer near some rows of heads, to first order.
 
     Attributes:
@@ -67,7 +68,6 @@ def keep_answer(
     answer: Answer,
     heads: Sequence[Head],
     query: int,
-    linearised: Callable[[Float[Tensor, "head key"] | None], Linearised],
     tolerance: Tolerance,
     named: Sequence[int],
     aim: Aim = "least",
@@ -75,12 +75,12 @@ def keep_answer(
     """Return rows of heads that differ as much as the aim asks for, while the answer stays.
 
     Least: little attention on the named keys, or on each head's largest. Farthest: much of all attention elsewhere.
-    Sparsest: few keys with any attention. ``linearised`` is for other rows of the heads, or their own. Programs of the
-    first order propose rows; these are drawn towards those before until the answer that the model gives with them
-    changes by no more than is allowed. From there the answer is linearised anew.
+    Sparsest: few keys with any attention. Programs of the first order propose rows; these are drawn towards those
+    before until the answer that the model gives with them changes by no more than is allowed. From there the answer is
+    linearised anew.
     """
     own = torch.stack([head.attention[query] for head in heads])
-    first = linearised(None)
+    first = _near(answer, heads, query)
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
     def change(rows: Float[Tensor, "head key"]) -> float:
@@ -100,8 +100,8 @@ def keep_answer(
 
     rows, measured = own, 0.0
     for _ in range(STEPS):
-        start, here = rows, first if rows is own else linearised(rows)
-        already, share = float(first.kept.length(measured)), 0.0
+        start, here = rows, first if rows is own else _near(answer, heads, query, rows)
+        already, honest = float(first.kept.length(measured)), False
         for part in PARTS:
             solver, found = here.kept.solver(part * allowed), start
             for _ in range(1 if aim == "least" else _ROUNDS):
@@ -115,8 +115,9 @@ def keep_answer(
             if share and reached(way(share)) < reached(rows):
                 rows, measured = way(share), given
             if share == 1:
+                honest = part == PARTS[0]
                 break
-        if rows is start or part == PARTS[0]:
+        if rows is start or honest:
             break
     solver = first.kept.solver(0.0)
     columns = {
@@ -172,16 +173,15 @@ def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float,
     return low, kept
 
 
-def of_answers(
+def _near(
     answer: Answer,
     heads: Sequence[Head],
-    linear: tuple[Float[Tensor, "head d_v r"], Float[Tensor, "head d_v"]],
     query: int,
     rows: Float[Tensor, "head key"] | None = None,
-) -> Linearised:
+) -> _Near:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
 
-    ``linear`` is the heads' part of `Answer.linearised`, where they have other ``rows`` or their own.
+    Where the heads have other ``rows``, or their own.
 
     Raises:
         InputError: If heads do not see the same keys at this row.
@@ -196,7 +196,12 @@ def of_answers(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
-    root, slopes = linear
+    sites = answer.lens.sites(answer.item)
+    numbers = [find_site(sites, one.layer, one.head, one.kind) for one in heads]
+    layers = list(dict.fromkeys(numbers))
+    linear = answer.linearised(layers, query, in_row(heads, query, rows))
+    own_part = [layers.index(number) for number in numbers], [one.head for one in heads]
+    root, slopes = (one[own_part] for one in linear)
     # Directions in which the answer does not depend on any of the heads are left out.
     left, sizes, _ = torch.linalg.svd(root.flatten(0, 1), full_matrices=False)
     needed = sizes > FLOAT32_EPS * sizes[:1].clamp_min(1e-300)
@@ -212,4 +217,4 @@ def of_answers(
         effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
-    return Linearised(kept, torch.cat(rising))
+    return _Near(kept, torch.cat(rising))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, product
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +22,7 @@ from identilens.models.substitution import ModelRun
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.alternatives.answers import Aim, Linearised, in_row, keep_answer, of_answers
+from identilens.studies.alternatives.answers import Aim, in_row, keep_answer
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.result import ANSWER, Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
@@ -138,7 +137,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             )
         )
         self._plain: dict[int, ModelRun] = {}
-        self._shared: tuple[Any, Any] = None, None
+        self._answers: dict[int, Answer] = {}
         if settings.together and not self.heads.by_text:
             places = groupby(
                 (place for part in self.heads.parts for place in part), lambda one: one.text
@@ -214,14 +213,15 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         heads, settings = [self.heads.read(place) for place in places], self.settings
         item, text = self.heads.items[places[0].text], places[0].text
         names = self.heads.tokens(heads[0], text)
-        answer = asked_answer(self.lens, item, settings, names, text)
+        if text not in self._answers:
+            self._answers = {text: asked_answer(self.lens, item, settings, names, text)}
+        answer = self._answers[text]
         keys = names[sides(heads[0].kind, names).key]
         named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
         [tolerance] = tolerances(settings.tolerance, answer.outcome, "float32")
         asked = self.heads.requested(places[0], settings.queries or LAST)
         for query, aim in product(asked, settings.aim):
-            near = partial(self._linearised, answer, places, heads, query)
-            found = keep_answer(answer, heads, query, near, tolerance, named, aim)
+            found = keep_answer(answer, heads, query, tolerance, named, aim)
             run = self.lens.substitute(in_row(heads, query, found.weights), item)
             columns = found.columns | {"same_top": answer.same_top(run)}
             for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
@@ -233,27 +233,6 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                 }
                 alternative = Found(f"answer_{aim}_{query}", weights, answer=own)
                 yield self._tables(place, head, [(alternative, run)])
-
-    def _linearised(
-        self,
-        answer: Answer,
-        places: Sequence[Place],
-        heads: Sequence[Head],
-        query: int,
-        rows: Float[Tensor, "head key"] | None,
-    ) -> Linearised:
-        """Return the model's answer to first order, where heads have other rows, or their own."""
-        sites = self.lens.sites(answer.item)
-        numbers = list(dict.fromkeys(sites.index(place.site) for place in places))
-        where, put = (places[0].text, numbers, query), in_row(heads, query, rows)
-        # The heads of a layer share what holds for their own rows.
-        if put or self._shared[0] != where:
-            self._shared = None if put else where, answer.linearised(numbers, query, put)
-        root, slope = self._shared[1]
-        own = tuple(
-            zip(*((numbers.index(sites.index(one.site)), one.head) for one in places), strict=True)
-        )
-        return of_answers(answer, heads, (root[own], slope[own]), query, rows)
 
     def _unchanged(self, text: int) -> ModelRun:
         """Return the model's run with its own weights; the run of the current text is stored."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
-from torch import Tensor
 
 from identilens.errors import SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Rows
@@ -113,7 +113,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         super().__init__(lens, texts, settings)
         # What the heads of a layer share is made once.
         self._layer: tuple[Any, list[Head]] = None, []
-        self._roots: tuple[Any, Any, dict[int, Tensor]] = None, None, {}
+        self._answers: dict[int, Answer] = {}
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
@@ -150,14 +150,11 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             if self._layer[0] != (place.text, number):
                 self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
             return of_layer(self._layer[1], head.head, query)
-        if self._roots[0] != (place.text, number):
+        if place.text not in self._answers:
             names = self.heads.tokens(head, place.text)
-            answer = asked_answer(lens, item, self.settings, names, place.text)
-            self._roots = (place.text, number), answer, {}
-        answer, roots = self._roots[1:]
-        if query not in roots:
-            roots[query] = answer.root([number], query)[0]
-        return of_answer(answer, head, roots[query][head.head], query)
+            self._answers = {place.text: asked_answer(lens, item, self.settings, names, place.text)}
+        answer = self._answers[place.text]
+        return of_answer(answer, head, answer.root([number], query)[0, head.head], query)
 
 
 certify = study_function(CertifyStudy, "certify")
