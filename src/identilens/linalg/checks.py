@@ -32,12 +32,27 @@ def check_values(values: Tensor, output_projection: Tensor | None = None) -> Non
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
             "An empty text has no attention: leave it out."
         )
-    if output_projection is not None and output_projection.shape[-2] != values.shape[-1]:
+    if output_projection is not None and output_projection.shape[-2:-1] != values.shape[-1:]:
         raise InputError(
             f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
             f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
         )
+    check_blocks(values, output_projection)
     check_finite(values=values, output_projection=output_projection)
+
+
+def check_blocks(values: Tensor, output_projection: Tensor | None) -> None:
+    """Raise for an output projection that has neither a block for each head of the values, nor one for all."""
+    if output_projection is None:
+        return
+    try:
+        output_projection.expand(*values.shape[:-2], -1, -1)
+    except RuntimeError as error:
+        raise InputError(
+            "output_projection must have a block (d_v, d_model) for each head of the values, or one for all; got "
+            f"{tuple(output_projection.shape)} for values of shape {tuple(values.shape)}. "
+            "Repeat grouped values once for each of their heads."
+        ) from error
 
 
 def check_width(name: str, rows: Tensor | None, values: Tensor, width: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
-from identilens.linalg.checks import check_finite
+from identilens.linalg.checks import check_blocks, check_finite
 
 _EXACT = "donot_use_mm_for_euclid_dist"
 
@@ -141,6 +141,7 @@ def residual_share(
             f"d_model), and output_projection (..., d_v, d_model); got {tuple(head_output.shape)}, "
             f"{tuple(residual.shape)} and {block}; pass the stream of the same text, and weight.T of a torch Linear."
         )
+    check_blocks(head_output, output_projection)
     outputs = compact_values(head_output, output_projection)
     return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(
         residual.double(), dim=-1
