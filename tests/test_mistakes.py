@@ -34,8 +34,8 @@ IN_PYTHON = {
     "a precision that is none": (lambda lens: idl.load("x", dtype="half"), "auto or float32 or float16"),
     "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
     "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out to use the CPU"),
-    "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass tokenizer=... to Lens"),
-    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "pass image_processor"),
+    "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass a tokenizer to Lens"),
+    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "an image_processor to"),
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
     "a device beyond all": (lambda _: idl.load("x", device=10**30), "cannot use device '10000"),
@@ -148,6 +148,8 @@ ON_THE_COMMAND_LINE = {
     "a folder without a model": (("audit", "-m", "empty", "-t", TEXT, "-o", "o"), "config.json"),
     "a broken config": (("audit", "-m", "broken", "-t", TEXT, "-o", "o"), "broken"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
+    "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
+    "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "there is no such folder"),
     "a family that is none": (("audit", "-m", "unknown", "-t", TEXT, "-o", "o"), "unknown"),
     "a report of nothing": (("report", "foreign"), "Pass the folder given to --out"),
     "a report of no folder": (("report", "none"), "Pass the folder given to --out"),
@@ -192,7 +194,7 @@ def mess(tmp_path, monkeypatch):
     for name, content in {
         "a.txt": "one two three\n", "a.jsonl": '{"text": 3}\n', "a.conllu": "1\tx\n", "file": "x", "foreign/x": "x",
         "empty/x": "x", "broken/config.json": "{", "weightless/config.json": '{"model_type": "bert"}',
-        "unknown/config.json": '{"model_type": "nosuch"}',
+        "unknown/config.json": '{"model_type": "nosuch"}', "listed/config.json": '{"model_type": ["bert"]}',
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
