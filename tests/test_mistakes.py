@@ -13,7 +13,10 @@ from identilens.errors import IdentilensError
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
+    effective_attention,
+    numerical_rank,
     realisable_dimension,
+    removal_effect,
     sample_alternatives,
 )
 
@@ -82,6 +85,19 @@ IN_PYTHON = {
     "a list for a row": (lambda lens: attention_intervals([0.5, 0.5], T), "attention weights as a tensor; got list"),
     "nothing for a row": (lambda lens: attention_intervals(None, T), "attention weights as a tensor; got NoneType"),
     "a tensor for a number": (lambda lens: sample_alternatives(A, T, A), "of at least 0; got tensor("),
+    "a sparse tensor": (lambda lens: certain_mass(A.to_sparse(), T), "weights must be a dense tensor of numbers; got"),
+    "sparse values": (lambda lens: numerical_rank(T.to_sparse()), "values must be a dense tensor"),
+    "a tensor without memory": (lambda lens: certain_mass(A, T.to("meta")), "on meta. Pass a copy in float32"),
+    "a tensor of bytes": (lambda lens: certain_mass(A, T.to(torch.float8_e4m3fn)), "got torch.float8_e4m3fn in"),
+    "values of several heads": (lambda lens: certain_mass(A, T.expand(2, 4, 2)), "got (2, 4, 2). Pass those of each"),
+    "words for a tolerance": (lambda lens: certain_mass(A, T, tolerance="1%"), "a tolerance of 0 or more"),
+    "a list for a mask": (lambda lens: certain_mass(A, T, visible=[[True]]), "visible must be a tensor; got list"),
+    "a list for a map": (lambda lens: effective_attention(T, weights=[[1.0]]), "weights must be a tensor; got list"),
+    "a row for a map": (lambda lens: effective_attention(T, weights=A[0]), "weights must be (..., query, 4)"),
+    "a row to share": (lambda lens: removal_effect(A[0], T), "weights (..., query, key) over the 4 keys"),
+    "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
+    "a model for its attention": (lambda lens: idl.attentions(lens.model, TEXT), "expected a Lens first; got BertM"),
+    "an image of a long name": (lambda lens: idl.read_image("a" * 5000), "File name too long"),
     "words for queries": (lambda lens: realisable_dimension("q", A, T), "queries must be a tensor; got str"),
     "ids without an axis of texts": (
         lambda lens: idl.audit(lens, {"input_ids": torch.tensor([5, 6])}),

@@ -152,10 +152,11 @@ def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]
     """Return weights and compact values in float64."""
     T = projected(projected_values)
     check_finite(weights=weights, compact=T.compact)
-    if weights.shape[-1] != T.keys:
+    shape = tuple(getattr(weights, "shape", ()))
+    if len(shape) < 2 or shape[-1] != T.keys:
         raise InputError(
-            f"expected weights over the {T.keys} keys of the values; got {weights.shape[-1]}; pass weights and values "
-            "of the same text and head."
+            f"expected weights (..., query, key) over the {T.keys} keys of the values; got {shape}; pass weights and "
+            "values of the same text and head."
         )
     return weights.detach().double(), T.compact.detach()
 
