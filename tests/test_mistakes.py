@@ -13,7 +13,10 @@ from identilens.errors import IdentilensError
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
+    effective_attention,
+    numerical_rank,
     realisable_dimension,
+    removal_effect,
     sample_alternatives,
 )
 
@@ -34,8 +37,8 @@ IN_PYTHON = {
     "a precision that is none": (lambda lens: idl.load("x", dtype="half"), "auto or float32 or float16"),
     "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
     "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out to use the CPU"),
-    "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass tokenizer=... to Lens"),
-    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "pass image_processor"),
+    "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass a tokenizer to Lens"),
+    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "an image_processor to"),
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
     "a device beyond all": (lambda _: idl.load("x", device=10**30), "cannot use device '10000"),
@@ -82,6 +85,19 @@ IN_PYTHON = {
     "a list for a row": (lambda lens: attention_intervals([0.5, 0.5], T), "attention weights as a tensor; got list"),
     "nothing for a row": (lambda lens: attention_intervals(None, T), "attention weights as a tensor; got NoneType"),
     "a tensor for a number": (lambda lens: sample_alternatives(A, T, A), "of at least 0; got tensor("),
+    "a sparse tensor": (lambda lens: certain_mass(A.to_sparse(), T), "weights must be a dense tensor of numbers; got"),
+    "sparse values": (lambda lens: numerical_rank(T.to_sparse()), "values must be a dense tensor"),
+    "a tensor without memory": (lambda lens: certain_mass(A, T.to("meta")), "on meta. Pass a copy in float32"),
+    "a tensor of bytes": (lambda lens: certain_mass(A, T.to(torch.float8_e4m3fn)), "got torch.float8_e4m3fn in"),
+    "values of several heads": (lambda lens: certain_mass(A, T.expand(2, 4, 2)), "got (2, 4, 2). Pass those of each"),
+    "words for a tolerance": (lambda lens: certain_mass(A, T, tolerance="1%"), "a tolerance of 0 or more"),
+    "a list for a mask": (lambda lens: certain_mass(A, T, visible=[[True]]), "visible must be a tensor; got list"),
+    "a list for a map": (lambda lens: effective_attention(T, weights=[[1.0]]), "weights must be a tensor; got list"),
+    "a row for a map": (lambda lens: effective_attention(T, weights=A[0]), "weights must be (..., query, 4)"),
+    "a row to share": (lambda lens: removal_effect(A[0], T), "weights (..., query, key) over the 4 keys"),
+    "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
+    "a model for its attention": (lambda lens: idl.attentions(lens.model, TEXT), "expected a Lens first; got BertM"),
+    "an image of a long name": (lambda lens: idl.read_image("a" * 5000), "File name too long"),
     "words for queries": (lambda lens: realisable_dimension("q", A, T), "queries must be a tensor; got str"),
     "ids without an axis of texts": (
         lambda lens: idl.audit(lens, {"input_ids": torch.tensor([5, 6])}),
@@ -148,6 +164,8 @@ ON_THE_COMMAND_LINE = {
     "a folder without a model": (("audit", "-m", "empty", "-t", TEXT, "-o", "o"), "config.json"),
     "a broken config": (("audit", "-m", "broken", "-t", TEXT, "-o", "o"), "broken"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
+    "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
+    "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "there is no such folder"),
     "a family that is none": (("audit", "-m", "unknown", "-t", TEXT, "-o", "o"), "unknown"),
     "a report of nothing": (("report", "foreign"), "Pass the folder given to --out"),
     "a report of no folder": (("report", "none"), "Pass the folder given to --out"),
@@ -192,7 +210,7 @@ def mess(tmp_path, monkeypatch):
     for name, content in {
         "a.txt": "one two three\n", "a.jsonl": '{"text": 3}\n', "a.conllu": "1\tx\n", "file": "x", "foreign/x": "x",
         "empty/x": "x", "broken/config.json": "{", "weightless/config.json": '{"model_type": "bert"}',
-        "unknown/config.json": '{"model_type": "nosuch"}',
+        "unknown/config.json": '{"model_type": "nosuch"}', "listed/config.json": '{"model_type": ["bert"]}',
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)

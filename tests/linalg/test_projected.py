@@ -1,5 +1,7 @@
 """Projected values built from a known T = U[:, :r] S Vᵀ: what is read off the factors is what T was made of."""
 
+import re
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
-from identilens.measures.attention import effective_attention, numerical_rank
+from identilens.measures.attention import effective_attention, numerical_rank, residual_share
 
 
 def orthonormal(rows, columns, generator):
@@ -215,6 +217,36 @@ def test_a_query_that_sees_no_key_is_named(hidden):
 def test_what_is_no_tensor_is_named(given):
     with pytest.raises(InputError, match="must be a tensor with two axes; got (NoneType|str|list)"):
         ProjectedValues.of(*given)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("heads", "blocks"),
+    [((4,), (3,)), ((4,), (2, 4)), ((2, 4), (2,)), ((), (4,)), ((2, 4), (3, 4)), ((1,), (4,))],
+)
+@pytest.mark.parametrize("keys", [2, 40])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda values, W_O: ProjectedValues.of(values, W_O),
+        lambda values, W_O: residual_share(values, torch.ones(values.shape[-2], 8), W_O),
+    ],
+)
+def test_blocks_of_other_heads_are_refused(heads, blocks, keys, measured):
+    expected = (
+        "output_projection must have a block (d_v, d_model) for each head of the values, or one for all; got "
+        f"{(*blocks, 3, 8)} for values of shape {(*heads, keys, 3)}. "
+        "Repeat grouped values once for each of their heads."
+    )
+    with pytest.raises(InputError, match=re.escape(expected)):
+        measured(torch.ones(*heads, keys, 3), torch.ones(*blocks, 3, 8))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_projection_without_two_axes_is_refused(shape):
+    with pytest.raises(InputError, match=r"d_v = 3 as in values; got \((3,)?\)"):
+        ProjectedValues.of(torch.ones(5, 3), torch.ones(shape))
 
 
 @pytest.mark.parametrize("heads", [(), (2,), (3, 2)])

@@ -188,7 +188,7 @@ def test_positions_of_roberta_start_behind_the_padding_index():
 
 
 def test_text_without_a_tokenizer():
-    with pytest.raises(InputError, match="the model has none.*pass tokenizer="):
+    with pytest.raises(InputError, match="the model has none.*pass a tokenizer to Lens"):
         next(Lens(build("bert")).capture("words"))
 
 

@@ -199,6 +199,7 @@ def test_text_without_tokenizer_files_ends_the_command_line_with_2(tmp_path):
         "audit", "-m", saved(tmp_path / "m", "bert"), "-t", "some words", "-o", tmp_path / "out"
     )
     assert "vocab.txt" in message
+    assert "pass a tokenizer to Lens" in message
 
 
 def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
@@ -305,3 +306,5 @@ def test_what_never_ends_is_not_read(tmp_path, name, kind):
         (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(ModelError, match=rf"{name} is a pipe or a device, not a file. Download"):
         idl.load(tmp_path)
+    message = failing("audit", "-m", tmp_path, "-t", "some words", "-o", tmp_path / "out")
+    assert f"{name} is a pipe or a device" in message

@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import threading
+import tracemalloc
 from contextlib import suppress
 
 import numpy as np
@@ -213,6 +214,13 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         read_texts(tmp_path / "a.jsonl", columns=["a"])
 
 
+def test_an_object_that_would_take_much_memory_is_refused(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", compresslevel=1) as stream:
+        stream.write('{"a": "one", "b": [' + "[]," * 2**23 + "0]}")
+    with pytest.raises(InputError, match="line 1: more than 16,777,215 characters. Put one text"):
+        read_texts(tmp_path / "a.jsonl.gz", columns=["a"])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -302,6 +310,28 @@ def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
     assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
     with pytest.raises(InputError, match="column 'other' contains no texts but Int64"):
         read_texts(file, columns=["other"])
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical, pl.Enum(["a", LONG])])
+@pytest.mark.parametrize("column", ["text", "^t.*$", "*"])
+def test_texts_of_every_type_are_read_and_bounded_before_they_are_made(tmp_path, kind, column):
+    file = tmp_path / "a.parquet"
+    texts = [LONG, "a"] * 30
+    pl.DataFrame({column: pl.Series(texts, dtype=kind), "text_": texts}).write_parquet(file)
+    assert read_texts(file, columns=[column], max_text_bytes=30 * len(LONG) + 30) == texts
+    with pytest.raises(InputError, match=r"a\.parquet contains more than 3,000,029 bytes"):
+        read_texts(file, columns=[column], max_text_bytes=30 * len(LONG) + 29)
+
+
+def test_few_equal_texts_are_made_at_a_time(tmp_path):
+    """Of 2,000 texts that are one text on disk, only those that are asked for take memory."""
+    file = tmp_path / "a.parquet"
+    for kind in (pl.String, pl.Categorical):
+        pl.DataFrame({"text": pl.Series(["x" * 100_000] * 2000, dtype=kind)}).write_parquet(file)
+        tracemalloc.start()
+        assert len(read_texts(file, columns=["text"], limit=2)) == 2
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
 
 
 def test_every_kind_of_file_is_bounded(tmp_path):

@@ -1,6 +1,5 @@
 """Groups of options that several commands share, and the objects that are made from them."""
 
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
-from identilens.models.loading import load
+from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
 from identilens.runs.lines import MAX_TEXT_BYTES
 from identilens.runs.settings import REPEATED, Names, Settings, Size
@@ -213,11 +212,13 @@ LAB_MODELS = {
 def import_lab_model(folder: str) -> None:
     """Import the code of a saved model of the laboratory, which makes its type known to transformers."""
     try:
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        refuse_endless_files(folder)
+        config = (Path(folder) / "config.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
         return  # what loads the model names the file
-    if isinstance(config, dict) and config.get("model_type") in LAB_MODELS:
-        import_module(LAB_MODELS[config["model_type"]])
+    for name, module in LAB_MODELS.items():
+        if f'"{name}"' in config:
+            import_module(module)
 
 
 def quiet_transformers() -> None:

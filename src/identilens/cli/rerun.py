@@ -120,8 +120,7 @@ def _options_of_run(
     kinds["settings"] = study.settings_type
     if request.options.get("trust_remote_code") and not trusted and "lens" in kinds:
         raise InputError(
-            f"the run of {folder} ran code of its checkpoint. Pass --trust-remote-code (trust_remote_code=True) if you "
-            "trust that code."
+            f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."
         )
     options = {**request.options, "trust_remote_code": trusted}
     return study, {

@@ -9,11 +9,19 @@ from identilens.errors import InputError, NumericalError
 def check_finite(**tensors: Tensor | None) -> None:
     """Raise for tensors with NaN or infinite entries, with the name of the tensor and their number."""
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor | None):
-            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}.")
-        # A sum is finite only if every term is, and costs one pass.
-        if tensor is None or bool(torch.isfinite(tensor.sum())):
+        if tensor is None:
             continue
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}.")
+        try:
+            # A sum is finite only if every term is, and costs one pass. Sparse tensors have no views.
+            if bool(torch.isfinite(tensor.view(tensor.shape).sum())):
+                continue
+        except RuntimeError as error:
+            raise InputError(
+                f"{name} must be a dense tensor of numbers; got {tensor.dtype} in the layout {tensor.layout} on "
+                f"{tensor.device}. Pass a copy in float32 or float64."
+            ) from error
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise NumericalError(
@@ -32,17 +40,34 @@ def check_values(values: Tensor, output_projection: Tensor | None = None) -> Non
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
             "An empty text has no attention: leave it out."
         )
-    if output_projection is not None and output_projection.shape[-2] != values.shape[-1]:
+    if output_projection is not None and output_projection.shape[-2:-1] != values.shape[-1:]:
         raise InputError(
             f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
             f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
         )
+    check_blocks(values, output_projection)
     check_finite(values=values, output_projection=output_projection)
+
+
+def check_blocks(values: Tensor, output_projection: Tensor | None) -> None:
+    """Raise for an output projection that has neither a block for each head of the values, nor one for all."""
+    if output_projection is None:
+        return
+    try:
+        output_projection.expand(*values.shape[:-2], -1, -1)
+    except RuntimeError as error:
+        raise InputError(
+            "output_projection must have a block (d_v, d_model) for each head of the values, or one for all; got "
+            f"{tuple(output_projection.shape)} for values of shape {tuple(values.shape)}. "
+            "Repeat grouped values once for each of their heads."
+        ) from error
 
 
 def check_width(name: str, rows: Tensor | None, values: Tensor, width: int) -> None:
     """Raise when per-query rows (..., query, width) do not fit the values, projected or not."""
-    if rows is not None and (rows.shape[-1] != width or rows.shape[:-2] != values.shape[:-2]):
+    if rows is not None and (
+        rows.ndim != values.ndim or rows.shape[-1] != width or rows.shape[:-2] != values.shape[:-2]
+    ):
         raise InputError(
             f"{name} must be (..., query, {width}) to fit values of shape {tuple(values.shape)}; "
             f"got {tuple(rows.shape)}. Repeat grouped values once for each of their heads."
@@ -62,6 +87,7 @@ def check_mask(visible: Tensor | str | None, queries: int, keys: int) -> None:
                 "Pass a boolean mask (query, key) instead."
             )
         return
+    check_finite(visible=visible)
     if visible.dtype != torch.bool or visible.shape != (queries, keys):
         raise InputError(
             f"visible must be a boolean mask of shape ({queries}, {keys}); "

@@ -238,4 +238,10 @@ def head_values(projected_values: HeadValues) -> ProjectedValues:
     """Return T of one head as factors."""
     if isinstance(projected_values, Tensor):
         check_finite(projected_values=projected_values)
-    return projected(projected_values)
+    T = projected(projected_values)
+    if T.values.ndim != 2:
+        raise InputError(
+            "expected the projected values of one head, of shape (key, d_model); got "
+            f"{tuple(T.values.shape)}. Pass those of each head by itself."
+        )
+    return T

@@ -73,6 +73,8 @@ def attentions(
     for name, value, known in (("measure", measure, _MEASURES), ("signed", signed, _SIGNED)):
         if value not in known:
             raise SettingError(name, f"to be one of {', '.join(known)}", value)
+    if not isinstance(lens, Lens):
+        raise InputError(f"expected a Lens first; got {type(lens).__name__}. Make one with load.")
     items = lens.read(text, max_length)
     if len(items) != 1:
         raise InputError(

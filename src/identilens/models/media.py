@@ -113,16 +113,17 @@ def read_image(file: str | Path) -> Any:
         >>> idl.read_image(file).size, idl.read_image(file).mode
         ((8, 4), 'RGB')
     """
-    path = _existing(file, "--image")
     try:
         from PIL import Image
     except ImportError as error:
         raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
     try:
-        with Image.open(path) as image:
+        with Image.open(_existing(file, "--image")) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
             return image.convert("RGB")
+    except InputError:
+        raise
     except Exception as error:  # Pillow fails on damaged files in many ways
         raise InputError(f"{file} cannot be read as an image: {error}.") from error
 

@@ -20,8 +20,8 @@ from identilens.runs.settings import Size
 MAX_TEXT_BYTES = 4 * 2**30
 """Default of the largest number of bytes that are read of a file, after decompression."""
 
-LONGEST_LINE = 2**26
-"""Largest number of characters in a line."""
+LONGEST_LINE = 2**24
+"""Largest number of characters in a line; an object of JSON takes up to 32 bytes of memory for each."""
 
 Limit = Annotated[int | None, Ge(0)]
 """Number of texts, or of their tokens, that are read."""

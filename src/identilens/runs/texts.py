@@ -312,13 +312,14 @@ def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
                 )
         if size > most + _PER_VALUE * values:
             raise too_large(file, most)
-        lazy = lazy.select(pl.col(columns).cast(pl.String))
+        lazy, plain = lazy.select(pl.selectors.by_name(columns)), pl.selectors.string()
+        lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]
+        lengths = [one.cast(pl.Int64).fill_null(0) for one in lengths]
         number = 0
         while len(frame := lazy.slice(number, _ROWS).collect()):
-            # Equal texts share their memory in a frame, but not as strings.
-            lengths = pl.all().str.len_bytes().cast(pl.Int64).fill_null(0)
+            # Equal texts share their memory in a frame, but not as strings, nor where categories become texts.
             sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()
-            for row in frame.filter(sizes <= left).iter_rows(named=True):
+            for row in frame.filter(sizes <= left).iter_rows(named=True, buffer_size=1):
                 yield f"{file}, row {number}", row
                 number += 1
             left -= sizes[-1]

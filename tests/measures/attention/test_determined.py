@@ -266,6 +266,9 @@ def test_rows_are_divided_by_their_sum_so_that_certain_mass_is_at_most_one():
     assert float(certain_mass_bounds(row.repeat(9, 1), T).hi.max()) <= 1
     found = attention_intervals(row[0], T)
     assert torch.equal(found.weights, row[0].double() / row[0].double().sum())
+    A, T = random_weights(0, 40, 60)
+    assert float(certain_weights(A, T).sum(1).max()) > 1, "by rounding"
+    assert float(certain_mass(A, T).max()) == 1
 
 
 def test_heads_trade_by_the_formula_of_the_concepts():

@@ -273,6 +273,19 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
         )
 
 
+@pytest.mark.parametrize("unit", [2.0**-24, 2.0**24])
+def test_units_of_parameters_do_not_matter(unit):
+    tied, _ = group(1, 12, 12, 2, (1,), 2, 3, (False, False), False)
+    scaled = replace(
+        tied, logits=lambda given: tied.logits(given / unit), parameters=tied.parameters * unit
+    )
+    same, other = (
+        tied_alternative(one, distance=0.03, generator=seeded()) for one in (tied, scaled)
+    )
+    torch.testing.assert_close(other.weights, same.weights, atol=1e-7, rtol=0)
+    assert other.steps == same.steps
+
+
 def test_where_only_the_gauge_is_left_nothing_moves():
     tied, sizes = group(0, 24, 4, 2, (1,), 1, 3, (False, False), False)
     found = tied_dimension(tied)
@@ -287,8 +300,9 @@ def test_sizes_and_settings_that_cannot_be_used_are_refused():
     ):
         KeyGroup(counts=[9], ranks=[2], plain=5, query_inputs=4, key_inputs=8)
     tied, _ = group(0, 12, 6, 2, (1,), 1, 3, (False, False), False)
-    with pytest.raises(InputError, match=r"a distance in \(0, 1\); got 1\.5"):
-        tied_alternative(tied, distance=1.5)
+    for distance in (0.0, 1.0, -0.1, torch.nan):
+        with pytest.raises(InputError, match=rf"a distance in \(0, 1\); got {distance}; it is"):
+            tied_alternative(tied, distance=distance)
     for measure in (tied_dimension, tied_alternative):
         with pytest.raises(InputError, match="use a shorter text or raise memory_limit"):
             measure(tied, memory_limit=1000)

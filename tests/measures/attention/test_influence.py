@@ -138,7 +138,7 @@ def test_lengths_beside_the_median_and_the_stream():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_does_not_fit_is_refused():
     with pytest.raises(
-        InputError, match="weights over the 11 keys of the values; got 3; pass weights and values"
+        InputError, match=r"over the 11 keys of the values; got \(1, 3\); pass weights and values"
     ):
         norm_share(torch.ones(1, 3) / 3, normal(N, D_V))
     with pytest.raises(NumericalError, match="weights has 1 NaN"):

@@ -18,6 +18,7 @@ from identilens.measures.attention.intervals import (
     certify_row,
     minimum_norm_alternative,
 )
+from identilens.measures.attention.row_solver import RowSolver
 from identilens.measures.attention.samplers import far_alternative, sample_alternatives
 from identilens.measures.attention.simplex import simplex_space
 
@@ -163,6 +164,18 @@ def test_only_visible_keys_take_part():
     assert found.intervals.pinned[9:].all()
     assert not found.above[9:].any()
     assert not found.above[:, 9:].any()
+
+
+@pytest.mark.parametrize("d", [3, 20])
+def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
+    A, T = random_weights(4, 9, d)
+    visible = torch.arange(9) > 1
+    row = A[0] * visible / A[0, visible].sum()
+    solver = RowSolver(row, simplex_space(T, visible))
+    hi = attention_intervals(row, T, visible=visible).hi
+    assert bool((hi > row + 0.01).any()) == (d == 3)
+    greatest = [solver.greatest(key) for key in range(2, 9)]
+    assert greatest == pytest.approx(hi[2:].tolist(), abs=1e-8)
 
 
 @settings(max_examples=10, deadline=None)

@@ -196,6 +196,24 @@ def test_walk_repeats_with_the_seed():
     assert torch.equal(first.weights, again.weights)
 
 
+@pytest.mark.parametrize("unit", [2.0**-24, 2.0**24])
+def test_units_of_queries_and_keys_do_not_matter(unit):
+    queries, keys, T = random_qkt(3, 16, 6, 6)
+    same = realisable_alternative(queries, keys, T, distance=0.05, generator=seeded())
+    scaled = realisable_alternative(
+        queries * unit, keys * unit, T, distance=0.05, scaling=6**-0.5 / unit**2, generator=seeded()
+    )
+    torch.testing.assert_close(scaled.weights, same.weights, atol=1e-7, rtol=0)
+    assert scaled.steps == same.steps
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0, -0.1, torch.nan])
+def test_distances_that_no_rows_have_are_refused(distance):
+    queries, keys, T = random_qkt(0, 6, 3, 2)
+    with pytest.raises(InputError, match=rf"a distance in \(0, 1\); got {distance}; it is a mean"):
+        realisable_alternative(queries, keys, T, distance=distance)
+
+
 @pytest.mark.parametrize(("layer", "head"), [(2, 5), (0, 0)])
 def test_other_parameters_of_the_bundled_encoder_give_the_same_final_hidden_state(
     bundled_path, layer, head

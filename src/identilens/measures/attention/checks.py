@@ -129,8 +129,8 @@ def _distributions(
     weights: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
 ) -> Float[Tensor, "query key"]:
     check_precision(weights)
+    check_finite(weights=weights)
     rows = weights.detach().double()
-    check_finite(weights=rows)
     if rows.numel() and rows.min() < 0:
         raise InputError(
             f"expected attention weights of at least 0; got {rows.min().item():.3g}; pass the weights after softmax "

@@ -95,10 +95,10 @@ def effective_attention(
         raise InputError(
             "effective_attention needs weights or head_output; got neither. Pass one of them."
         )
+    check_finite(weights=weights, head_output=head_output)
     check_width("weights", weights, mixed, mixed.shape[-2])
     check_width("head_output", head_output, mixed, mixed.shape[-1])
     check_mask(visible, given.shape[-2], mixed.shape[-2])
-    check_finite(weights=weights, head_output=head_output)
     batch, queries = mixed.shape[:-2], given.shape[-2]
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
     if weights is not None:

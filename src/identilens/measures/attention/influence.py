@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
-from identilens.linalg.checks import check_finite
+from identilens.linalg.checks import check_blocks, check_finite
 
 _EXACT = "donot_use_mm_for_euclid_dist"
 
@@ -141,6 +141,7 @@ def residual_share(
             f"d_model), and output_projection (..., d_v, d_model); got {tuple(head_output.shape)}, "
             f"{tuple(residual.shape)} and {block}; pass the stream of the same text, and weight.T of a torch Linear."
         )
+    check_blocks(head_output, output_projection)
     outputs = compact_values(head_output, output_projection)
     return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(
         residual.double(), dim=-1
@@ -151,10 +152,11 @@ def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]
     """Return weights and compact values in float64."""
     T = projected(projected_values)
     check_finite(weights=weights, compact=T.compact)
-    if weights.shape[-1] != T.keys:
+    shape = tuple(getattr(weights, "shape", ()))
+    if len(shape) < 2 or shape[-1] != T.keys:
         raise InputError(
-            f"expected weights over the {T.keys} keys of the values; got {weights.shape[-1]}; pass weights and values "
-            "of the same text and head."
+            f"expected weights (..., query, key) over the {T.keys} keys of the values; got {shape}; pass weights and "
+            "values of the same text and head."
         )
     return weights.detach().double(), T.compact.detach()
 

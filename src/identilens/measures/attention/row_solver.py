@@ -1,5 +1,7 @@
 """The linear programs of one row, sharing the alternatives that they come by."""
 
+from numbers import Real
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -60,7 +62,7 @@ def allowed_change(
     Raises:
         InputError: For a tolerance that is no share of a length.
     """
-    if not 0 <= tolerance < torch.inf:
+    if not isinstance(tolerance, Real) or not 0 <= tolerance < torch.inf:
         raise InputError(
             "expected a tolerance of 0 or more, the length of a change of the output over the output's own; got "
             f"{tolerance}."

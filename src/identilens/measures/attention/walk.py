@@ -128,12 +128,13 @@ class Walk:
                 (torch.arange(len(logits))[self.rows],), logits[self.rows]
             )
         slope: Sequence[Tensor] = self.family.slope(logits, self.point)
+        whole = _length(slope)
         # Its part in the kernel of J; projected twice, to remove rounding.
         for _ in range(2):
             off = here.least_move(here.forward(slope))
             slope = [part - outside for part, outside in zip(slope, off, strict=True)]
         length, reach = _length(slope), _length(self.point)
-        if not length > 1e-12 * reach:
+        if not length > 1e-12 * whole:
             return 0.0
         slope = [part * (reach / length) for part in slope]
         while step >= 1e-7:
