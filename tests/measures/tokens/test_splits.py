@@ -55,12 +55,6 @@ def test_empty_and_tiny_corpora():
         split_sentences(20, folds=0)
 
 
-@pytest.mark.parametrize("shares", [(0.7, 0.2, 0.2), (1.0, 0.0, 0.0)])
-def test_shares_must_sum_to_one(shares):
-    with pytest.raises(InputError, match="three positive shares"):
-        split_sentences(20, folds=2, shares=shares)
-
-
 def test_training_shares_are_nested_and_leave_the_rest():
     split = split_sentences(100, folds=1)[0]
     half, most = keep_training_share(split, 0.5), keep_training_share(split, 0.8)

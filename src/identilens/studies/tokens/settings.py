@@ -8,13 +8,13 @@ from annotated_types import Ge, Gt, Le
 from cyclopts import Parameter
 
 from identilens.errors import SettingError
-from identilens.measures.tokens.fitting import Search
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.splits import PAPER_FOLDS
 from identilens.runs.settings import AS_TYPED, LIST, NOT_RECORDED, Numbers, Settings
 
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
+Search = Literal["every fold", "first fold"]
 
 _NEGATIVE = Parameter(
     allow_leading_hyphen=True
