@@ -32,6 +32,7 @@ from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import differences, subject, version_changes
 from identilens.runs.reading import errors_naming, parquet_table, read_record
+from identilens.runs.tables import Tables
 
 _PARTS = "parts/"
 _FILES = 256
@@ -42,7 +43,7 @@ _FILES = 256
 class Output:
     """The output of one part of a study: tables as in the result's schema, matrices by `MatrixKey`, and tokens."""
 
-    tables: Mapping[str, pl.DataFrame]
+    tables: Tables
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
     tokens: Mapping[int, Tokens] = field(default_factory=dict)
 
@@ -143,7 +144,7 @@ class RunFolder:
         """Write the output of one part, as `Output.content` returns it."""
         write_bytes(self._part(part), content)
 
-    def read_parts(self, parts: Sequence[int]) -> dict[str, pl.DataFrame]:
+    def read_parts(self, parts: Sequence[int]) -> Tables:
         """Return the tables of complete parts, joined."""
         frames: dict[str, list[pl.DataFrame]] = {}
         for start in range(0, len(parts), _FILES):

@@ -24,12 +24,12 @@ from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, coerce, hints_of
+from identilens.runs.tables import Tables
 from identilens.runs.texts import is_columns, read_texts
 from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
-Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
 FAILED = "failed.jsonl"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +23,7 @@ from identilens.measures.structure.weights import structure_weights
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.perturbation import perturbation_rows
 
 PERTURBED_INPUTS = 5
@@ -66,7 +65,7 @@ def reversal_data(settings: TaskSettings) -> ReversalData:
 
 def train_reverser(
     model: nn.Module, data: ReversalData, settings: ReversalSettings, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Train a model in place until it is accurate enough, and return its course: a row for each epoch.
 
     Cross entropy, Adam, gradients clipped at norm 1; the decoder is given the right tokens before each. Nothing of

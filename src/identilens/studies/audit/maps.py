@@ -8,7 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from identilens.charts.cells import token_map
-from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
@@ -99,13 +99,13 @@ def page_maps(
 
 def printed_maps(
     kept: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
-) -> dict[str, AnyChart]:
+) -> Charts:
     """Return, for each text and kind that was kept, the map with the largest null share (Fig. 6), by file name."""
     small = kept.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
     telling = small.sort("null_share", descending=True, maintain_order=True)
     telling = telling.unique(["text", "kind"], keep="first", maintain_order=True).head(MOST_PRINTED)
     several = kept["kind"].n_unique() > 1
-    charts: dict[str, AnyChart] = {}
+    charts: Charts = {}
     for row in telling.sort("text", maintain_order=True).iter_rows(named=True):
         raw, effective = _parts(row, matrices)
         queries, keys = axis_tokens(tokens.get(row["text"], {}), row)

@@ -26,9 +26,17 @@ from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
-from identilens.runs.study import Output, Tables, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.settings import (
+    NOT_RECORDED,
+    NonNegative,
+    Numbers,
+    Positive,
+    Settings,
+    Size,
+    TwoOrMore,
+)
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import LensStudy
 from identilens.studies.items import identities, read_items
 from identilens.studies.mixing.result import Mixing
@@ -57,12 +65,12 @@ class MixingSettings(Settings):
     layers: Numbers | None = None
     method: Method = "sketch"
     wrt: Wrt = "embeddings"
-    sketch_probes: Annotated[int, Ge(2)] | None = None
-    leading: Annotated[int, Ge(0)] | None = None
+    sketch_probes: TwoOrMore | None = None
+    leading: NonNegative | None = None
     memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = DEFAULT_BUDGET
-    max_length: Annotated[int | None, Ge(1)] = None
+    max_length: Positive | None = None
     rollouts: bool = True
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
     tags: Tags = "xpos"
     spacy: str | None = None
     track: Annotated[str | None, NOT_RECORDED] = None

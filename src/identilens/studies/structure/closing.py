@@ -15,8 +15,7 @@ from identilens.measures.structure.representatives import Representatives
 from identilens.measures.structure.subspace import Subspace, subspace_of
 from identilens.measures.structure.weights import structure_weights
 from identilens.models.layout import Site
-from identilens.runs.study import Tables
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
 
@@ -136,9 +135,7 @@ class Closing:
             "stability": frame("stability", list(self._stability())),
         }
 
-    def _heads(
-        self, key: str, site: Site, space: Subspace, energy: Subspace
-    ) -> list[dict[str, Any]]:
+    def _heads(self, key: str, site: Site, space: Subspace, energy: Subspace) -> list[Row]:
         raw, effective = self.structures[key]
         return head_rows(
             key,
@@ -155,7 +152,7 @@ class Closing:
             },
         )
 
-    def _stability(self) -> Iterator[dict[str, Any]]:
+    def _stability(self) -> Iterator[Row]:
         """Yield how far W of k representatives is from that of the next k and of all texts."""
         ladder = sorted(self.clusterings)
         for key in self.sites:

@@ -11,6 +11,7 @@ from identilens.charts.kit import AnyChart, choose
 from identilens.charts.thumbnails import thumbnails
 from identilens.charts.viewer import TokenMap
 from identilens.measures.structure.weights import structure_weights
+from identilens.runs.tables import Row
 
 SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
 _STEPS = 60
@@ -133,7 +134,7 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
     return pl.DataFrame(rows).explode("threshold", "kept", "emptied")
 
 
-def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+def head_rows(key: str, columns: Mapping[str, Any]) -> list[Row]:
     """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
     kind, layer = key.split(".layer")
     lists = {

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from identilens.errors import SettingError
 from identilens.measures.structure.weights import Scale
-from identilens.runs.settings import Settings
+from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
 from identilens.studies.structure.lengths import Cut, Shorter
 
 
@@ -36,11 +36,11 @@ class StructureSettings(Settings):
     threshold: Annotated[float | None, Ge(0)] = None
     scale: Scale = "mean"
     penalty: Annotated[float, Ge(0), Lt(1)] = 0.0
-    clusters: Annotated[int | None, Ge(1)] = None
-    pool: Annotated[int, Ge(2)] = 2000
-    compared_pairs: Annotated[int, Ge(0)] = 50
-    perturbed: Annotated[int, Ge(0)] = 2
-    seed: Annotated[int, Ge(0)] = 0
+    clusters: Positive | None = None
+    pool: TwoOrMore = 2000
+    compared_pairs: NonNegative = 50
+    perturbed: NonNegative = 2
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the threshold leaves something."""

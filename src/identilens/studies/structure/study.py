@@ -31,7 +31,8 @@ from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.reading import read_tensors
-from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 from identilens.studies.items import identities
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces

@@ -16,7 +16,8 @@ from identilens.models.loading import load
 from identilens.runs.files import recording
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 from identilens.studies.items import identities, read_items
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
 from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, layer_shape

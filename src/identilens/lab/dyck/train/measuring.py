@@ -25,8 +25,7 @@ from identilens.lab.dyck.variation import attention_variation, random_baselines
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
-from identilens.runs.study import Tables
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, Tables, table_of
 
 LOOKS = 0.5
 """Share of a closing bracket's attention on the last unmatched bracket from which a head looks like a stack."""
@@ -42,7 +41,7 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 def head_rows(
     model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3, seed: int = 0
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return, for every head of a model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
