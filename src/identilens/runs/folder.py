@@ -30,7 +30,7 @@ from identilens.runs.files import (
 )
 from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
-from identilens.runs.provenance import differences, subject, version_changes
+from identilens.runs.provenance import Record, differences, subject, version_changes
 from identilens.runs.reading import errors_naming, parquet_table, read_record
 from identilens.runs.tables import Tables
 
@@ -68,9 +68,7 @@ class RunFolder:
         manifest: Its manifest.
     """
 
-    def __init__(
-        self, path: Path, record: dict[str, Any], manifest: Manifest | None = None
-    ) -> None:
+    def __init__(self, path: Path, record: Record, manifest: Manifest | None = None) -> None:
         self.path, self.record, self.manifest = path, record, manifest or Manifest(path)
         self.finished = False
         self._stack = ExitStack()
@@ -79,7 +77,7 @@ class RunFolder:
     def open(
         cls,
         path: Path,
-        record: dict[str, Any],
+        record: Record,
         *,
         resume: bool = False,
         overwrite: bool = False,
@@ -180,7 +178,7 @@ class RunFolder:
         self.finished = True
         self._prepare()
 
-    def _previous(self, overwrite: bool) -> dict[str, Any] | None:
+    def _previous(self, overwrite: bool) -> Record | None:
         """Return the provenance in the folder, or None; damage does not matter if the run is to be deleted.
 
         Raises:
@@ -269,7 +267,7 @@ class RunFolder:
         return self.path / _PARTS / f"{part:06d}.safetensors"
 
 
-def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
+def joined_folder(out: Path, record: Record, joins: str | None) -> Path:
     """Return the folder of a run: ``out`` itself, or a subfolder if ``out`` contains a run that this one joins.
 
     Raises:

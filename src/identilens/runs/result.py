@@ -35,7 +35,7 @@ from identilens.runs.files import (
     write_table,
 )
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
-from identilens.runs.provenance import subject
+from identilens.runs.provenance import Record, subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
@@ -121,7 +121,7 @@ class Result(ABC):
     keys: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     table: pl.DataFrame
-    provenance: dict[str, Any]
+    provenance: Record
     matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, compare=False)
@@ -231,7 +231,7 @@ class Result(ABC):
     def of(
         cls: type[R],
         tables: Tables,
-        record: dict[str, Any],
+        record: Record,
         matrices: Mapping[str, Tensor] | None = None,
         tokens: Mapping[int, Tokens] | None = None,
         folder: Path | None = None,

@@ -20,7 +20,7 @@ from identilens.runs.bucket import displayed, errors_naming_url, local_folder
 from identilens.runs.files import Manifest, manifest_of, write_text
 from identilens.runs.folder import Output, RunFolder, joined_folder
 from identilens.runs.progress import Progress, watched
-from identilens.runs.provenance import Identity, provenance
+from identilens.runs.provenance import Identity, Record, provenance
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, coerce, hints_of
@@ -298,7 +298,7 @@ def run_study(
             return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
-def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
+def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) -> R:
     study.begin(None)
     outputs: list[Output] = []
     for part in _counted(study, progress):

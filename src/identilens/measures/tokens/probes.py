@@ -192,7 +192,7 @@ class Probe(ABC):
         """Fit the probe on pairs that were checked."""
 
     @abstractmethod
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
 
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
@@ -209,7 +209,7 @@ class NaiveProbe(Probe):
     def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
         pass
 
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return the hidden states unchanged."""
         return hidden
 
@@ -241,7 +241,7 @@ class TrainedProbe(Probe):
         """Return the parameters before training: Glorot uniform matrices, biases zero."""
 
     @abstractmethod
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
         """Return g(e) with these parameters."""
 
     def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
@@ -307,7 +307,7 @@ class TrainedProbe(Probe):
             converged=converged,
         )
 
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
         parameters = self.outcome_.parameters if self.outcome_ else ()
         return self.apply(parameters, _readable(hidden, *parameters))
@@ -321,7 +321,7 @@ class LinearProbe(TrainedProbe):
         """Return Wᵀ."""
         return (_glorot(d_in, d_out, generator),)
 
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
         """Return e Wᵀ."""
         return hidden @ parameters[0]
 
@@ -349,7 +349,7 @@ class MlpProbe(TrainedProbe):
         second = _glorot(self.hidden_units, d_out, generator)
         return (first, first.new_zeros(self.hidden_units), second, second.new_zeros(d_out))
 
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
         """Return W₂ gelu(W₁ e + b₁) + b₂."""
         first, first_bias, second, second_bias = parameters
         return torch.addmm(second_bias, gelu(torch.addmm(first_bias, hidden, first)), second)
@@ -366,7 +366,7 @@ class RidgeProbe(Probe):
     def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
         self.outcome_ = fit_ridge(*training, *validation, self.penalties)
 
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return W e for every hidden state."""
         parameters = (self.outcome_.weight.T,) if self.outcome_ else ()
         return _readable(hidden, *parameters) @ parameters[0]
