@@ -17,8 +17,7 @@ from identilens.runs.corpus import Corpus
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
 from identilens.studies.structure.lengths import special_positions, texts_of_length
-from identilens.studies.structure.settings import StructureSettings
-from identilens.studies.structure.study import StructureStudy, structure
+from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
 
 N = 7
 TEXTS = [ids(N, seed) for seed in range(6)]
