@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypeVar
 
 import polars as pl
 from rich.console import Console
-from torch import Tensor
 
 from identilens.charts.kit import Charts
 from identilens.charts.notebook import folded_maps
@@ -34,7 +33,7 @@ from identilens.runs.files import (
     write_json,
     write_table,
 )
-from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
+from identilens.runs.matrices import Matrices, Tokens, stored_matrices, write_matrices
 from identilens.runs.provenance import Record, subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, Tables, print_table
@@ -122,7 +121,7 @@ class Result(ABC):
 
     table: pl.DataFrame
     provenance: Record
-    matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    matrices: Matrices = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, compare=False)
 
@@ -232,7 +231,7 @@ class Result(ABC):
         cls: type[R],
         tables: Tables,
         record: Record,
-        matrices: Mapping[str, Tensor] | None = None,
+        matrices: Matrices | None = None,
         tokens: Mapping[int, Tokens] | None = None,
         folder: Path | None = None,
     ) -> R:

@@ -134,16 +134,11 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     names = [one.name for one in positional]
     required = sum(one.default is one.empty for one in positional)
     hints = hints_of(study.settings_type)
+    common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
     def run(
         *inputs: Any,
         settings: Settings | None = None,
-        out: str | Path | None = None,
-        resume: bool = False,
-        overwrite: bool = False,
-        allow_version_change: bool = False,
-        engine: Engine | None = None,
-        progress: Progress | bool | None = None,
         **options: Any,
     ) -> R:
         if not required <= len(inputs) <= len(names):
@@ -157,32 +152,21 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
                 f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
                 "or with identilens.Lens(model, tokenizer) from a model in memory."
             )
-        if not isinstance(progress, bool | None) and not callable(progress):
-            raise InputError(
-                f"expected progress to be False or a function of (done, total, note); got {progress!r}."
-            )
+        how = {name: options.pop(name) for name in common if name in options}
         read = [
             read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
             for one in inputs
         ]
-        return run_study(
-            bound_study(study, read, study.settings_type.of(settings, options)),
-            out=out,
-            resume=resume,
-            overwrite=overwrite,
-            allow_version_change=allow_version_change,
-            engine=engine,
-            progress=progress,
-        )
+        return run_study(bound_study(study, read, study.settings_type.of(settings, options)), **how)
 
     fields, shown = inspect.signature(study.settings_type).parameters, inspect.signature(run)
     settings = [fields[one].replace(annotation=_bare(hint)) for one, hint in hints.items()]
-    common = [one for one in shown.parameters.values() if one.kind is one.KEYWORD_ONLY]
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
     run.__doc__ = _docstring(study)
     run.__signature__ = shown.replace(  # pyright: ignore[reportFunctionMemberAccess]
-        parameters=[*positional, *settings, *common], return_annotation=study.result_type
+        parameters=[*positional, *settings, shown.parameters["settings"], *common.values()],
+        return_annotation=study.result_type,
     )
     return run
 
@@ -258,6 +242,10 @@ def run_study(
     resume = coerce("resume", bool, resume)
     overwrite = coerce("overwrite", bool, overwrite)
     allow_version_change = coerce("allow_version_change", bool, allow_version_change)
+    if not isinstance(progress, bool | None) and not callable(progress):
+        raise InputError(
+            f"expected progress to be False or a function of (done, total, note); got {progress!r}."
+        )
     if not isinstance(engine, Engine | None):
         raise InputError(
             f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."

@@ -1,8 +1,8 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind, coerce
-from identilens.runs.tables import HEAD, Tables, counted, decimals, integers, percent
+from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import (
     certain_error,
@@ -422,5 +422,5 @@ class Audit(Result):
             yield said
 
 
-def _layer(row: Mapping[str, Any]) -> str:
+def _layer(row: Row) -> str:
     return f"{row['kind']} layer {row['layer']}"

@@ -11,7 +11,7 @@ from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import Charts, choose, intervals, scatter
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, Tables, counted, decimals, integers, percent
+from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent
 from identilens.studies.faithfulness.means import differences, in_words, left_out, means, on_axes
 
 
@@ -86,7 +86,7 @@ def _without_order(named: pl.DataFrame) -> str:
     return f" Without any order, and left out: {', '.join(shares)}." if shares else ""
 
 
-def _range(row: Mapping[str, Any], axis: str) -> str:
+def _range(row: Row, axis: str) -> str:
     if row[axis] is None:
         return "an unknown amount (it has no order in any row)"
     return in_words(row[axis], row[f"{axis}_low"], row[f"{axis}_high"])

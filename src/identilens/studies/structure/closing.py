@@ -15,6 +15,7 @@ from identilens.measures.structure.representatives import Representatives
 from identilens.measures.structure.subspace import Subspace, subspace_of
 from identilens.measures.structure.weights import structure_weights
 from identilens.models.layout import Site
+from identilens.runs.matrices import Matrices
 from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
@@ -27,9 +28,7 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
     return table_of(Structure.schema[name], rows).fill_nan(None)
 
 
-def spaces(
-    sums: Mapping[str, Tensor], key: str, site: Site, texts: int
-) -> tuple[Subspace, Subspace]:
+def spaces(sums: Matrices, key: str, site: Site, texts: int) -> tuple[Subspace, Subspace]:
     """Return R of a layer from projectors, and the spectrum of the values' energy in the same form."""
     d_model = site.output_projection.shape[-1]
     visibility, energy = (
@@ -52,7 +51,7 @@ def dimensions(space: Subspace, energy: Subspace) -> dict[str, Tensor]:
 class Closing:
     """What the tables are made of: sums, layers by ``<kind>.layer<l>``, how many texts went by, and what makes W."""
 
-    sums: Mapping[str, Tensor]
+    sums: Matrices
     sites: Mapping[str, Site]
     texts: int
     clusterings: Mapping[int, Representatives]

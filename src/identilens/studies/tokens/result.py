@@ -1,6 +1,6 @@
 """The result of a token identifiability analysis: how many input tokens are recovered from which hidden states."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -288,7 +288,7 @@ def means_table(means: pl.DataFrame) -> pl.DataFrame:
     return frame.select(column for column in frame if column.null_count() < len(column))
 
 
-def _rates(row: Mapping[str, Any]) -> str | None:
+def _rates(row: Row) -> str | None:
     low, high = row["lowest_learning_rate"], row["highest_learning_rate"]
     return None if low is None else f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
