@@ -56,6 +56,7 @@ class Study(ABC, Generic[S, R]):
         listener: Function called with notes on the progress.
         inputs: The constructor's arguments without the settings.
         request: The options with which the run can be repeated.
+        parts: What each part is about.
         reports: Whether this process writes and reports: only the first of several processes that share a run does.
     """
 
@@ -75,6 +76,7 @@ class Study(ABC, Generic[S, R]):
     inputs: tuple[Any, ...] = ()
     request: Request | None = None
     settings: S
+    parts: Sequence[Any] = ()
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -83,9 +85,9 @@ class Study(ABC, Generic[S, R]):
     def identity(self) -> Identity:
         """Return the identity of the inputs, for the provenance."""
 
-    @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part contains."""
+        """Return how many units of work each part contains: one by default."""
+        return [1] * len(self.parts)
 
     @abstractmethod
     def run(self, part: int) -> Output:

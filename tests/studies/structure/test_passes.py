@@ -164,7 +164,7 @@ def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
 def test_steps_and_their_words(lens):
     study = StructureStudy(lens, TEXTS, StructureSettings(**SETTINGS))
     assert list(study.sizes()) == [6, 6, 1, 1, 1, 0]
-    assert [words for _, words, _ in study.parts] == [
+    assert [words for _, words, _ in study.steps] == [
         "first pass: R and representatives", "second pass: texts against R", *["perturbed weights in the model"] * 4,
     ]  # fmt: skip
     assert [texts for texts in range(1, 40) if passes._is_mark(texts)] == [

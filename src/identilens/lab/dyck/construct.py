@@ -1,6 +1,5 @@
 """Constructed Dyck transformers, tested: uniform and balanced attention at every length, and off balance."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import floor
@@ -258,16 +257,12 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
         super().__init__(settings)
         self.language = Dyck(settings.types, settings.depth, settings.open_probability)
         built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
-        self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
+        self.parts = [(name, size, length) for name, size in built for length in settings.lengths]
 
     def identity(self) -> Identity:
         """Return the constructions and the lengths."""
-        cases = [f"{name} {size} {length}" for name, size, length in self.cases]
+        cases = [f"{name} {size} {length}" for name, size, length in self.parts]
         return Identity({"name": "constructed Dyck transformers"}, cases)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one case for each part."""
-        return [1] * len(self.cases)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Save the model with uniform attention."""
@@ -278,7 +273,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
 
     def run(self, part: int) -> Output:
         """Return the row of one construction at one length."""
-        (name, size, length), settings, language = self.cases[part], self.settings, self.language
+        (name, size, length), settings, language = self.parts[part], self.settings, self.language
         if name == "uniform":
             model = uniform_transformer(language)
             layer = uniform_second_layer(language, model)

@@ -334,7 +334,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     def __init__(self, settings: PruneSettings) -> None:
         super().__init__(settings)
         self.key_size = settings.key_size or settings.size
-        self.pairs = [
+        self.parts = [
             (candidates, seed)
             for candidates in settings.candidates
             for seed in range(settings.seeds)
@@ -347,16 +347,12 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     def identity(self) -> Identity:
         """Return the random transformers."""
         name = f"random transformers of {4 * self.settings.layers} layers"
-        texts = [f"{candidates} {seed}" for candidates, seed in self.pairs]
+        texts = [f"{candidates} {seed}" for candidates, seed in self.parts]
         return Identity({"name": name}, texts, {"key_size": self.key_size})
-
-    def sizes(self) -> Sequence[int]:
-        """Return one random transformer for each part."""
-        return [1] * len(self.pairs)
 
     def run(self, part: int) -> Output:
         """Return the row of one random transformer."""
-        settings, (candidates, seed) = self.settings, self.pairs[part]
+        settings, (candidates, seed) = self.settings, self.parts[part]
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
         pruned = [

@@ -88,7 +88,8 @@ def look_up(
             f"got at most {max(sizes)}; use a smaller offset or longer sentences"
         )
     sentences = sum(size > abs(offset) for size in sizes)
-    return LookUp(*scores.mean(1).tolist(), scores.shape[1], sentences)
+    rate, token_rate, chance, token_chance = scores.mean(1).tolist()
+    return LookUp(rate, token_rate, chance, token_chance, scores.shape[1], sentences)
 
 
 def _looked_up(

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -123,6 +123,7 @@ HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
 Pairs = tuple[Tensor, Tensor]
 P = TypeVar("P", bound="Probe")
+F = TypeVar("F")
 Report = Callable[[int], None]
 Parameters = tuple[Tensor, ...]
 """Matrices are stored transposed, d_in x d_out: gradients have the same memory order, so no step reorders them."""
@@ -160,7 +161,7 @@ class Probe(ABC):
     """
 
     distance: Distance
-    outcome_: Outcome | RidgeFit | None = None
+    outcome_: Any = None
 
     def fit(
         self: P,
@@ -309,8 +310,8 @@ class TrainedProbe(Probe):
 
     def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
-        parameters = self.outcome_.parameters if self.outcome_ else ()
-        return self.apply(parameters, _readable(hidden, *parameters))
+        parameters = _fitted(self.outcome_).parameters
+        return self.apply(parameters, _readable(hidden, parameters[0]))
 
 
 @dataclass(eq=False)
@@ -368,8 +369,8 @@ class RidgeProbe(Probe):
 
     def transform(self, hidden: Hidden) -> Inputs:
         """Return W e for every hidden state."""
-        parameters = (self.outcome_.weight.T,) if self.outcome_ else ()
-        return _readable(hidden, *parameters) @ parameters[0]
+        weight = _fitted(self.outcome_).weight.T
+        return _readable(hidden, weight) @ weight
 
 
 def mean_loss(predicted: Inputs, targets: Inputs, distance: Distance) -> Float[Tensor, ""]:
@@ -391,14 +392,18 @@ def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
     ).T.contiguous()
 
 
-def _readable(hidden: Tensor, *parameters: Tensor) -> Tensor:
-    """Return hidden states in the type and on the device of a fitted probe's parameters."""
-    if not parameters:
+def _fitted(outcome: F | None) -> F:
+    if outcome is None:
         raise InputError("expected a fitted probe, got one that is not fitted; call fit first")
-    width = len(parameters[0])
+    return outcome
+
+
+def _readable(hidden: Tensor, matrix: Tensor) -> Tensor:
+    """Return hidden states in the type and on the device of the matrix that a fitted probe applies first."""
+    width = len(matrix)
     if hidden.shape[1] != width:
         raise InputError(
             f"expected hidden states of width {width}, as in fit, got width {hidden.shape[1]}; "
             "use a probe fitted on the same model"
         )
-    return hidden.to(parameters[0])
+    return hidden.to(matrix)

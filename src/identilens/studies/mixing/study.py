@@ -1,6 +1,5 @@
 """How much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +36,7 @@ from identilens.runs.settings import (
 )
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
-from identilens.studies.heads import LensStudy
+from identilens.studies.heads import TextStudy
 from identilens.studies.items import identities, read_items
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
@@ -84,7 +83,7 @@ class MixingSettings(Settings):
                 )
 
 
-class MixingStudy(LensStudy[MixingSettings, Mixing]):
+class MixingStudy(TextStudy[MixingSettings, Mixing]):
     """Compute the contribution of every input token to every hidden token (Hidden Token Attribution).
 
     Brunner et al. 2020, Eq. 11. Each text runs alone, without padding, in evaluation mode. Encoder–decoders have three
@@ -146,10 +145,6 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             "tags": None if self.tags is None else settings.tags,
         }
         return Identity(self.lens.facts, identities(self.items), in_force)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one text for each part."""
-        return [1] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""

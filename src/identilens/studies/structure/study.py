@@ -273,18 +273,18 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return [size for size, *_ in self.parts]
+        return [size for size, *_ in self.steps]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the sums that an interrupted run has saved."""
         super().begin(folder)
-        done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
+        done = 0 if folder is None else sum(map(folder.has, range(len(self.steps))))
         if self.folder is not None and done:
             self.state.load(self.folder, done - 1)
 
     def run(self, part: int) -> Output:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
-        _, note, tables_of = self.parts[part]
+        _, note, tables_of = self.steps[part]
         self.tell(note)
         tables = tables_of()
         if self.folder is not None:
@@ -296,7 +296,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         return Output(tables, self.closing.matrices())
 
     @cached_property
-    def parts(self) -> list[tuple[int, str, Callable[[], Tables]]]:
+    def steps(self) -> list[tuple[int, str, Callable[[], Tables]]]:
         """Steps in each part, and what is done there."""
         chunks = [
             range(len(self.items))[start : start + PART]

@@ -1,7 +1,6 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
 from array import array
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from shutil import rmtree
@@ -103,10 +102,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             if self.settings.experiment != experiment:
                 other[name] = None
         return Identity(self.lenses["model"].facts, identities(self.items["model"]), other)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one fold of one probe and distance for each part."""
-        return [1] * len(self.parts)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Choose the folder of the hidden states, and read the learning rates that finished parts have chosen."""

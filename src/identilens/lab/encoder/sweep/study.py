@@ -1,6 +1,5 @@
 """Many training runs, one row each: every task, kind of heads, key size and seed (Bhardwaj et al. 2021, Table 1)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -289,7 +288,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     def __init__(self, settings: SweepSettings) -> None:
         super().__init__(settings)
         shared = settings.values_of(TrainingSettings)
-        self.grid = [
+        self.parts = [
             EncoderSettings(**shared, task=task, heads=heads, d_k=size, seed=seed)
             for task, heads, size, seed in product(
                 settings.tasks, settings.heads, settings.d_k, settings.seeds
@@ -302,13 +301,9 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
             {"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")]
         )
 
-    def sizes(self) -> Sequence[int]:
-        """Return one run for each part."""
-        return [1] * len(self.grid)
-
     def run(self, part: int) -> Output:
         """Return the row of one run."""
-        one = self.grid[part]
+        one = self.parts[part]
         folder = (
             (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
         )
