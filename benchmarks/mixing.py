@@ -22,10 +22,10 @@ import torch
 from common import DATA, machine, report, turns
 
 import identilens as idl
-from identilens.measures.mixing import Contributions, contributions
+from identilens.measures.mixing import contributions
+from identilens.measures.mixing.contributions import Contributions
 from identilens.models import bundled_model
-from identilens.models.derivative.jacobian import Method, SquaredNorms, jacobian_norms
-from identilens.models.derivative.memory import LiveBytes
+from identilens.models.derivative.jacobian import LiveBytes, Method, SquaredNorms, jacobian_norms
 from identilens.models.linearise import HiddenMap
 
 Norms = tuple[SquaredNorms, ...]

@@ -100,7 +100,8 @@ def compare_closed_form(hidden: Tensor, lengths: list[int], search: bool) -> boo
         held &= solution.validation_loss <= outcome.validation_loss
         print(
             f"trained at {'the best of 7 rates' if rate is None else rate}: {longer:.2f} s "
-            f"({max(outcome.epochs)} epochs at most, {sum(outcome.converged)} of {len(outcome.epochs)} stopped early), "
+            f"({max(one.epochs for one in trained.outcomes_)} epochs at most, "
+            f"{sum(one.converged for one in trained.outcomes_)} of {len(trained.outcomes_)} stopped early), "
             f"rate {outcome.learning_rate:g}, validation loss {outcome.validation_loss:.3e}, "
             f"test rate {trained.score(e[test], x[test], sizes):.4f}"
         )

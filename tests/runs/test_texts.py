@@ -29,8 +29,7 @@ from identilens.studies.alternatives.study import AlternativeSettings, Alternati
 from identilens.studies.certify.study import CertifySettings, CertifyStudy
 from identilens.studies.items import LazyItems
 from identilens.studies.mixing.study import MixingSettings, MixingStudy
-from identilens.studies.structure.settings import StructureSettings
-from identilens.studies.structure.study import StructureStudy
+from identilens.studies.structure.study import StructureSettings, StructureStudy
 from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import TokenStudy
 

@@ -25,6 +25,8 @@ from identilens.charts.encoding import (
 )
 
 Value = str | int | float | bool | None
+Charts = dict[str, AnyChart]
+"""Charts by name."""
 
 CHOICE = "choose_"
 """What the names of a drop-down's parameters begin with."""

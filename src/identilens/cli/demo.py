@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions
+from identilens.runs.settings import Switch
 from identilens.runs.terminal import say
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
@@ -15,8 +16,8 @@ from identilens.studies.reports import write_report
 def demo(
     *,
     out: Annotated[Path, Parameter(alias="-o")] = Path("demo-report"),
-    overwrite: Annotated[bool, Parameter(negative="")] = False,
-    decoder: Annotated[bool, Parameter(negative="")] = False,
+    overwrite: Switch = False,
+    decoder: Switch = False,
 ) -> None:
     """Audit a bundled model on a bundled English text sample and write the report.
 

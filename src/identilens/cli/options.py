@@ -17,7 +17,7 @@ from identilens.models.lens import Lens
 from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
 from identilens.runs.lines import MAX_TEXT_BYTES
-from identilens.runs.settings import REPEATED, Names, Settings, Size
+from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 from identilens.runs.texts import hub_dataset, read_texts
 from identilens.runs.workers import Engine, Local, Ray
@@ -41,7 +41,7 @@ class ModelOptions(Settings):
     device: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
     revision: str | None = None
-    trust_remote_code: Annotated[bool, Parameter(negative="")] = False
+    trust_remote_code: Switch = False
 
     def load(self) -> Lens:
         """Return the model, loaded quietly.
@@ -89,8 +89,8 @@ class TextOptions(Settings):
     split: str = "train"
     column: Annotated[Names, Parameter(alias="-c")] = ()
     encoding: str = "utf-8"
-    pairs: Annotated[bool, Parameter(negative="")] = False
-    limit: Annotated[int | None, Ge(1)] = None
+    pairs: Switch = False
+    limit: Positive | None = None
     max_text_bytes: Annotated[Size, Ge(1)] = MAX_TEXT_BYTES
 
     def load(self, max_length: int | None = None) -> Sequence[Any]:
@@ -137,9 +137,9 @@ class RunOptions(Settings):
 
     config: Path | None = None
     out: Annotated[str, Parameter(alias="-o")]
-    resume: Annotated[bool, Parameter(negative="")] = False
-    overwrite: Annotated[bool, Parameter(negative="")] = False
-    allow_version_change: Annotated[bool, Parameter(negative="")] = False
+    resume: Switch = False
+    overwrite: Switch = False
+    allow_version_change: Switch = False
 
     @property
     def choices(self) -> dict[str, bool]:
@@ -160,7 +160,7 @@ class PrintOptions(Settings):
         quiet: Print nothing.
     """
 
-    json: Annotated[bool, Parameter(negative="")] = False
+    json: Switch = False
     quiet: Annotated[bool, Parameter(negative="", alias="-q")] = False
 
 
@@ -177,7 +177,7 @@ class EngineOptions(Settings):
     """
 
     engine: Literal["local", "ray"] | None = None
-    workers: Annotated[int | None, Ge(1)] = None
+    workers: Positive | None = None
     gpus_per_worker: Annotated[float | None, Ge(0)] = None
     address: str | None = None
 

@@ -16,7 +16,7 @@ from identilens.runs.provenance import model_and_texts
 from identilens.runs.reading import read_record
 from identilens.runs.request import Request
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings, hints_of
+from identilens.runs.settings import Settings, Switch, hints_of
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES, study_named
@@ -77,9 +77,9 @@ def rerun_folder(
     /,
     *,
     out: Annotated[str | None, Parameter(alias="-o")] = None,
-    resume: Annotated[bool, Parameter(negative="")] = False,
-    overwrite: Annotated[bool, Parameter(negative="")] = False,
-    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
+    resume: Switch = False,
+    overwrite: Switch = False,
+    trust_remote_code: Switch = False,
 ) -> None:
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 

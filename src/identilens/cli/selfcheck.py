@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
 from cyclopts import Parameter
 from rich.table import Table
 
 from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError
+from identilens.runs.settings import Positive
 from identilens.runs.terminal import plain
 from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
@@ -30,7 +30,7 @@ class SelfcheckOptions(TextOptions):
         max_length: Cut longer texts to this many tokens.
     """
 
-    max_length: Annotated[int | None, Ge(1)] = None
+    max_length: Positive | None = None
 
 
 def selfcheck(

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from identilens.errors import InputError
 from identilens.runs.bucket import displayed, url_in
-from identilens.runs.settings import LIST
+from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
@@ -30,7 +30,7 @@ def compare_runs(
     /,
     *,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Switch = False,
 ) -> None:
     """Compare two finished runs of the same study: other texts, another model, a later checkpoint.
 

@@ -164,27 +164,17 @@ class Mixed:
 Track = Scores | Weights | Mixed
 
 
-@dataclass(eq=False)
-class _State:
-    answer: Callable[[Mixture], Tensor | None]
-    origin: Callable[[], Any]
-    projecting: Callable[[nn.Module, Tensor], None]
-    projections: dict[int, nn.Module]
-    tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
-    unmixed: dict[int, Any] = field(default_factory=dict)
-    ranking: set[Any] = field(default_factory=set)
-    normalised: set[Any] = field(default_factory=set)
-    softmaxes: int = 0
-    count: int = 0
-    paused: bool = False
-
-
 class Follower(TorchFunctionMode):
     """While it is active, passes each product of softmax weights and values to ``answer``.
 
     The result of ``answer`` replaces the product; with None the product stays as the model computed it. ``origin``
     gives the module of each softmax. ``projecting`` is called for output projections that are parameters;
     ``projections`` are the modules for those that are already known.
+
+    Attributes:
+        count: Number of products of weights and values so far.
+        ranking: Modules that chose the largest of something.
+        normalised: Modules that took a softmax, or multiplied distributions, however these were computed.
     """
 
     def __init__(
@@ -199,47 +189,39 @@ class Follower(TorchFunctionMode):
         linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
         known: dict[int, nn.Module] = {id(layer.weight): layer for layer in linear}
         known |= {id(projection.parameter): projection for projection in projections}
-        self._state = _State(answer, origin, projecting, known)
+        self._answer, self._origin, self._projecting = answer, origin, projecting
+        self._projections = known
+        self._tracks = WeakIdKeyDictionary()
+        self._unmixed: dict[int, Any] = {}
+        self._softmaxes = self.count = 0
+        self.ranking: set[Any] = set()
+        self.normalised: set[Any] = set()
+        self._paused = False
 
     def mixed(self, tensor: Tensor) -> Mixed | None:
         """Return the head outputs that a tensor consists of; None for other tensors."""
-        track = self._state.tracks.get(tensor)
+        track = self._tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
-
-    @property
-    def count(self) -> int:
-        """Number of products of weights and values so far."""
-        return self._state.count
 
     @property
     def unmixed(self) -> list[Any]:
         """Modules of the softmaxes that were not multiplied with values."""
-        return [origin for origin in self._state.unmixed.values() if origin is not None]
-
-    @property
-    def ranking(self) -> set[Any]:
-        """Modules that chose the largest of something."""
-        return self._state.ranking
-
-    @property
-    def normalised(self) -> set[Any]:
-        """Modules that took a softmax, or multiplied distributions, however these were computed."""
-        return self._state.normalised
+        return [origin for origin in self._unmixed.values() if origin is not None]
 
     def follow(self, tensor: Tensor) -> Outputs:
         """Follow outputs of heads that were computed elsewhere."""
         outputs = Outputs()
-        self._state.tracks[tensor] = Mixed(outputs)
+        self._tracks[tensor] = Mixed(outputs)
         return outputs
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Follow nothing while the context lasts."""
-        before, self._state.paused = self._state.paused, True
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._state.paused = before
+            self._paused = before
 
     def undisturbed(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return a function during which nothing is followed."""
@@ -260,34 +242,34 @@ class Follower(TorchFunctionMode):
         """Run one torch function, and follow the tensors through it."""
         kwargs = kwargs or {}
         name = _name(func)
-        if self._state.paused:
+        if self._paused:
             return func(*args, **kwargs)
         if name == "multi_head_attention_forward":
             with self:
-                return multi_head_attention(self._state.projections, *args, **kwargs)
+                return multi_head_attention(self._projections, *args, **kwargs)
         result = func(*args, **kwargs)
         if name.endswith("softmax"):
-            self._state.normalised.add(self._state.origin())
+            self.normalised.add(self._origin())
         if name in _RANKED:
-            self._state.ranking.add(self._state.origin())
+            self.ranking.add(self._origin())
         if name == "scaled_dot_product_attention":
             logits, scores, product = _written_out(*args, **kwargs)
             return self._mix(product, self._softmax(logits, scores), result)
         if (projected := self._projected(name, args)) is not None:
             return projected
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
-            origin = self._state.origin()
+            origin = self._origin()
             if origin is not None and any(
                 map(holds_distributions, (product.first, product.second))
             ):
-                self._state.normalised.add(origin)
-            tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
+                self.normalised.add(origin)
+            tracks = [self._tracks.get(one) for one in (product.first, product.second)]
             for track, turned in zip(tracks, (product, product.turned), strict=True):
                 if isinstance(track, Weights):
                     return self._mix(turned, track, result)
                 if isinstance(track, Mixed):
                     track.outputs.changed = "a product"
-            self._state.tracks[result] = Scores(product, product.factor)
+            self._tracks[result] = Scores(product, product.factor)
             return result
         self._note(name, func, args, kwargs, result)
         return result
@@ -295,39 +277,37 @@ class Follower(TorchFunctionMode):
     def _projected(self, name: str, args: tuple) -> Tensor | None:
         """Apply a parameter that is an output projection as a module, and report it."""
         track = (
-            self._state.tracks.get(args[1])
-            if name == "einsum" and isinstance(args[1], Tensor)
-            else None
+            self._tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
         )
         if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
             return None
         module, joined = found
-        module = self._state.projections.setdefault(id(module.parameter), module)
-        self._state.tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
-        self._state.projecting(module, joined)
+        module = self._projections.setdefault(id(module.parameter), module)
+        self._tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
+        self._projecting(module, joined)
         return module(joined)
 
     def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
-        state = self._state
-        state.unmixed[state.softmaxes] = state.origin()
-        state.softmaxes += 1
-        return Weights(state.softmaxes - 1, logits, scores)
+        number = self._softmaxes
+        self._unmixed[number] = self._origin()
+        self._softmaxes += 1
+        return Weights(number, logits, scores)
 
     def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
         mixture = Mixture(
-            self._state.count, product, weights.logits, weights.scores, weights.moves, result
+            self.count, product, weights.logits, weights.scores, weights.moves, result
         )
-        self._state.count += 1
-        self._state.unmixed.pop(weights.number, None)
-        answer = self._state.answer(mixture)
+        self.count += 1
+        self._unmixed.pop(weights.number, None)
+        answer = self._answer(mixture)
         result = result if answer is None else answer
-        self._state.tracks[result] = Mixed(mixture)
+        self._tracks[result] = Mixed(mixture)
         return result
 
     def _note(
         self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        tracks = self._state.tracks
+        tracks = self._tracks
         flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
         followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
         track: Track | None = None if followed is None else tracks[followed]

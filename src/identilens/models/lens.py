@@ -17,9 +17,8 @@ from identilens.errors import (
     UnsupportedModelError,
 )
 from identilens.models.capture import CapturedText, Collector, Lengths, split_states
-from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
-from identilens.models.identity import digest_of, unwrapped
+from identilens.models.identity import described, digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import (

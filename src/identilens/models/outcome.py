@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.models.derivative.jacobian import DEFAULT_BUDGET
-from identilens.models.derivative.memory import chunk_size
+from identilens.models.derivative.jacobian import DEFAULT_BUDGET, chunk_size
 from identilens.models.explaining import derivable
 from identilens.models.heads import Head
 from identilens.models.inputs import Item

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import polars as pl
 import torch
-from annotated_types import Ge
 from cyclopts import Parameter
 
 from identilens.charts.encoding import AnyChart
@@ -24,7 +23,7 @@ from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST, NOT_RECORDED
+from identilens.runs.settings import LIST, NOT_RECORDED, NonNegative, Positive
 from identilens.runs.tables import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))
@@ -54,7 +53,7 @@ class ReviewSettings(TrainingSettings):
     """
 
     model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class RankSettings(ReviewSettings):
         reviews: Number of reviews for each length.
     """
 
-    reviews: Annotated[int, Ge(1)] = 100
+    reviews: Positive = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +76,8 @@ class Figure5Settings(ReviewSettings):
         count: Number of alternatives of each review.
     """
 
-    reviews: Annotated[int, Ge(1)] = 63
-    count: Annotated[int, Ge(1)] = 1000
+    reviews: Positive = 63
+    count: Positive = 1000
 
 
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:

@@ -41,7 +41,7 @@ from identilens.reproduce.inputs import FineTuning, tuned_model
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
-from identilens.runs.tables import percent
+from identilens.runs.tables import Row, Tables, percent
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
@@ -112,7 +112,7 @@ def peaks(result: Audit) -> Rows:
     return rows
 
 
-def audit_tables(result: Audit) -> dict[str, pl.DataFrame]:
+def audit_tables(result: Audit) -> Tables:
     """Return correlation by length, and attention by token type."""
     return {
         "by_length": result.by_length(),
@@ -264,7 +264,7 @@ def data_share(result: TokenIdentifiability) -> Rows:
     return rows
 
 
-def token_tables(result: TokenIdentifiability) -> dict[str, pl.DataFrame]:
+def token_tables(result: TokenIdentifiability) -> Tables:
     """Return the means over folds."""
     return {"means": result.means()}
 
@@ -311,7 +311,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
     return Figure(f"Brunner et al. 2020, Figure {number}", TunedFigure, make, "folds")
 
 
-def ends_of(result: Mixing) -> list[dict[str, Any]]:
+def ends_of(result: Mixing) -> list[Row]:
     """Return the rows of the first, the middle and the last layer."""
     layers = result.by_layer().sort("layer")
     return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
@@ -388,7 +388,7 @@ def speech(result: Mixing) -> Rows:
     ]
 
 
-def mixing_tables(result: Mixing) -> dict[str, pl.DataFrame]:
+def mixing_tables(result: Mixing) -> Tables:
     """Return the tables behind the figures."""
     series = result.series
     frames = {

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import polars as pl
-from annotated_types import Ge
 
 from identilens.charts.encoding import AnyChart
 from identilens.models.lens import Lens
@@ -14,8 +13,8 @@ from identilens.models.loading import load
 from identilens.reproduce.inputs import Corpus, CorpusSettings, FineTuning
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.result import Result
-from identilens.runs.settings import LIST, Settings
-from identilens.runs.tables import markdown_table
+from identilens.runs.settings import LIST, NonNegative, Positive, Settings
+from identilens.runs.tables import Tables, markdown_table
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.mixing.study import MixingSettings
 from identilens.studies.tokens.settings import ProbeName, TokenSettings
@@ -66,7 +65,7 @@ TREEBANK = (
 class AuditFigure(CorpusSettings, AuditSettings):
     """The audit: the paper cuts texts to 128 tokens."""
 
-    max_length: Annotated[int | None, Ge(1)] = 128
+    max_length: Positive | None = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +123,7 @@ class TunedFigure(CorpusSettings, FineTuning):
         folds: Number of random splits of the sentences.
     """
 
-    folds: Annotated[int, Ge(1)] = 10
+    folds: Positive = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +135,15 @@ class HeadFigure(CorpusSettings):
         head: Head, counted from 0. Default: the one with the most raw attention on the first token and the separators.
     """
 
-    layer: Annotated[int, Ge(0)] = 3
-    head: Annotated[int, Ge(0)] | None = None
+    layer: NonNegative = 3
+    head: NonNegative | None = None
 
 
 def reproduction(
     rows: Rows,
     result: Result,
     used: Mapping[str, Any],
-    tables: Mapping[str, pl.DataFrame],
+    tables: Tables,
     charts: Mapping[str, AnyChart],
     note: str = "",
 ) -> Reproduction:
@@ -166,7 +165,7 @@ def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
 def figure(
     study: Callable[..., Result],
     options: type[Settings],
-    tables: Callable[[Any], Mapping[str, pl.DataFrame]],
+    tables: Callable[[Any], Tables],
     settings_type: type[Settings],
     numbers: str,
     corpus: Corpus,

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import polars as pl
-from annotated_types import Ge
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
@@ -13,6 +11,7 @@ from identilens.models.loading import load
 from identilens.reproduce.inputs import FineTuning, TaskSettings, held_out, tuned_model
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
+from identilens.runs.settings import Positive
 from identilens.runs.tables import markdown_table
 from identilens.studies.faithfulness.means import differences, means
 from identilens.studies.rationales.study import rationales
@@ -32,8 +31,8 @@ class RepeatedSettings(TaskSettings):
         attribution: Also gradient × input, integrated gradients and occlusion, which need captum.
     """
 
-    repeats: Annotated[int, Ge(1)] = 3
-    draws: Annotated[int, Ge(1)] = 5
+    repeats: Positive = 3
+    draws: Positive = 5
     attribution: bool = True
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 from cyclopts import Parameter
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -22,7 +22,7 @@ from identilens.runs.files import write_folder, write_json
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
 from identilens.runs.provenance import changed
-from identilens.runs.settings import LIST, NOT_RECORDED, Settings
+from identilens.runs.settings import LIST, NOT_RECORDED, NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
@@ -64,7 +64,7 @@ class CorpusSettings(Settings):
 
     model: Annotated[str, Parameter(alias="-m")] = "bundled"
     data: Annotated[Path, NOT_RECORDED] = Path("data")
-    limit: Annotated[int | None, Ge(1)] = None
+    limit: Positive | None = None
 
     def texts(self, corpus: Corpus, most: int | None = None) -> Sequence[Any]:
         """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
@@ -93,12 +93,12 @@ class FineTuning(Settings):
         seed: Seed of the classifier's initial weights, dropout and order.
     """
 
-    epochs: Annotated[int, Ge(1)] = 2
-    batch_size: Annotated[int, Ge(1)] = 32
+    epochs: Positive = 2
+    batch_size: Positive = 32
     learning_rate: Annotated[float, Gt(0)] = 5e-5
-    longest: Annotated[int, Ge(2)] = 128
-    rows: Annotated[int | None, Ge(1)] = None
-    seed: Annotated[int, Ge(0)] = 0
+    longest: TwoOrMore = 128
+    rows: Positive | None = None
+    seed: NonNegative = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class TaskSettings(CorpusSettings, FineTuning):
     """
 
     tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
-    limit: Annotated[int | None, Ge(1)] = 200
+    limit: Positive | None = 200
 
 
 def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.save import check_formats, save_charts
 from identilens.runs.files import write_atomically, write_json, write_table, write_text
 from identilens.runs.provenance import Identity, command_line, provenance
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings
+from identilens.runs.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Reproduction:
     """
 
     settings: Mapping[str, Any]
-    tables: Mapping[str, pl.DataFrame]
+    tables: Tables
     findings: str
     charts: Mapping[str, AnyChart] = field(default_factory=dict)
     seed: int | None = None
@@ -56,7 +56,7 @@ class Figure:
     shared: bool = False
 
 
-def chosen_charts(result: Result, *beginnings: str) -> dict[str, AnyChart]:
+def chosen_charts(result: Result, *beginnings: str) -> Charts:
     """Return the charts of a result whose names begin so."""
     return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.lab.reversal.result import Reversal
 from identilens.lab.reversal.study import train_reversal
 from identilens.lab.reversal.task import (
@@ -21,10 +21,10 @@ from identilens.lab.reversal.task import (
 from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.tables import markdown_table, table_of
+from identilens.runs.tables import Tables, decimals, markdown_table, table_of
 from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 
-Parts = tuple[dict[str, pl.DataFrame], str, dict[str, AnyChart]]
+Parts = tuple[Tables, str, Charts]
 """Tables, findings and charts of a figure."""
 Report = Callable[[list[Reversal], pl.DataFrame], Parts]
 DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
@@ -32,11 +32,9 @@ DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
 ACCURACIES = {
     "model": pl.String,
     "epochs": pl.Int64,
-    "validation_accuracy": pl.Float64,
-    "test_accuracy": pl.Float64,
-    "whole_sequences": pl.Float64,
-    "written_alone": pl.Float64,
-    "seconds": pl.Float64,
+    **decimals(
+        "validation_accuracy", "test_accuracy", "whole_sequences", "written_alone", "seconds"
+    ),
 }
 
 

@@ -35,11 +35,9 @@ from identilens.reproduce.wen2023_settings import (
     WenSettings,
 )
 from identilens.runs.progress import Progress
-from identilens.runs.tables import markdown_table
+from identilens.runs.tables import Tables, markdown_table
 
-Report = Callable[
-    [DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, dict[str, pl.DataFrame]]
-]
+Report = Callable[[DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, Tables]]
 """Returns findings and further tables of trained models, by file name."""
 
 
@@ -190,20 +188,18 @@ def variations(result: DyckRuns) -> str:
     )
 
 
-def varied(
-    words: str, with_heads: bool, result: DyckRuns, *_: Any
-) -> tuple[str, dict[str, pl.DataFrame]]:
+def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return the variation, what the paper says of it and, on request, how many heads look like a stack."""
     heads = f"\n\n{markdown_table(result.misleading())}" if with_heads else ""
     return f"{variations(result)}\n\n{words}{heads}", {}
 
 
-def only(words: str, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+def only(words: str, *_: Any) -> tuple[str, Tables]:
     """Return words alone: the accuracy, which every page has, is the finding."""
     return words, {}
 
 
-def table1(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return variation with a column for each layer, without the start token."""
     rows = result.variation.filter(~pl.col("with_start"))
     # Two seeds have no standard error.
@@ -230,7 +226,7 @@ def table1(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
 
 def balance(
     result: DyckRuns, settings: Sequence[DyckSetting], _: WenSettings
-) -> tuple[str, dict[str, pl.DataFrame]]:
+) -> tuple[str, Tables]:
     """Return balance violation beside accuracy on long prefixes: rank correlations, and the constant of Theorem 2."""
     both = result.table.filter(pl.col("setting").is_in(result.settings[:2])).with_columns(
         setting=pl.lit("both")
@@ -294,7 +290,7 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def stack_like(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return, for every head, how stack-like it looks, and the effect of changing its attention."""
     examples = result.heads.sort("stack_weight", descending=True).select(
         "setting",
@@ -330,7 +326,7 @@ def stack_like(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]
 
 def by_prefix(
     lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: WenSettings
-) -> tuple[str, dict[str, pl.DataFrame]]:
+) -> tuple[str, Tables]:
     """Return the attention variation on random prefixes of some lengths, besides that with all brackets."""
     if not isinstance(how, PrefixSettings):
         raise TypeError(f"expected PrefixSettings, got {how}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from identilens.errors import SettingError
 from identilens.lab.dyck.configuration import DyckConfig
@@ -14,7 +14,7 @@ from identilens.lab.dyck.minimiser import minimise
 from identilens.lab.dyck.prefixes import all_prefixes
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST, Settings
+from identilens.runs.settings import LIST, Positive, Settings, TwoOrMore
 from identilens.runs.tables import markdown_table
 
 
@@ -33,13 +33,13 @@ class Corollary2Settings(Settings):
         norm_constant: C_LN, above 0. With 0 a smaller W_V always lowers the objective, so there is no minimiser.
     """
 
-    types: Annotated[int, Ge(2)] = 2
-    depth: Annotated[int, Ge(2)] = 2
-    lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (8, 12, 16)
+    types: TwoOrMore = 2
+    depth: TwoOrMore = 2
+    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (8, 12, 16)
     strengths: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
-    hidden: Annotated[int, Ge(1)] = 16
-    seeds: Annotated[int, Ge(1)] = 4
-    iterations: Annotated[int, Ge(1)] = 600
+    hidden: Positive = 16
+    seeds: Positive = 4
+    iterations: Positive = 600
     norm_constant: Annotated[float, Gt(0)] = 0.1
 
     def check(self) -> None:

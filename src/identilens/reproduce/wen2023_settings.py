@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
-
 from identilens.lab.dyck.embeddings import Minimal
 from identilens.lab.dyck.settings import Data, DyckSetting, DyckTraining
-from identilens.runs.settings import NOT_RECORDED, Settings
+from identilens.runs.settings import NOT_RECORDED, Positive, Settings, TwoOrMore
 
 CONTRAST = 0.3
 """λ of the contrastive term."""
@@ -42,9 +40,9 @@ class WenSettings(Settings):
         device: Device to train on.
     """
 
-    seeds: Annotated[int, Ge(2)] = 30
-    epochs: Annotated[int | None, Ge(1)] = None
-    at_once: Annotated[int | None, Ge(1)] = None
+    seeds: TwoOrMore = 30
+    epochs: Positive | None = None
+    at_once: Positive | None = None
     device: str = "cpu"
 
 
@@ -52,14 +50,14 @@ class WenSettings(Settings):
 class FewSeeds(WenSettings):
     """Ten seeds of each setting by default."""
 
-    seeds: Annotated[int, Ge(2)] = 10
+    seeds: TwoOrMore = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManySeeds(WenSettings):
     """Forty seeds of each setting by default."""
 
-    seeds: Annotated[int, Ge(2)] = 40
+    seeds: TwoOrMore = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class PrefixSettings(WenSettings):
     """
 
     trained: Annotated[Path | None, NOT_RECORDED] = None
-    prefixes: Annotated[int, Ge(1)] = 10
+    prefixes: Positive = 10
 
 
 def standard(

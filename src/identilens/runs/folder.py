@@ -30,8 +30,9 @@ from identilens.runs.files import (
 )
 from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
-from identilens.runs.provenance import differences, subject, version_changes
+from identilens.runs.provenance import Record, differences, subject, version_changes
 from identilens.runs.reading import errors_naming, parquet_table, read_record
+from identilens.runs.tables import Tables
 
 _PARTS = "parts/"
 _FILES = 256
@@ -42,7 +43,7 @@ _FILES = 256
 class Output:
     """The output of one part of a study: tables as in the result's schema, matrices by `MatrixKey`, and tokens."""
 
-    tables: Mapping[str, pl.DataFrame]
+    tables: Tables
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
     tokens: Mapping[int, Tokens] = field(default_factory=dict)
 
@@ -67,9 +68,7 @@ class RunFolder:
         manifest: Its manifest.
     """
 
-    def __init__(
-        self, path: Path, record: dict[str, Any], manifest: Manifest | None = None
-    ) -> None:
+    def __init__(self, path: Path, record: Record, manifest: Manifest | None = None) -> None:
         self.path, self.record, self.manifest = path, record, manifest or Manifest(path)
         self.finished = False
         self._stack = ExitStack()
@@ -78,7 +77,7 @@ class RunFolder:
     def open(
         cls,
         path: Path,
-        record: dict[str, Any],
+        record: Record,
         *,
         resume: bool = False,
         overwrite: bool = False,
@@ -143,7 +142,7 @@ class RunFolder:
         """Write the output of one part, as `Output.content` returns it."""
         write_bytes(self._part(part), content)
 
-    def read_parts(self, parts: Sequence[int]) -> dict[str, pl.DataFrame]:
+    def read_parts(self, parts: Sequence[int]) -> Tables:
         """Return the tables of complete parts, joined."""
         frames: dict[str, list[pl.DataFrame]] = {}
         for start in range(0, len(parts), _FILES):
@@ -179,7 +178,7 @@ class RunFolder:
         self.finished = True
         self._prepare()
 
-    def _previous(self, overwrite: bool) -> dict[str, Any] | None:
+    def _previous(self, overwrite: bool) -> Record | None:
         """Return the provenance in the folder, or None; damage does not matter if the run is to be deleted.
 
         Raises:
@@ -268,7 +267,7 @@ class RunFolder:
         return self.path / _PARTS / f"{part:06d}.safetensors"
 
 
-def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
+def joined_folder(out: Path, record: Record, joins: str | None) -> Path:
     """Return the folder of a run: ``out`` itself, or a subfolder if ``out`` contains a run that this one joins.
 
     Raises:

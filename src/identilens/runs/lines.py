@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from identilens.errors import InputError
-from identilens.runs.settings import Size
+from identilens.runs.settings import NonNegative, Size
 
 MAX_TEXT_BYTES = 4 * 2**30
 """Default of the largest number of bytes that are read of a file, after decompression."""
@@ -23,7 +23,7 @@ MAX_TEXT_BYTES = 4 * 2**30
 LONGEST_LINE = 2**24
 """Largest number of characters in a line; an object of JSON takes up to 32 bytes of memory for each."""
 
-Limit = Annotated[int | None, Ge(0)]
+Limit = NonNegative | None
 """Number of texts, or of their tokens, that are read."""
 
 MostBytes = Annotated[Size, Ge(1)]

@@ -11,6 +11,9 @@ from torch import Tensor
 from identilens.runs.files import Manifest, write_json, write_tensors
 from identilens.runs.reading import errors_naming, read_tokens, tensor_names
 
+Matrices = Mapping[str, Tensor]
+"""Matrices by name."""
+
 Tokens = Mapping[str, Sequence[str]]
 """Tokens of a text by sequence ("encoder", "decoder")."""
 
@@ -42,7 +45,7 @@ class MatrixKey:
         return replace(self, name=name)
 
 
-class StoredMatrices(Mapping[str, Tensor]):
+class StoredMatrices(Matrices):
     """Matrices of a run on disk, read when they are accessed.
 
     Args:
@@ -84,9 +87,7 @@ def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[
     return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 
 
-def write_matrices(
-    folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
-) -> None:
+def write_matrices(folder: Path, matrices: Matrices, tokens: Mapping[int, Tokens]) -> None:
     """Write matrices into a result's folder: a file and its tokens for each text, and a file for all other matrices."""
     groups: dict[str, list[str]] = {}
     for key in matrices:

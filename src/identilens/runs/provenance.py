@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+Record = dict[str, Any]
+"""The provenance of a run, ready for JSON."""
+
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
 _MOST = 3
 """Largest number of differences that are named."""
@@ -66,7 +69,7 @@ def without_secrets(text: str) -> str:
     return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s?#]*)([?#]?)(\S*)", bare, text)
 
 
-def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> Record:
     """Return the record of a run, ready for JSON; the seed is not among its settings.
 
     Its ``fingerprint`` is equal for runs that must produce the same table.
@@ -97,13 +100,13 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     }
 
 
-def subject(record: Mapping[str, Any]) -> str:
+def subject(record: Record) -> str:
     """Return the model and the number of texts of a run, in words."""
     count = record["texts"]["count"]
     return f"{record['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
 
 
-def changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def changed(there: Record, here: Record) -> list[str]:
     """Return the differences of two records, a line for each name."""
 
     def short(value: Any) -> str:
@@ -117,11 +120,11 @@ def changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def differences(previous: dict[str, Any], record: dict[str, Any]) -> str:
+def differences(previous: Record, record: Record) -> str:
     """Return the differences of the run that a folder contains from this one."""
     here = json.loads(json.dumps(record, default=str))
 
-    def facts(run: Mapping[str, Any]) -> dict[str, Any]:
+    def facts(run: Record) -> dict[str, Any]:
         model = {f"model {name}": value for name, value in run["model"].items()}
         return {
             "the analysis": run["analysis"],
@@ -135,7 +138,7 @@ def differences(previous: dict[str, Any], record: dict[str, Any]) -> str:
     return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
-def model_and_texts(there: Mapping[str, Any] | None, here: Mapping[str, Any]) -> tuple[bool, str]:
+def model_and_texts(there: Record | None, here: Record) -> tuple[bool, str]:
     """Return whether two runs have the same model and texts, by digests, and what was compared, in words.
 
     What neither run has, such as the model of a study that trains its own, is not compared.
@@ -154,7 +157,7 @@ def model_and_texts(there: Mapping[str, Any] | None, here: Mapping[str, Any]) ->
     return True, f"the same {' and '.join(compared)}"
 
 
-def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
+def version_changes(previous: Record, record: Record) -> str:
     """Return the versions of libraries and Python that changed since the run was last continued; empty if none did."""
     last = (run.get("later_versions", [run])[-1] for run in (previous, record))
     there, here = ({**run["libraries"], "python": run.get("python")} for run in last)
@@ -165,7 +168,7 @@ def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
     )
 
 
-def _texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _texts(there: Record, here: Record) -> list[str]:
     lines = changed({"number of texts": there.get("count")}, {"number of texts": here["count"]})
     theirs, ours = there.get("sha256") or [], here["sha256"]
     if len(ours) < here["count"]:  # of many texts, one digest of all

@@ -15,6 +15,7 @@ from torch import Tensor
 from identilens.errors import OutputFolderError
 from identilens.runs.files import MANIFEST, PROVENANCE, Manifest
 from identilens.runs.parquet import expanded
+from identilens.runs.provenance import Record
 from identilens.runs.tables import Columns
 
 _PER_VALUE = 16
@@ -121,7 +122,7 @@ def read_tokens(file: Path) -> dict[str, list[str]]:
     return content
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
+def read_record(folder: Path) -> Record | None:
     """Return the provenance of the run that a folder contains, or None.
 
     Raises:
@@ -149,7 +150,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record
 
 
-def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
+def finished_record(folder: Path, analysis: str) -> Record:
     """Return the provenance of the finished run that a folder contains.
 
     Raises:

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, TypeVar
 
 import polars as pl
 from rich.console import Console
-from torch import Tensor
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.notebook import folded_maps
 from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
@@ -34,10 +33,10 @@ from identilens.runs.files import (
     write_json,
     write_table,
 )
-from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
-from identilens.runs.provenance import subject
+from identilens.runs.matrices import Matrices, Tokens, stored_matrices, write_matrices
+from identilens.runs.provenance import Record, subject
 from identilens.runs.reading import finished_record, read_record, read_table
-from identilens.runs.tables import Columns, print_table
+from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
@@ -121,8 +120,8 @@ class Result(ABC):
     keys: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     table: pl.DataFrame
-    provenance: dict[str, Any]
-    matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    provenance: Record
+    matrices: Matrices = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, compare=False)
 
@@ -144,14 +143,14 @@ class Result(ABC):
         """Return the finding."""
 
     @abstractmethod
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the charts by name, for notebooks, reports and print."""
 
-    def page_charts(self) -> dict[str, AnyChart]:
+    def page_charts(self) -> Charts:
         """Return the charts of the report by name, without those that are only for print."""
         return self.charts()
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the tables that are printed below the finding, by title."""
         return {"Table": self.table}
 
@@ -230,9 +229,9 @@ class Result(ABC):
     @classmethod
     def of(
         cls: type[R],
-        tables: Mapping[str, pl.DataFrame],
-        record: dict[str, Any],
-        matrices: Mapping[str, Tensor] | None = None,
+        tables: Tables,
+        record: Record,
+        matrices: Matrices | None = None,
         tokens: Mapping[int, Tokens] | None = None,
         folder: Path | None = None,
     ) -> R:

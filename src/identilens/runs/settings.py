@@ -56,6 +56,14 @@ Kind = Literal["encoder", "decoder", "cross"]
 Numbers = Annotated[tuple[int, ...], LIST]
 Names = Annotated[tuple[str, ...], REPEATED]
 Size = Annotated[int, AS_TYPED, SIZE]
+Positive = Annotated[int, Ge(1)]
+NonNegative = Annotated[int, Ge(0)]
+TwoOrMore = Annotated[int, Ge(2)]
+Positions = Annotated[tuple[int | str, ...], REPEATED]
+"""Positions of a text, or tokens."""
+
+Switch = Annotated[bool, Parameter(negative="")]
+"""An option of the command line that is off unless it is typed."""
 
 
 class Settings:

@@ -20,16 +20,16 @@ from identilens.runs.bucket import displayed, errors_naming_url, local_folder
 from identilens.runs.files import Manifest, manifest_of, write_text
 from identilens.runs.folder import Output, RunFolder, joined_folder
 from identilens.runs.progress import Progress, watched
-from identilens.runs.provenance import Identity, provenance
+from identilens.runs.provenance import Identity, Record, provenance
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, coerce, hints_of
+from identilens.runs.tables import Tables
 from identilens.runs.texts import is_columns, read_texts
 from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
-Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
 FAILED = "failed.jsonl"
@@ -56,6 +56,7 @@ class Study(ABC, Generic[S, R]):
         listener: Function called with notes on the progress.
         inputs: The constructor's arguments without the settings.
         request: The options with which the run can be repeated.
+        parts: What each part is about.
         reports: Whether this process writes and reports: only the first of several processes that share a run does.
     """
 
@@ -75,6 +76,7 @@ class Study(ABC, Generic[S, R]):
     inputs: tuple[Any, ...] = ()
     request: Request | None = None
     settings: S
+    parts: Sequence[Any] = ()
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -83,9 +85,9 @@ class Study(ABC, Generic[S, R]):
     def identity(self) -> Identity:
         """Return the identity of the inputs, for the provenance."""
 
-    @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part contains."""
+        """Return how many units of work each part contains: one by default."""
+        return [1] * len(self.parts)
 
     @abstractmethod
     def run(self, part: int) -> Output:
@@ -134,16 +136,11 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     names = [one.name for one in positional]
     required = sum(one.default is one.empty for one in positional)
     hints = hints_of(study.settings_type)
+    common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
     def run(
         *inputs: Any,
         settings: Settings | None = None,
-        out: str | Path | None = None,
-        resume: bool = False,
-        overwrite: bool = False,
-        allow_version_change: bool = False,
-        engine: Engine | None = None,
-        progress: Progress | bool | None = None,
         **options: Any,
     ) -> R:
         if not required <= len(inputs) <= len(names):
@@ -157,32 +154,21 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
                 f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
                 "or with identilens.Lens(model, tokenizer) from a model in memory."
             )
-        if not isinstance(progress, bool | None) and not callable(progress):
-            raise InputError(
-                f"expected progress to be False or a function of (done, total, note); got {progress!r}."
-            )
+        how = {name: options.pop(name) for name in common if name in options}
         read = [
             read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
             for one in inputs
         ]
-        return run_study(
-            bound_study(study, read, study.settings_type.of(settings, options)),
-            out=out,
-            resume=resume,
-            overwrite=overwrite,
-            allow_version_change=allow_version_change,
-            engine=engine,
-            progress=progress,
-        )
+        return run_study(bound_study(study, read, study.settings_type.of(settings, options)), **how)
 
     fields, shown = inspect.signature(study.settings_type).parameters, inspect.signature(run)
     settings = [fields[one].replace(annotation=_bare(hint)) for one, hint in hints.items()]
-    common = [one for one in shown.parameters.values() if one.kind is one.KEYWORD_ONLY]
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
     run.__doc__ = _docstring(study)
     run.__signature__ = shown.replace(  # pyright: ignore[reportFunctionMemberAccess]
-        parameters=[*positional, *settings, *common], return_annotation=study.result_type
+        parameters=[*positional, *settings, shown.parameters["settings"], *common.values()],
+        return_annotation=study.result_type,
     )
     return run
 
@@ -258,6 +244,10 @@ def run_study(
     resume = coerce("resume", bool, resume)
     overwrite = coerce("overwrite", bool, overwrite)
     allow_version_change = coerce("allow_version_change", bool, allow_version_change)
+    if not isinstance(progress, bool | None) and not callable(progress):
+        raise InputError(
+            f"expected progress to be False or a function of (done, total, note); got {progress!r}."
+        )
     if not isinstance(engine, Engine | None):
         raise InputError(
             f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."
@@ -298,7 +288,7 @@ def run_study(
             return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
-def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
+def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) -> R:
     study.begin(None)
     outputs: list[Output] = []
     for part in _counted(study, progress):

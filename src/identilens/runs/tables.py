@@ -12,8 +12,24 @@ from identilens.runs.terminal import plain
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
 
+Row = dict[str, Any]
+"""A row of a table, by column."""
+
+Tables = dict[str, pl.DataFrame]
+"""Tables by name, or by title."""
+
 HEAD: Columns = {"text": pl.Int64, "layer": pl.Int64, "head": pl.Int64, "kind": pl.String}
 """Columns that identify a head on a text; everything counts from 0."""
+
+
+def decimals(*names: str) -> Columns:
+    """Return columns of decimal numbers."""
+    return dict.fromkeys(names, pl.Float64)
+
+
+def integers(*names: str) -> Columns:
+    """Return columns of whole numbers."""
+    return dict.fromkeys(names, pl.Int64)
 
 
 def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

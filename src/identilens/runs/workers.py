@@ -29,7 +29,7 @@ from identilens.errors import IdentilensError, InputError, SettingError
 from identilens.runs.bucket import local_folder
 from identilens.runs.files import Manifest, recording
 from identilens.runs.folder import RunFolder
-from identilens.runs.provenance import differences, provenance, version_changes
+from identilens.runs.provenance import Record, differences, provenance, version_changes
 from identilens.runs.settings import Settings
 
 _DEATHS = 3
@@ -64,7 +64,7 @@ class Job:
     study: type
     inputs: tuple[Any, ...]
     settings: Settings
-    record: dict[str, Any]
+    record: Record
     location: str
     shared: Path
 

@@ -9,11 +9,12 @@ import polars as pl
 
 from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose, scatter
+from identilens.charts.kit import Charts, choose, scatter
 from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Finding, Result
+from identilens.runs.tables import Row, Tables, decimals
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
 _TEXT = "text"
@@ -57,11 +58,7 @@ class Comparison(Result):
     schema: ClassVar = {
         "table": {
             "measure": pl.String,
-            "a": pl.Float64,
-            "b": pl.Float64,
-            "difference": pl.Float64,
-            "error": pl.Float64,
-            "spread": pl.Float64,
+            **decimals("a", "b", "difference", "error", "spread"),
             "places": pl.Int64,
         },
         "places": {
@@ -69,10 +66,7 @@ class Comparison(Result):
             "layer": pl.Int64,
             "head": pl.Int64,
             "measure": pl.String,
-            "a": pl.Float64,
-            "b": pl.Float64,
-            "difference": pl.Float64,
-            "error": pl.Float64,
+            **decimals("a", "b", "difference", "error"),
         },
     }
 
@@ -129,11 +123,11 @@ class Comparison(Result):
             "certain mass and norm shares change with length alone. Compare texts of one length."
         ]
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the differences of the means."""
         return {"b − a, measure by measure": self.table}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
         comparable = self.places.drop_nulls("difference")
         measures = comparable["measure"].unique(maintain_order=True).to_list()
@@ -151,7 +145,7 @@ class Comparison(Result):
             color_title="Layer",
             title="Every place in both results",
         )
-        charts: dict[str, AnyChart] = {
+        charts: Charts = {
             "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
         }
         if comparable["head"].n_unique() > 1:
@@ -334,7 +328,7 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
-def _sentence(row: dict[str, Any], names: tuple[str, str]) -> str:
+def _sentence(row: Row, names: tuple[str, str]) -> str:
     means = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} ({names[0]}) and {row['b']:.3g} ({names[1]})"
     if row["equal"]:
         return f"{means}, equal up to rounding."

@@ -9,7 +9,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose
 from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import Tokens
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, Row
 
 HEAD_NUMBER = "head_number"
 """Column that numbers the heads of a chart, to choose by."""
@@ -23,7 +23,7 @@ def head_name(row: Mapping[str, Any]) -> str:
     return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
 
 
-def file_name(row: Mapping[str, Any]) -> str:
+def file_name(row: Row) -> str:
     """Return the head of a row as a part of a file's name."""
     return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
 
@@ -57,7 +57,7 @@ def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl
     return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
 
 
-def axis_tokens(tokens: Tokens, row: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]:
     """Return what stands at the queries and keys of the head of a row with ``kind``, ``n_query`` and ``n_key``."""
     sequences = {sequence: tuple(names) for sequence, names in tokens.items()}
     query, key = sides(row["kind"], sequences)

@@ -5,10 +5,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
-from annotated_types import Ge
 
 from identilens.errors import InputError
 from identilens.models.heads import Head
@@ -21,7 +20,7 @@ from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
+from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns
 from identilens.studies.items import Items, identities, read_items
@@ -42,7 +41,7 @@ class HeadSettings(Settings):
 
     layers: Numbers | None = None
     heads: Numbers | None = None
-    max_length: Annotated[int | None, Ge(1)] = None
+    max_length: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class RowSettings(KindSettings):
             is the last row, and negative positions count from the end.
     """
 
-    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    queries: Positions | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,6 +13,7 @@ from identilens.models.capture import Collector
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
+from identilens.runs.tables import Row
 
 SHARES = (0.25, 0.5, 1.0)
 """Sizes of perturbations, as shares of the largest Frobenius norm that every kind can reach."""
@@ -28,7 +28,7 @@ def perturbation_rows(
         str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]
     ],
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
@@ -44,7 +44,7 @@ def perturbation_rows(
     collector = Collector(lens.sites(item), [item], weights=True)
     lens.run([item], collector)
     plain = _final(lens.substitute({}, item))
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for layer in collector.layers[0]:
         # Hidden keys must keep weight 0, which random moves do not heed.
         key = f"{layer.site.kind}.layer{layer.site.layer}"

@@ -4,8 +4,8 @@ from typing import Literal
 
 import polars as pl
 
-from identilens.charts.kit import AnyChart, bars, lines
-from identilens.runs.tables import Columns
+from identilens.charts.kit import Charts, bars, lines
+from identilens.runs.tables import Columns, decimals
 
 PERTURBATIONS: Columns = {
     "text": pl.Int64,
@@ -14,14 +14,16 @@ PERTURBATIONS: Columns = {
     "head": pl.Int64,
     "perturbation": pl.String,
     "draw": pl.Int64,
-    "share": pl.Float64,
-    "structure": pl.Float64,
-    "structure_effective": pl.Float64,
-    "one": pl.Float64,
-    "infinity": pl.Float64,
-    "frobenius": pl.Float64,
-    "output": pl.Float64,
-    "hidden": pl.Float64,
+    **decimals(
+        "share",
+        "structure",
+        "structure_effective",
+        "one",
+        "infinity",
+        "frobenius",
+        "output",
+        "hidden",
+    ),
 }
 """Perturbed weights put back into a model: their norms, and what they change."""
 
@@ -86,7 +88,7 @@ def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def norm_charts(perturbations: pl.DataFrame) -> dict[str, AnyChart]:
+def norm_charts(perturbations: pl.DataFrame) -> Charts:
     """Return how well norms follow the model's output and what each kind of perturbation changes; none of none."""
     if not len(perturbations):
         return {}

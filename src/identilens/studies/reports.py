@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -13,6 +12,7 @@ from identilens.runs.bucket import errors_naming_url, local_folder
 from identilens.runs.files import Manifest, downloaded, recording
 from identilens.runs.folder import joined_runs
 from identilens.runs.matrices import MatrixKey
+from identilens.runs.provenance import Record
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result
 from identilens.studies.registry import STUDIES, study_named
@@ -72,7 +72,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
             return result.to_html(path or place / "report.html", more=more, said=said)
 
 
-def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
+def joined_results(folder: Path, record: Record) -> list[Result]:
     """Return the finished results that lie beneath the folder of a run with this record, those of one study as one.
 
     Texts that the run contains keep their numbers; others are counted on from there.

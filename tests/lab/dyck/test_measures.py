@@ -13,8 +13,8 @@ from identilens.lab.dyck.evaluation import closing_accuracy, generalisation, sup
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
-from identilens.lab.dyck.stack_likeness import stack_likeness
 from identilens.lab.dyck.sufficiency import balanced_scores
+from identilens.lab.dyck.train.measuring import stack_likeness
 from identilens.lab.dyck.uniform import uniform_transformer
 from identilens.lab.dyck.variation import attention_variation, random_baselines
 

@@ -5,11 +5,8 @@ import torch
 from torch import nn
 
 from identilens.errors import InputError
-from identilens.lab.encoder import (
-    IdentifiableEncoderConfig,
-    IdentifiableEncoderLayer,
-    IdentifiableTransformerLayer,
-)
+from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableTransformerLayer
+from identilens.lab.encoder.layer import IdentifiableEncoderLayer
 from identilens.measures.attention import numerical_rank
 
 

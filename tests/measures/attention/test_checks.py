@@ -25,7 +25,7 @@ from identilens.measures.attention import (
     total_variation,
     uniform_alternatives,
 )
-from identilens.measures.attention.centre import analytic_centre
+from identilens.measures.attention.billiard import analytic_centre
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 

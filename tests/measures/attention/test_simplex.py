@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.billiard import uniform_alternatives
-from identilens.measures.attention.centre import analytic_centre
+from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.attention.samplers import (

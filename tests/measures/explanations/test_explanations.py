@@ -13,7 +13,6 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.measures.explanations import (
-    Interval,
     comprehensiveness,
     explain_rows,
     normalised_area,
@@ -22,7 +21,7 @@ from identilens.measures.explanations import (
     sufficiency,
     value_zeroing,
 )
-from identilens.measures.explanations.bootstrap import bootstrap_interval
+from identilens.measures.explanations.agreement import Interval, bootstrap_interval
 from identilens.measures.explanations.orders import OrderBounds, area, removal_order, removal_sets
 
 

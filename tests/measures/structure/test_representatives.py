@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from identilens.errors import InputError
-from identilens.measures.structure import best_clusters, choose_clusters, cluster
+from identilens.measures.structure import best_clusters, choose_clusters
+from identilens.measures.structure.representatives import cluster
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
 

@@ -3,7 +3,6 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from identilens.errors import InputError
-from identilens.measures.tokens.fitting import fit_probes
 from identilens.measures.tokens.probes import (
     LinearProbe,
     MlpProbe,
@@ -86,7 +85,7 @@ def test_random_hidden_states_stay_at_chance(kind, distance, inputs, parts):
 
 
 def test_naive_needs_no_map_where_nothing_moved(inputs):
-    probe = NaiveProbe("l2").fit(inputs, inputs)
+    probe = NaiveProbe("l2").fit(inputs, inputs, inputs, inputs)
     assert torch.equal(probe.transform(inputs), inputs)
     assert probe.score(inputs + 1e-3, inputs, LENGTHS) == 1.0
 
@@ -154,77 +153,14 @@ def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     )
     solved = RidgeProbe(penalties=(0.0,)).fit(noisy, x, noisy, x)
     assert trained.outcome_ is not None
-    assert solved.solution_ is not None
+    assert solved.outcome_ is not None
     torch.testing.assert_close(
-        trained.outcome_.parameters[0], solved.solution_.weight.T, rtol=1e-3, atol=1e-4
+        trained.outcome_.parameters[0], solved.outcome_.weight.T, rtol=1e-3, atol=1e-4
     )
-    assert solved.solution_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
+    assert solved.outcome_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
     assert trained.outcome_.validation_loss == pytest.approx(
-        solved.solution_.validation_loss, rel=1e-6
+        solved.outcome_.validation_loss, rel=1e-6
     )
-
-
-@pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
-def test_fit_probes_equals_fit_on_each_layer_and_fold(kind, inputs, mapped):
-    noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(4))
-    hidden = torch.stack([mapped + noise, mapped + 2 * noise]).double()
-    x = inputs.double()
-    probe = probes("l2")[kind]
-    if kind != "ridge":
-        probe.max_epochs = 6
-    splits = split_sentences(len(LENGTHS), folds=3, seed=2)
-    fitted = fit_probes(probe, hidden, x[None], LENGTHS, splits)
-    assert [(one.split.fold, one.layer) for one in fitted] == [
-        (f, layer) for f in range(3) for layer in range(2)
-    ]
-    for one in fitted:
-        train, validation, test = (
-            token_rows(LENGTHS, p) for p in (one.split.train, one.split.validation, one.split.test)
-        )
-        e = hidden[one.layer]
-        alone = probe.fit(e[train], x[train], e[validation], x[validation])
-        torch.testing.assert_close(
-            one.probe.transform(e[test]), alone.transform(e[test]), rtol=1e-7, atol=1e-7
-        )
-
-
-def test_search_on_the_first_fold_serves_the_others(inputs, mapped):
-    hidden = torch.stack(
-        [mapped, torch.randn(mapped.shape, generator=torch.Generator().manual_seed(8))]
-    )
-    splits = split_sentences(len(LENGTHS), folds=3)
-    probe = LinearProbe("cosine", batch_size=64, max_epochs=8)
-    full = fit_probes(probe, hidden, inputs[None], LENGTHS, splits)
-    first = fit_probes(probe, hidden, inputs[None], LENGTHS, splits, search="first fold")
-    rates = {
-        (one.layer, 0): one.probe.outcome_.learning_rate for one in full if one.split.fold == 0
-    }
-    assert len(set(rates.values())) == 2
-    for one in first:
-        outcome = one.probe.outcome_
-        assert outcome.learning_rate == rates[one.layer, 0]
-        assert len(outcome.losses) == (7 if one.split.fold == 0 else 1)
-    given = fit_probes(probe, hidden, inputs[None], LENGTHS, splits[1:], rates=rates)
-    assert [g.probe.outcome_.losses for g in given] == [
-        pytest.approx(f.probe.outcome_.losses) for f in first if f.split.fold > 0
-    ]
-
-
-def test_layer_to_layer_and_neighbours(inputs):
-    hidden = torch.stack(
-        [
-            inputs,
-            inputs
-            @ torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(1)))[0],
-        ]
-    )
-    split = split_sentences(len(LENGTHS), folds=1)[0]
-    down = fit_probes(RidgeProbe(), hidden, hidden, LENGTHS, [split], pairs=[(1, 0)])[0]
-    torch.testing.assert_close(down.probe.transform(hidden[1]), hidden[0], rtol=1e-4, atol=1e-4)
-    # Each state holds the input to its left.
-    left = torch.roll(inputs, 1, dims=0)[None]
-    found = fit_probes(RidgeProbe(), left, inputs[None], LENGTHS, [split], offset=-1)[0]
-    torch.testing.assert_close(found.probe.transform(left[0]), left[0], rtol=1e-4, atol=1e-4)
 
 
 def test_every_probe_keeps_the_interface():
@@ -258,19 +194,6 @@ def test_what_cannot_be_fitted(inputs):
         MlpProbe(hidden_units=0).fit(inputs, inputs, inputs, inputs)
     with pytest.raises(InputError, match="penalties of at least 0"):
         RidgeProbe(penalties=(-1.0,)).fit(inputs, inputs, inputs, inputs)
-    with pytest.raises(InputError, match="at least one fold, got none"):
-        fit_probes(RidgeProbe(), inputs[None], inputs[None], LENGTHS, [])
-    with pytest.raises(
-        InputError, match="expected training tokens, got none for layer 0 at offset 9"
-    ):
-        fit_probes(
-            LinearProbe(),
-            inputs[:12][None],
-            inputs[:12][None],
-            [3] * 4,
-            split_sentences(4, folds=1),
-            offset=9,
-        )
 
 
 def test_tokens_of_a_real_encoder_are_read_off_its_last_layer(bundled_path):
@@ -311,7 +234,8 @@ def test_tokens_of_a_real_encoder_are_read_off_its_last_layer(bundled_path):
     sizes = [lengths[s] for s in split.test]
     rates = {}
     for probe in (NaiveProbe("cosine"), RidgeProbe()):
-        one = fit_probes(probe, hidden[1:], hidden[:1], lengths, [split])[0].probe
-        rates[type(probe)] = one.score(hidden[1, test], hidden[0, test], sizes)
+        train, validation = (token_rows(lengths, part) for part in (split.train, split.validation))
+        probe.fit(hidden[1, train], hidden[0, train], hidden[1, validation], hidden[0, validation])
+        rates[type(probe)] = probe.score(hidden[1, test], hidden[0, test], sizes)
     assert rates[RidgeProbe] > 0.95 > rates[NaiveProbe] > 2 * len(sizes) / len(test)
     assert NaiveProbe("l2").score(hidden[0, test], hidden[0, test], sizes) == 1.0

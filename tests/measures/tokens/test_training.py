@@ -1,39 +1,50 @@
+"""Training ends where torch's own modules, autograd and optimiser end; first parameters and losses by hand."""
+
 from dataclasses import replace
 
 import pytest
 import torch
 
 from identilens.errors import InputError, NumericalError
-from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork
-from identilens.measures.tokens.training import Job, Progress, Schedule, train_probes
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe, mean_loss
 
-LINEAR, MLP = LinearNetwork(), MlpNetwork(11)
+LINEAR, MLP = LinearProbe, MlpProbe
 LAYERS, TOKENS, D_IN, D_OUT = 3, 150, 6, 5
+RATES = (0.03, 0.01, 0.001)
 
 
 @pytest.fixture
 def data():
     """Hidden states of three layers, the first of which carries the inputs with noise."""
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(1, TOKENS, D_OUT, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(TOKENS, D_OUT, generator=generator, dtype=torch.float64)
     hidden = torch.randn(LAYERS, TOKENS, D_IN, generator=generator, dtype=torch.float64)
-    hidden[0, :, :D_OUT] = inputs[0] + 0.3 * hidden[0, :, :D_OUT]
+    hidden[0, :, :D_OUT] = inputs + 0.3 * hidden[0, :, :D_OUT]
     return hidden, inputs
 
 
-def cells(rates=(0.03, 0.01, 0.001)):
+def cells(hidden, inputs):
     """Three layers by three folds of different sizes: 7, 5 and 5 batches of 16, of which one is full."""
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(3))
     parts = [(order[:100], order[100:140]), (order[20:92], order[:20]), (order[70:], order[:70])]
-    return [Job(layer, 0, *part, rates=rates, seed=7) for part in parts for layer in range(LAYERS)]
+    return [
+        (layer[train], inputs[train], layer[held], inputs[held])
+        for train, held in parts
+        for layer in hidden
+    ]
 
 
-def plain_model(network, d_in, d_out, seed):
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(network, LinearNetwork):
+def probe_of(kind, distance="l2", **course):
+    course = {"learning_rate": RATES, "batch_size": 16, "seed": 7} | course
+    return kind(distance, **course) if kind is LINEAR else kind(distance, hidden_units=11, **course)
+
+
+def plain_model(probe, d_in, d_out):
+    generator = torch.Generator().manual_seed(probe.seed)
+    if isinstance(probe, LinearProbe):
         model = torch.nn.Sequential(torch.nn.Linear(d_in, d_out, bias=False))
     else:
-        width = network.hidden_units
+        width = probe.hidden_units
         model = torch.nn.Sequential(
             torch.nn.Linear(d_in, width), torch.nn.GELU(), torch.nn.Linear(width, d_out)
         )
@@ -52,194 +63,142 @@ def plain_loss(predicted, wanted, distance):
     return (1 - torch.cosine_similarity(predicted, wanted)).mean()
 
 
-def plain_training(job, rate, hidden, targets, network, schedule):
+def plain_training(probe, rate, e, x, held_e, held_x):
     """One probe and one rate with torch's own modules, autograd and optimiser."""
-    model, generator = plain_model(network, hidden.shape[-1], targets.shape[-1], job.seed)
+    model, generator = plain_model(probe, e.shape[-1], x.shape[-1])
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    e, x = hidden[job.layer], targets[job.target]
     best, best_epoch, weights = float("inf"), 0, []
-    for epoch in range(1, schedule.max_epochs + 1):
-        order = job.train[torch.randperm(len(job.train), generator=generator)]
-        for rows in order.split(schedule.batch_size):
+    for epoch in range(1, probe.max_epochs + 1):
+        order = torch.randperm(len(e), generator=generator)
+        for rows in order.split(probe.batch_size):
             optimiser.zero_grad()
-            plain_loss(model(e[rows]), x[rows + job.offset], schedule.distance).backward()
+            plain_loss(model(e[rows]), x[rows], probe.distance).backward()
             optimiser.step()
         with torch.no_grad():
-            wanted = x[job.validation + job.offset]
-            loss = float(plain_loss(model(e[job.validation]), wanted, schedule.distance))
+            loss = float(plain_loss(model(held_e), held_x, probe.distance))
         if loss < best:
             best, best_epoch = loss, epoch
             weights = [p.detach().clone() for p in model.parameters()]
-        elif epoch - best_epoch >= schedule.patience:
+        elif epoch - best_epoch >= probe.patience:
             break
     return best, best_epoch, epoch, weights
 
 
-def assert_same(one, other, rtol=1e-7):
-    assert one.learning_rate == other.learning_rate
-    assert one.losses == pytest.approx(other.losses, rel=rtol)
-    assert (one.best_epochs, one.epochs, one.converged) == (
-        other.best_epochs,
-        other.epochs,
-        other.converged,
-    )
-    for p, q in zip(one.parameters, other.parameters, strict=True):
-        torch.testing.assert_close(p, q, rtol=rtol, atol=rtol)
-
-
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
-@pytest.mark.parametrize("network", [LINEAR, MLP], ids=["linear", "mlp"])
-def test_training_ends_where_torchs_own_modules_end(network, distance, data):
-    schedule = Schedule(distance, batch_size=16, patience=4, max_epochs=40)
-    jobs = cells()
-    outcomes = train_probes(jobs, *data, network, schedule)
-    for job, outcome in zip(jobs, outcomes, strict=True):
-        alone = [plain_training(job, rate, *data, network, schedule) for rate in job.rates]
-        assert outcome.losses == pytest.approx([best for best, *_ in alone], rel=1e-8)
-        assert list(outcome.best_epochs) == [best_epoch for _, best_epoch, *_ in alone]
-        assert list(outcome.epochs) == [epochs for *_, epochs, _ in alone]
+@pytest.mark.parametrize("kind", [LINEAR, MLP], ids=["linear", "mlp"])
+def test_training_ends_where_torchs_own_modules_end(kind, distance, data):
+    seen = []
+    for cell in cells(*data):
+        probe = probe_of(kind, distance, patience=4, max_epochs=40).fit(*cell)
+        alone = [plain_training(probe, rate, *cell) for rate in RATES]
+        assert [one.learning_rate for one in probe.outcomes_] == list(RATES)
+        for one, (best, best_epoch, epochs, _) in zip(probe.outcomes_, alone, strict=True):
+            assert one.validation_loss == pytest.approx(best, rel=1e-8)
+            assert (one.best_epoch, one.epochs) == (best_epoch, epochs)
         winner = min(range(len(alone)), key=lambda rate: alone[rate][0])
-        assert outcome.learning_rate == job.rates[winner]
-        assert outcome.validation_loss == pytest.approx(alone[winner][0], rel=1e-8)
-        for found, expected in zip(outcome.parameters, alone[winner][3], strict=True):
+        assert probe.outcome_ is probe.outcomes_[winner]
+        for found, expected in zip(probe.outcome_.parameters, alone[winner][3], strict=True):
             torch.testing.assert_close(found, expected.t(), rtol=1e-7, atol=1e-9)
+        seen += probe.outcomes_
     # The comparison means something: members stopped at different epochs, some at the limit.
-    assert len({epochs for outcome in outcomes for epochs in outcome.epochs}) > 3
-    assert {done for outcome in outcomes for done in outcome.converged} == {True, False}
+    assert len({one.epochs for one in seen}) > 3
+    assert {one.converged for one in seen} == {True, False}
 
 
 def test_float32_states_train_in_float32(data):
-    hidden, inputs = (values.float() for values in data)
-    schedule = Schedule("cosine", batch_size=16, max_epochs=5)
-    exact = train_probes(cells(), *data, MLP, schedule)
-    for outcome, reference in zip(
-        train_probes(cells(), hidden, inputs, MLP, schedule), exact, strict=True
-    ):
-        assert outcome.losses == pytest.approx(reference.losses, rel=1e-3)
-        assert outcome.parameters[0].dtype == torch.float32
-
-
-def test_jobs_may_differ_in_rates_seed_and_repeat(data):
-    schedule = Schedule("l2", batch_size=16, max_epochs=6)
-    one, *_ = cells()
-    jobs = [one, replace(one, rates=(0.01,), seed=1), one, replace(one, rates=(0.02, 0.001))]
-    outcomes = train_probes(jobs, *data, LINEAR, schedule)
-    assert [len(outcome.losses) for outcome in outcomes] == [3, 1, 3, 2]
-    assert_same(outcomes[0], outcomes[2])
-    for job, outcome in zip(jobs, outcomes, strict=True):
-        assert_same(outcome, train_probes([job], *data, LINEAR, schedule)[0])
-
-
-@pytest.mark.parametrize("offset", [-2, 1])
-def test_offsets_and_targets_pair_other_rows(offset, data):
-    hidden, inputs = data
-    rows = torch.arange(2, TOKENS - 2)
-    job = Job(1, 1, rows[:100], rows[100:], rates=(0.01,), offset=offset)
-    schedule = Schedule("l2", batch_size=16, max_epochs=4)
-    targets = torch.cat([torch.zeros_like(inputs), inputs])
-    shifted = torch.roll(inputs, -offset, dims=1)
-    moved = train_probes([job, replace(job, train=rows[:60])], hidden, targets, LINEAR, schedule)[0]
-    plain = train_probes([replace(job, target=0, offset=0)], hidden, shifted, LINEAR, schedule)[0]
-    assert_same(moved, plain)
+    for cell in cells(*data):
+        exact = probe_of(MLP, "cosine", max_epochs=5).fit(*cell)
+        single = probe_of(MLP, "cosine", max_epochs=5).fit(*(one.float() for one in cell))
+        assert single.outcome_.parameters[0].dtype == torch.float32
+        for one, other in zip(single.outcomes_, exact.outcomes_, strict=True):
+            assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-3)
 
 
 def test_stops_after_patience_and_keeps_the_best(data):
-    hidden, inputs = data
-    noise = torch.randn(
-        inputs.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64
-    )
-    job = replace(cells()[0], rates=(0.03,))
-    outcome = train_probes(
-        [job], hidden, noise, MLP, Schedule("l2", batch_size=16, patience=6, max_epochs=200)
-    )[0]
-    assert outcome.converged == (True,)
-    assert outcome.epochs[0] == outcome.best_epochs[0] + 6
-    predicted = MLP.apply(outcome.parameters, hidden[0][job.validation])
-    assert plain_loss(predicted, noise[0][job.validation], "l2") == pytest.approx(
-        outcome.validation_loss
-    )
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(TOKENS, D_OUT, generator=generator, dtype=torch.float64)
+    _, _, held, wanted = cell = cells(data[0], noise)[0]
+    outcome = probe_of(MLP, learning_rate=0.03, patience=6, max_epochs=200).fit(*cell).outcome_
+    assert outcome.converged
+    assert outcome.epochs == outcome.best_epoch + 6
+    predicted = probe_of(MLP).apply(outcome.parameters, held)
+    assert plain_loss(predicted, wanted, "l2") == pytest.approx(outcome.validation_loss)
 
 
 def test_a_diverging_rate_leaves_the_others_alone(data):
-    hidden, inputs = data
-    job = replace(cells()[0], rates=(0.01, 1e200))
-    schedule = Schedule("l2", batch_size=16, max_epochs=5)
-    outcome = train_probes([job], hidden, inputs, LINEAR, schedule)[0]
-    assert outcome.learning_rate == 0.01
-    assert outcome.losses[1] == float("inf")
-    assert (outcome.epochs, outcome.converged) == ((5, 1), (False, False))
-    assert (
-        outcome.losses[0]
-        == train_probes([replace(job, rates=(0.01,))], hidden, inputs, LINEAR, schedule)[0].losses[
-            0
-        ]
-    )
+    cell = cells(*data)[0]
+    probe = probe_of(LINEAR, learning_rate=(0.01, 1e200), max_epochs=5).fit(*cell)
+    good, bad = probe.outcomes_
+    assert probe.outcome_ is good
+    assert bad.validation_loss == float("inf")
+    assert [(one.epochs, one.converged) for one in (good, bad)] == [(5, False), (1, False)]
+    alone = replace(probe, learning_rate=0.01).fit(*cell).outcome_
+    assert good.validation_loss == alone.validation_loss
     with pytest.raises(
-        NumericalError, match=r"got none for layer 0; scale the hidden states or use smaller rates"
+        NumericalError, match=r"got none; scale the hidden states or use smaller rates"
     ):
-        train_probes([replace(job, rates=(1e200,))], hidden, inputs, LINEAR, schedule)
+        replace(probe, learning_rate=1e200).fit(*cell)
 
 
-def test_progress_counts_jobs_and_epochs(data):
-    seen: list[Progress] = []
-    schedule = Schedule("cosine", batch_size=16, patience=2, max_epochs=60)
-    outcomes = train_probes(cells(), *data, LINEAR, schedule, seen.append)
-    expected = []
-    for done, outcome in enumerate(outcomes):
-        expected += [
-            Progress(done, 9, epoch) for epochs in outcome.epochs for epoch in range(1, epochs + 1)
-        ]
-        best = outcome.losses.index(outcome.validation_loss)
-        expected.append(Progress(done + 1, 9, outcome.epochs[best]))
-    assert seen == expected
+def test_progress_counts_the_epochs_of_every_rate(data):
+    seen = []
+    probe = probe_of(LINEAR, "cosine", patience=2, max_epochs=60)
+    probe.fit(*cells(*data)[0], progress=seen.append)
+    assert seen == [epoch for one in probe.outcomes_ for epoch in range(1, one.epochs + 1)]
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_trained(data):
-    hidden, inputs = data
-    job, schedule = cells()[0], Schedule("l2")
-    broken = hidden.clone()
-    broken[1, 4, 2] = torch.nan
-    with pytest.raises(
-        InputError, match="finite hidden states, got 1 entries that are NaN or infinite"
-    ):
-        train_probes([job], broken, inputs, LINEAR, schedule)
-    with pytest.raises(InputError, match="finite inputs, got"):
-        train_probes([job], hidden, inputs * torch.inf, LINEAR, schedule)
-    with pytest.raises(
-        InputError, match="got 150 hidden states and 149 inputs; take both from the same texts"
-    ):
-        train_probes([job], hidden, inputs[:, 1:], LINEAR, schedule)
-    with pytest.raises(InputError, match="rows whose pairs lie within the 0 tokens, got rows from"):
-        train_probes([job], hidden[:, :0], inputs[:, :0], LINEAR, schedule)
-    with pytest.raises(
-        InputError, match="expected training tokens, got none for layer 0 at offset 0"
-    ):
-        train_probes([replace(job, train=job.train[:0])], hidden, inputs, LINEAR, schedule)
-    with pytest.raises(InputError, match="rows from 0 to 149 at offset 1"):
-        train_probes(
-            [replace(job, train=torch.arange(TOKENS), offset=1)], hidden, inputs, LINEAR, schedule
-        )
-    with pytest.raises(
-        InputError, match="layer below 3 and a target below 1, got layer 3 and target 0"
-    ):
-        train_probes([replace(job, layer=3)], hidden, inputs, LINEAR, schedule)
+    cell = cells(*data)[0]
     with pytest.raises(InputError, match=r"positive learning rates, got \(\)"):
-        train_probes([replace(job, rates=())], hidden, inputs, LINEAR, schedule)
+        probe_of(LINEAR, learning_rate=()).fit(*cell)
     with pytest.raises(InputError, match="batch_size of at least 1, got 0"):
-        train_probes([job], hidden, inputs, LINEAR, Schedule("l2", batch_size=0))
+        probe_of(LINEAR, batch_size=0).fit(*cell)
+
+
+@pytest.mark.parametrize("probe", [LinearProbe(), MlpProbe(hidden_units=5)])
+def test_first_parameters_are_glorot_in_single_precision_whatever_the_default(probe):
+    first = probe.initial(3, 4, torch.Generator().manual_seed(0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = probe.initial(3, 4, torch.Generator().manual_seed(0))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    sizes = [(3, 4)] if isinstance(probe, LinearProbe) else [(3, 5), (5,), (5, 4), (4,)]
+    assert [tuple(one.shape) for one in first] == sizes
+    for one, other in zip(first, again, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        assert torch.equal(one, other)
+        if one.ndim == 2:
+            limit = (6 / sum(one.shape)) ** 0.5
+            assert 0.5 * limit < float(one.abs().max()) <= limit
+            assert one.is_contiguous()
+        else:
+            assert not one.any()
+
+
+def test_losses_by_hand():
+    predicted = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    targets = torch.tensor([[4.0, 3.0], [1.0, 1.0]])
+    assert float(mean_loss(predicted, targets, "l2")) == 1.0
+    assert float(mean_loss(predicted, targets, "cosine")) == pytest.approx((1 - 0.96 + 1) / 2)
+    W, b = torch.eye(2), torch.tensor([0.0, 1.0])
+    made = MlpProbe(hidden_units=2).apply((W, b, 2 * W, b), predicted)
+    expected = torch.nn.functional.gelu(predicted + b) * 2 + b
+    torch.testing.assert_close(made, expected)
+    torch.testing.assert_close(LinearProbe().apply((2 * W,), predicted), 2 * predicted)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("network", [LINEAR, MLP], ids=["linear", "mlp"])
-def test_the_gpu_ends_where_the_cpu_ends(network, data):
+@pytest.mark.parametrize("kind", [LINEAR, MLP], ids=["linear", "mlp"])
+def test_the_gpu_ends_where_the_cpu_ends(kind, data):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    schedule = Schedule("cosine", batch_size=16, patience=4, max_epochs=25)
-    jobs = cells()
-    there = train_probes(jobs, *(values.cuda() for values in data), network, schedule)
-    for one, other in zip(there, train_probes(jobs, *data, network, schedule), strict=True):
-        assert one.parameters[0].is_cuda
-        assert_same(
-            replace(one, parameters=tuple(p.cpu() for p in one.parameters)), other, rtol=1e-6
-        )
+    cell = cells(*data)[0]
+    here, there = (
+        probe_of(kind, "cosine", patience=4, max_epochs=25).fit(*values).outcome_
+        for values in (cell, [one.cuda() for one in cell])
+    )
+    assert there.parameters[0].is_cuda
+    assert (there.learning_rate, there.epochs) == (here.learning_rate, here.epochs)
+    for one, other in zip(there.parameters, here.parameters, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-6, atol=1e-6)

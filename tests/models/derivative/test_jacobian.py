@@ -6,8 +6,7 @@ import torch
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError
 from identilens.models import Lens
-from identilens.models.derivative.jacobian import jacobian_norms
-from identilens.models.derivative.memory import LiveBytes, chunk_size
+from identilens.models.derivative.jacobian import LiveBytes, chunk_size, jacobian_norms
 from identilens.models.linearise import HiddenMap, sources
 
 # Families that stay in double precision throughout; the others compute norms or softmax in single.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from identilens.errors import NumericalError
-from identilens.models.derivative.probes import leading_directions, orthonormal_probes
+from identilens.models.derivative.jacobian import leading_directions, orthonormal_probes
 
 
 def seeded():

@@ -17,8 +17,7 @@ from identilens.runs.corpus import Corpus
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
 from identilens.studies.structure.lengths import special_positions, texts_of_length
-from identilens.studies.structure.settings import StructureSettings
-from identilens.studies.structure.study import StructureStudy, structure
+from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
 
 N = 7
 TEXTS = [ids(N, seed) for seed in range(6)]
@@ -165,7 +164,7 @@ def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
 def test_steps_and_their_words(lens):
     study = StructureStudy(lens, TEXTS, StructureSettings(**SETTINGS))
     assert list(study.sizes()) == [6, 6, 1, 1, 1, 0]
-    assert [words for _, words, _ in study.parts] == [
+    assert [words for _, words, _ in study.steps] == [
         "first pass: R and representatives", "second pass: texts against R", *["perturbed weights in the model"] * 4,
     ]  # fmt: skip
     assert [texts for texts in range(1, 40) if passes._is_mark(texts)] == [

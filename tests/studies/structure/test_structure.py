@@ -16,8 +16,7 @@ from identilens.measures.structure import structure_weights
 from identilens.models.lens import Lens
 from identilens.studies.structure import study as passes
 from identilens.studies.structure.result import Structure
-from identilens.studies.structure.settings import StructureSettings
-from identilens.studies.structure.study import StructureStudy, structure
+from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
 
 N = 12
 

@@ -1,6 +1,7 @@
 """Texts in, results out: the numbers are those of the measures; resuming, comparing, odd corpora."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +12,6 @@ from polars.testing import assert_frame_equal
 from helpers.zoo import build, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.measures.tokens import LinearProbe
-from identilens.measures.tokens.fitting import fit_probes
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
@@ -53,23 +53,24 @@ def test_numbers_are_those_of_the_measures(search, lens, cache):
     assert result.table.schema == pl.Schema(TokenIdentifiability.schema["table"])
     states = extract(lens, read_items(lens, TEXTS, None), cache)
     splits = split_sentences(40, folds=2)
-    probe = LinearProbe("cosine", learning_rate=(0.01, 0.003), max_epochs=4)
-    fitted = fit_probes(
-        probe,
-        states.layers,
-        states.layers[:1],
-        LENGTHS,
-        splits,
-        pairs=[(1, 0), (2, 0)],
-        search=search,
-    )
-    for one in fitted:
-        found = row(result, layer_tested=one.layer, fold=one.split.fold)
-        for column, sentences in (("rate", one.split.test), ("train_rate", one.split.train)):
+    chosen = {}
+    for fold, layer in product(range(2), (1, 2)):
+        split = splits[fold]
+        parts = [token_rows(LENGTHS, part) for part in (split.train, split.validation)]
+        rates = (0.01, 0.003)
+        if search == "first fold":
+            rates = chosen.get(layer, rates)
+        probe = LinearProbe("cosine", learning_rate=rates, max_epochs=4).fit(
+            *(states.layers[number, rows] for rows in parts for number in (layer, 0))
+        )
+        outcome = probe.outcome_
+        chosen.setdefault(layer, outcome.learning_rate)
+        found = row(result, layer_tested=layer, fold=fold)
+        for column, sentences in (("rate", split.test), ("train_rate", split.train)):
             rows = token_rows(LENGTHS, sentences)
             sizes = [LENGTHS[s] for s in sentences]
             expected = look_up(
-                one.probe.transform(states.layers[one.layer, rows]),
+                probe.transform(states.layers[layer, rows]),
                 states.layers[0, rows],
                 sizes,
                 distance="cosine",
@@ -85,11 +86,10 @@ def test_numbers_are_those_of_the_measures(search, lens, cache):
                 assert (found["chance"], found["token_chance"]) == pytest.approx(
                     (expected.chance, expected.token_chance)
                 )
-        outcome = one.probe.outcome_
         assert (found["learning_rate"], found["epochs"]) == (outcome.learning_rate, 4)
         assert found["validation_loss"] == pytest.approx(outcome.validation_loss, rel=1e-5)
         assert found["converged"] is False
-        assert found["train_tokens"] == len(token_rows(LENGTHS, one.split.train))
+        assert found["train_tokens"] == len(token_rows(LENGTHS, split.train))
 
 
 def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
@@ -166,18 +166,14 @@ def test_neighbours_and_shares(lens, cache):
     found = row(near, offset=-2, layer_tested=2)
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
     sizes = [LENGTHS[s] for s in split.test]
-    mapped = fit_probes(
-        ProbeKind("ridge", "l2").build(TokenSettings()),
-        states.layers,
-        states.layers[:1],
-        LENGTHS,
-        [split],
-        pairs=[(2, 0)],
-        offset=-2,
+    parts = [token_rows(LENGTHS, part, offset=-2) for part in (split.train, split.validation)]
+    mapped = ProbeKind("ridge", "l2").build(TokenSettings())
+    mapped.fit(
+        *(one for rows in parts for one in (states.layers[2, rows], states.layers[0, rows - 2]))
     )
     test = token_rows(LENGTHS, split.test)
     expected = look_up(
-        mapped[0].probe.transform(states.layers[2, test]),
+        mapped.transform(states.layers[2, test]),
         states.layers[0, test],
         sizes,
         distance="l2",

@@ -20,6 +20,7 @@ from identilens.models.loading import load
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class DyckAnalysis(DyckRuns):
     analysis: ClassVar = "lab dyck analyse"
     title: ClassVar = "Saved Dyck transformers"
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the tables of trained models, and every head."""
         return super().overview() | {"Heads": self.heads.drop("setting")}
 

@@ -52,7 +52,7 @@ def second_layer(
 
     Examples:
         >>> import torch
-        >>> from identilens.lab.dyck import second_layer
+        >>> from identilens.lab.dyck.balance import second_layer
         >>> second_layer(torch.eye(8), torch.zeros(4, 8), torch.zeros(4, 8), torch.ones(4, 8)).scores.shape
         torch.Size([8, 8])
     """
@@ -97,7 +97,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
 
     Examples:
         >>> import torch
-        >>> from identilens.lab.dyck import Dyck, measure_balance, second_layer
+        >>> from identilens.lab.dyck import Dyck, measure_balance
+        >>> from identilens.lab.dyck.balance import second_layer
         >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
         >>> query, key, value = torch.randn(3, 4, 9, generator=generator)
         >>> result = measure_balance(language, second_layer(torch.eye(9), query, key, value))

@@ -1,6 +1,5 @@
 """Constructed Dyck transformers, tested: uniform and balanced attention at every length, and off balance."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import floor
@@ -13,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import lines
+from identilens.charts.kit import Charts, lines
 from identilens.errors import SettingError
 from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
@@ -28,9 +27,9 @@ from identilens.runs.files import write_folder
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, Settings
+from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import percent, table_of
+from identilens.runs.tables import Tables, decimals, percent, table_of
 
 _NAMES = {
     "uniform": "uniform attention (Corollary 1)",
@@ -96,12 +95,9 @@ class Constructions(Result):
             "construction": pl.String,
             "off_balance": pl.Float64,
             "length": pl.Int64,
-            "support": pl.Float64,
-            "argmax": pl.Float64,
-            "threshold": pl.Float64,
-            "violation": pl.Float64,
-            "largest_violation": pl.Float64,
-            "condition": pl.Float64,
+            **decimals(
+                "support", "argmax", "threshold", "violation", "largest_violation", "condition"
+            ),
         }
     }
     keys: ClassVar = {"table": ("construction", "off_balance", "length")}
@@ -145,7 +141,7 @@ class Constructions(Result):
                 )
         return Finding("\n".join(lines), numbers, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the scores of each construction at each length, and its distance from balance."""
         built = ["construction", "off_balance"]
         balance = ["violation", "largest_violation", "condition"]
@@ -156,7 +152,7 @@ class Constructions(Result):
             ),
         }
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``argmax`` and ``support`` by length."""
         titles = {
             "argmax": "Right closing brackets",
@@ -208,11 +204,11 @@ class ConstructSettings(Settings):
         seed: Seed of embeddings, logits, perturbations and prefixes.
     """
 
-    types: Annotated[int, Ge(2)] = 2
-    depth: Annotated[int, Ge(2)] = 4
+    types: TwoOrMore = 2
+    depth: TwoOrMore = 4
     open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
-    lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (28, 100, 500, 2000)
-    count: Annotated[int, Ge(1)] = 50
+    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
+    count: Positive = 50
     off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
         0.0,
         0.001,
@@ -223,7 +219,7 @@ class ConstructSettings(Settings):
         1.0,
     )
     spread: Annotated[float, Ge(0)] = 1.0
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that there is a length to test on."""
@@ -261,16 +257,12 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
         super().__init__(settings)
         self.language = Dyck(settings.types, settings.depth, settings.open_probability)
         built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
-        self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
+        self.parts = [(name, size, length) for name, size in built for length in settings.lengths]
 
     def identity(self) -> Identity:
         """Return the constructions and the lengths."""
-        cases = [f"{name} {size} {length}" for name, size, length in self.cases]
+        cases = [f"{name} {size} {length}" for name, size, length in self.parts]
         return Identity({"name": "constructed Dyck transformers"}, cases)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one case for each part."""
-        return [1] * len(self.cases)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Save the model with uniform attention."""
@@ -281,7 +273,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
 
     def run(self, part: int) -> Output:
         """Return the row of one construction at one length."""
-        (name, size, length), settings, language = self.cases[part], self.settings, self.language
+        (name, size, length), settings, language = self.parts[part], self.settings, self.language
         if name == "uniform":
             model = uniform_transformer(language)
             layer = uniform_second_layer(language, model)

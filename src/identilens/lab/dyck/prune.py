@@ -11,15 +11,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import lines
+from identilens.charts.kit import Charts, lines
 from identilens.errors import SettingError
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, Settings
+from identilens.runs.settings import LIST, NonNegative, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Tables, decimals, integers, table_of
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
@@ -177,19 +177,10 @@ class Prunings(Result):
     title: ClassVar = "Pruned random transformers"
     schema: ClassVar = {
         "table": {
-            "candidates": pl.Int64,
-            "seed": pl.Int64,
-            "layers": pl.Int64,
-            "embedding": pl.Int64,
-            "key_size": pl.Int64,
-            "width": pl.Int64,
-            "weights": pl.Int64,
-            "kept": pl.Int64,
-            "sampled_error": pl.Float64,
-            "error": pl.Float64,
-            "other_sampled_error": pl.Float64,
-            "other_error": pl.Float64,
-            "apart": pl.Float64,
+            **integers(
+                "candidates", "seed", "layers", "embedding", "key_size", "width", "weights", "kept"
+            ),
+            **decimals("sampled_error", "error", "other_sampled_error", "other_error", "apart"),
             "shared_layer": pl.Int64,
             "shared": pl.Boolean,
             "pruning": pl.Boolean,
@@ -249,7 +240,7 @@ class Prunings(Result):
             mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()
         ).sort("width")
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return errors, and the sizes of the random transformers."""
         sizes = ["candidates", "layers", "embedding", "key_size", "width", "weights"]
         return {
@@ -259,7 +250,7 @@ class Prunings(Result):
             ),
         }
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``error_by_width``."""
         return {"error_by_width": error_by_width(self.by_width())}
 
@@ -283,10 +274,10 @@ class PruneSettings(Settings):
         shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
     """
 
-    layers: Annotated[int, Ge(1)] = 1
-    size: Annotated[int, Ge(1)] = 4
-    key_size: Annotated[int | None, Ge(1)] = None
-    width: Annotated[int, Ge(1)] = 8
+    layers: Positive = 1
+    size: Positive = 4
+    key_size: Positive | None = None
+    width: Positive = 8
     norm_constant: Annotated[float, Gt(0)] = 0.1
     candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
         4,
@@ -298,12 +289,12 @@ class PruneSettings(Settings):
         16,
         18,
     )
-    seeds: Annotated[int, Ge(1)] = 3
-    target_seed: Annotated[int, Ge(0)] = 0
-    inputs: Annotated[int, Ge(1)] = 2000
-    starts: Annotated[int, Ge(1)] = 32
-    steps: Annotated[int, Ge(1)] = 200
-    shared_layer: Annotated[int, Ge(0)] = 0
+    seeds: Positive = 3
+    target_seed: NonNegative = 0
+    inputs: Positive = 2000
+    starts: Positive = 32
+    steps: Positive = 200
+    shared_layer: NonNegative = 0
 
     def check(self) -> None:
         """Check that there are candidates, and that the shared layer exists."""
@@ -343,7 +334,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     def __init__(self, settings: PruneSettings) -> None:
         super().__init__(settings)
         self.key_size = settings.key_size or settings.size
-        self.pairs = [
+        self.parts = [
             (candidates, seed)
             for candidates in settings.candidates
             for seed in range(settings.seeds)
@@ -356,16 +347,12 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     def identity(self) -> Identity:
         """Return the random transformers."""
         name = f"random transformers of {4 * self.settings.layers} layers"
-        texts = [f"{candidates} {seed}" for candidates, seed in self.pairs]
+        texts = [f"{candidates} {seed}" for candidates, seed in self.parts]
         return Identity({"name": name}, texts, {"key_size": self.key_size})
-
-    def sizes(self) -> Sequence[int]:
-        """Return one random transformer for each part."""
-        return [1] * len(self.pairs)
 
     def run(self, part: int) -> Output:
         """Return the row of one random transformer."""
-        settings, (candidates, seed) = self.settings, self.pairs[part]
+        settings, (candidates, seed) = self.settings, self.parts[part]
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
         pruned = [

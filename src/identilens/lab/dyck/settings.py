@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError, SettingError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.runs.settings import LIST, Settings
+from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
@@ -30,7 +30,7 @@ class DyckLaw(Settings):
         data: Balanced words (complete), or prefixes by Definition 1 (prefixes).
     """
 
-    length: Annotated[int, Ge(2)] = 28
+    length: TwoOrMore = 28
     data: Data = "complete"
 
     def check(self) -> None:
@@ -68,16 +68,16 @@ class DyckTraining(DyckLaw):
         data_seed: Seed of the training set, which is the same for every model.
     """
 
-    tokens: Annotated[int, Ge(2)] = 100_000
-    epochs: Annotated[int, Ge(1)] = 40
-    batch_size: Annotated[int, Ge(1)] = 100
+    tokens: TwoOrMore = 100_000
+    epochs: Positive = 40
+    batch_size: Positive = 100
     learning_rate: Annotated[float, Gt(0)] = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
     loss: Loss = "closing"
     attention: Attention = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
-    contrast_depth: Annotated[int | None, Ge(1)] = None
-    data_seed: Annotated[int, Ge(0)] = 0
+    contrast_depth: Positive | None = None
+    data_seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the training set has at least one sequence."""
@@ -105,11 +105,11 @@ class Measuring(Settings):
         draws: Number of random patterns that replace a head's attention.
     """
 
-    sequences: Annotated[int, Ge(1)] = 1000
-    long_sequences: Annotated[int, Ge(1)] = 100
+    sequences: Positive = 1000
+    long_sequences: Positive = 100
     lengths: Annotated[tuple[int, int], LIST] = LONG
-    head_sequences: Annotated[int, Ge(1)] = 100
-    draws: Annotated[int, Ge(1)] = 3
+    head_sequences: Positive = 100
+    draws: Positive = 3
 
     def check(self) -> None:
         """Check that the shorter length is first."""

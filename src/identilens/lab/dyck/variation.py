@@ -38,7 +38,7 @@ def attention_variation(
 
     Examples:
         >>> import torch
-        >>> from identilens.lab.dyck import attention_variation
+        >>> from identilens.lab.dyck.variation import attention_variation
         >>> patterns = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4).flip(0)])
         >>> round(attention_variation(patterns).value, 3)
         2.875

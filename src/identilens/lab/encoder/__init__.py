@@ -3,7 +3,6 @@
 from identilens.lab.encoder.configuration import (
     IdentifiableEncoderConfig as IdentifiableEncoderConfig,
 )
-from identilens.lab.encoder.layer import IdentifiableEncoderLayer as IdentifiableEncoderLayer
 from identilens.lab.encoder.layer import (
     IdentifiableTransformerLayer as IdentifiableTransformerLayer,
 )
@@ -12,4 +11,3 @@ from identilens.lab.encoder.modeling import (
 )
 from identilens.lab.encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length as rank_by_length
-from identilens.lab.encoder.settings import EncoderSettings as EncoderSettings

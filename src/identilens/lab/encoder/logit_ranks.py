@@ -6,17 +6,16 @@ from typing import Annotated, Any, ClassVar
 import altair as alt
 import polars as pl
 import torch
-from annotated_types import Ge
 
 from identilens.charts.encoding import AnyChart, inline, layered
-from identilens.charts.kit import rule, scatter
+from identilens.charts.kit import Charts, rule, scatter
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
 from identilens.models.lens import Lens
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST
+from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import HEAD, percent, table_of
+from identilens.runs.tables import HEAD, Tables, integers, percent, table_of
 from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads
 from identilens.studies.items import read_items
 
@@ -76,12 +75,7 @@ class LogitRanks(Result):
     schema: ClassVar = {
         "table": {
             **HEAD,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "original_rank": pl.Int64,
-            "lowest_rank": pl.Int64,
+            **integers("n_key", "d_k", "d_v", "simplex_nullity", "original_rank", "lowest_rank"),
             "mean_rank": pl.Float64,
             "highest_rank": pl.Int64,
             "realisable_share": pl.Float64,
@@ -110,7 +104,7 @@ class LogitRanks(Result):
         )
         return Finding(text, {"alternatives": drawn, **numbers}, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the means by layer."""
         measures = [name for name in self.schema["table"] if name not in HEAD]
         return {
@@ -119,7 +113,7 @@ class LogitRanks(Result):
             .sort("layer")
         }
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``logit_rank_by_length``: least logit ranks against the number of keys."""
         return {"logit_rank_by_length": rank_by_length(self.table)}
 
@@ -134,9 +128,9 @@ class LogitRankSettings(HeadSettings):
         seed: Seed of the random numbers.
     """
 
-    count: Annotated[int, Ge(1)] = 1000
+    count: Positive = 1000
     lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the lengths go upwards."""

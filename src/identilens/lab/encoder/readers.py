@@ -4,13 +4,14 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from identilens.errors import InputError
 from identilens.lab.encoder.tasks import Task
 from identilens.runs.lines import kind_of, read_lines
+from identilens.runs.tables import Row
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]
@@ -95,7 +96,7 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         )
     texts, labels = [], []
     for number in range(len(loaded)):
-        row: dict[str, Any] = loaded[number]
+        row: Row = loaded[number]
         where = f"{source}, {part} row {number}"
         label = row[task.hub_label]
         if label == -1:

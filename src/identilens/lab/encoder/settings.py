@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from identilens.runs.settings import NOT_RECORDED, Settings
+from identilens.runs.settings import NOT_RECORDED, NonNegative, Positive, Settings, TwoOrMore
 
 TaskName = Literal[
     "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
@@ -43,22 +43,22 @@ class TrainingSettings(Settings):
 
     data: Annotated[Path | None, NOT_RECORDED] = None
     hub: Annotated[str | None, NOT_RECORDED] = None
-    d_v: Annotated[int | None, Ge(1)] = None
-    layers: Annotated[int, Ge(1)] = 1
-    d_model: Annotated[int, Ge(1)] = 512
-    attention_heads: Annotated[int, Ge(1)] = 8
-    feed_forward: Annotated[int, Ge(1)] = 2048
+    d_v: Positive | None = None
+    layers: Positive = 1
+    d_model: Positive = 512
+    attention_heads: Positive = 8
+    feed_forward: Positive = 2048
     block: Block = "vaswani"
     initial_std: Annotated[float, Gt(0)] = 1.0
     logit_scale: LogitScale = "d_k"
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
-    max_length: Annotated[int, Ge(2)] = 512
-    max_words: Annotated[int, Ge(1)] = 100_000
-    epochs: Annotated[int, Ge(1)] = 20
-    batch_size: Annotated[int, Ge(1)] = 256
+    max_length: TwoOrMore = 512
+    max_words: Positive = 100_000
+    epochs: Positive = 20
+    batch_size: Positive = 256
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     precision: Literal["float32", "bf16", "fp16"] = "float32"
-    limit: Annotated[int | None, Ge(1)] = None
+    limit: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,5 +74,5 @@ class EncoderSettings(TrainingSettings):
 
     task: TaskName
     heads: HeadsName = "concat"
-    d_k: Annotated[int, Ge(1)] = 64
-    seed: Annotated[int, Ge(0)] = 0
+    d_k: Positive = 64
+    seed: NonNegative = 0

@@ -28,6 +28,7 @@ from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import Task
 from identilens.models.saving import save_model
 from identilens.runs.files import translated_write_errors, write_folder
+from identilens.runs.tables import Row
 
 
 def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> Any:
@@ -44,7 +45,7 @@ def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> 
     return pl.DataFrame({**columns, "labels": examples.labels}).to_dicts()
 
 
-def collate_examples(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_examples(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return a batch: ids padded with 0 on the right, their masks, and labels."""
     batch = {"labels": torch.tensor([row["labels"] for row in rows])}
     for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):

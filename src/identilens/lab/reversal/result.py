@@ -7,13 +7,13 @@ import polars as pl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.lab.reversal import views
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import percent
+from identilens.runs.tables import Tables, decimals, percent
 from identilens.studies.perturbation_views import PERTURBATIONS, norm_charts, norm_correlations
 
 _SHOWN_INPUTS = 5
@@ -48,11 +48,7 @@ class Reversal(Result):
         "table": {
             "model": pl.String,
             "epochs": pl.Int64,
-            "validation_accuracy": pl.Float64,
-            "accuracy": pl.Float64,
-            "whole": pl.Float64,
-            "written": pl.Float64,
-            "seconds": pl.Float64,
+            **decimals("validation_accuracy", "accuracy", "whole", "written", "seconds"),
         },
         "heads": {"head": pl.Int64, "nullity": pl.Float64},
         "course": {"epoch": pl.Int64, "loss": pl.Float64, "validation_accuracy": pl.Float64},
@@ -146,7 +142,7 @@ class Reversal(Result):
         ]
         return Finding(text, numbers, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return accuracies and heads, with what norms say of perturbations where there are any."""
         frames = {"Model": self.table, "Heads": self.heads}
         return (
@@ -155,7 +151,7 @@ class Reversal(Result):
             else frames
         )
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the charts: training, attention on the first input, W at some thresholds and its match."""
         return {
             "course": views.course(self.course),

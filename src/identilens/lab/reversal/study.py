@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,9 +23,10 @@ from identilens.measures.structure.weights import structure_weights
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.perturbation import perturbation_rows
 
+Sequences = Int[Tensor, "batch n"]
 PERTURBED_INPUTS = 5
 
 
@@ -66,7 +66,7 @@ def reversal_data(settings: TaskSettings) -> ReversalData:
 
 def train_reverser(
     model: nn.Module, data: ReversalData, settings: ReversalSettings, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Train a model in place until it is accurate enough, and return its course: a row for each epoch.
 
     Cross entropy, Adam, gradients clipped at norm 1; the decoder is given the right tokens before each. Nothing of
@@ -125,24 +125,24 @@ class AttentionReverser(nn.Module):
         self.dense = nn.Linear(2 * hidden, vocabulary)
 
     def forward(
-        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+        self, source: Sequences, target: Int[Tensor, "batch m"]
     ) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
         return self._read(source, target)[0]
 
     @torch.no_grad()
-    def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
+    def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the attention to the encoder, each token given the right ones before it."""
         weights, values = self._read(source, source.flip(-1))[1], self._encode(source)[0]
         projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
         return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
 
-    def written(self, source: Int[Tensor, "batch n"]) -> float:
+    def written(self, source: Sequences) -> float:
         """Return the share of tokens that are right when the model goes on from its own."""
         return float((self.write(source) == source.flip(-1)).double().mean())
 
     @torch.no_grad()
-    def write(self, source: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+    def write(self, source: Sequences) -> Sequences:
         """Return the tokens that the model writes by itself, each from the ones it wrote before."""
         encoded, state = self._encode(source)
         token = torch.full_like(source[:, :1], self.vocabulary)
@@ -199,12 +199,12 @@ class TransformerReverser(nn.Module):
         self.model = BartForConditionalGeneration(config)
 
     def forward(
-        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
+        self, source: Sequences, target: Int[Tensor, "batch m"]
     ) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
         return self.model(**self._batch(source, target), use_cache=False).logits
 
-    def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
+    def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the decoder's attention to the encoder, each token given the right ones before it."""
         texts = self.lens.capture(self.batch(source), weights=True)
         heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
@@ -222,7 +222,7 @@ class TransformerReverser(nn.Module):
             )
         )
 
-    def written(self, source: Int[Tensor, "batch n"]) -> None:
+    def written(self, source: Sequences) -> None:
         """Return None: this model is not asked to go on from its own tokens."""
 
     @property
@@ -230,7 +230,7 @@ class TransformerReverser(nn.Module):
         """The model, opened for inspection."""
         return Lens(self.model, name="reversal transformer")
 
-    def batch(self, source: Int[Tensor, "batch n"]) -> dict[str, Tensor]:
+    def batch(self, source: Sequences) -> dict[str, Tensor]:
         """Return the inputs of the encoder, with those of a decoder that reverses them."""
         return self._batch(source, source.flip(-1))
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.structure.weights import Scale, check_weights, structure_weights
-from identilens.runs.settings import Settings
-from identilens.runs.tables import Columns, table_of
+from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.tables import Columns, decimals, integers, table_of
 
 Reverser = Literal["lstm", "transformer"]
 TRANSFORMER_HEADS = 4
@@ -39,17 +39,17 @@ class TaskSettings(Settings):
         seed: Seed of data, initial weights and batches.
     """
 
-    length: Annotated[int, Ge(2)] = 20
-    vocabulary: Annotated[int, Ge(2)] = 10
-    hidden: Annotated[int, Ge(1)] = 64
-    train: Annotated[int, Ge(1)] = 10_000
-    held_out: Annotated[int, Ge(1)] = 1000
-    batch_size: Annotated[int, Ge(1)] = 64
+    length: TwoOrMore = 20
+    vocabulary: TwoOrMore = 10
+    hidden: Positive = 64
+    train: Positive = 10_000
+    held_out: Positive = 1000
+    batch_size: Positive = 64
     learning_rate: Annotated[float | None, Gt(0)] = None
-    epochs: Annotated[int, Ge(1)] = 150
+    epochs: Positive = 150
     accuracy: Annotated[float, Ge(0)] = 0.995
-    inputs: Annotated[int, Ge(1)] = 100
-    seed: Annotated[int, Ge(0)] = 0
+    inputs: Positive = 100
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the test has enough inputs for W."""
@@ -93,13 +93,8 @@ DRAFT_THRESHOLD = 0.4
 
 SWEEP: Columns = {
     "scale": pl.String,
-    "threshold": pl.Float64,
-    "score": pl.Float64,
-    "support": pl.Float64,
-    "mass": pl.Float64,
-    "empty_rows": pl.Int64,
-    "shift": pl.Int64,
-    "kept": pl.Int64,
+    **decimals("threshold", "score", "support", "mass"),
+    **integers("empty_rows", "shift", "kept"),
 }
 """Columns of a threshold sweep."""
 

@@ -16,6 +16,7 @@ from identilens.linalg.row_sums import ProjectedRows, RowSums
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
+PerHead = Float[Tensor, " head"]
 CONSTANT = 1e-12
 """All entries count as equal up to this variance, as a share of the mean square."""
 
@@ -114,20 +115,20 @@ class LayerMeasures:
     rank: Int[Tensor, " head"]
     nullity: Int[Tensor, " head"]
     simplex_nullity: Int[Tensor, " head"]
-    null_share: Float[Tensor, " head"]
-    simplex_null_share: Float[Tensor, " head"]
-    pearson: Float[Tensor, " head"]
-    reconstruction_error: Float[Tensor, " head"]
+    null_share: PerHead
+    simplex_null_share: PerHead
+    pearson: PerHead
+    reconstruction_error: PerHead
     sink: Int[Tensor, " head"]
-    sink_mass: Float[Tensor, " head"]
-    sink_norm_share: Float[Tensor, " head"]
-    sink_value_norm: Float[Tensor, " head"]
-    first_mass: Float[Tensor, " head"]
-    learned_sink: Float[Tensor, " head"]
-    output_share: Float[Tensor, " head"]
+    sink_mass: PerHead
+    sink_norm_share: PerHead
+    sink_value_norm: PerHead
+    first_mass: PerHead
+    learned_sink: PerHead
+    output_share: PerHead
     raw_received: Float[Tensor, "head query_type key_type"]
     effective_received: Float[Tensor, "head query_type key_type"]
-    output_norm: Float[Tensor, " head"]
+    output_norm: PerHead
     maps: tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]] | None
 
 
@@ -226,7 +227,7 @@ def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:
     return torch.stack(moved).sum(-1)
 
 
-def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> Float[Tensor, " head"]:
+def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHead:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
     raw, effective, raw_square, effective_square, cross = moments
     raw_variance = raw_square - raw.square()

@@ -1,7 +1,6 @@
 """Explanations of attention and of input tokens, and how faithful and how stable each of them is."""
 
 from identilens.measures.explanations.agreement import rank_agreement as rank_agreement
-from identilens.measures.explanations.bootstrap import Interval as Interval
 from identilens.measures.explanations.orders import normalised_area as normalised_area
 from identilens.measures.explanations.orders import order_bounds as order_bounds
 from identilens.measures.explanations.rationales import comprehensiveness as comprehensiveness

@@ -1,22 +1,18 @@
 """Structure-aware identifiability: equivalence classes, norm, subspace R and structure W (structure2025)."""
 
-from identilens.measures.structure.circularity import Circularity as Circularity
 from identilens.measures.structure.circularity import circularity as circularity
 from identilens.measures.structure.classes import equivalent as equivalent
 from identilens.measures.structure.efficient import efficient_attention as efficient_attention
 from identilens.measures.structure.norm import matrix_norms as matrix_norms
 from identilens.measures.structure.norm import positive_structure as positive_structure
-from identilens.measures.structure.norm import structure_distance as structure_distance
 from identilens.measures.structure.norm import structure_norm as structure_norm
 from identilens.measures.structure.patterns import pattern_scores as pattern_scores
 from identilens.measures.structure.perturbation import (
     perturbation_directions as perturbation_directions,
 )
 from identilens.measures.structure.perturbation import perturbed as perturbed
-from identilens.measures.structure.representatives import Representatives as Representatives
 from identilens.measures.structure.representatives import best_clusters as best_clusters
 from identilens.measures.structure.representatives import choose_clusters as choose_clusters
-from identilens.measures.structure.representatives import cluster as cluster
 from identilens.measures.structure.subspace import Subspace as Subspace
 from identilens.measures.structure.subspace import against_subspace as against_subspace
 from identilens.measures.structure.subspace import column_projector as column_projector

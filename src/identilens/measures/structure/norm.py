@@ -44,22 +44,6 @@ def structure_norm(
     return (structure * matrix.abs()).mean((-2, -1))
 
 
-def structure_distance(
-    first: Float[Tensor, "*batch query key"],
-    second: Float[Tensor, "*batch query key"],
-    structure: Float[Tensor, "*#batch query key"],
-) -> Float[Tensor, "*batch"]:
-    """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.structure import structure_distance
-        >>> structure_distance(torch.eye(2), torch.zeros(2, 2), torch.ones(2, 2))
-        tensor(0.5000)
-    """
-    return structure_norm(first - second, structure)
-
-
 def matrix_norms(
     matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]
 ) -> MatrixNorms:

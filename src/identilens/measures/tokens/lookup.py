@@ -25,21 +25,18 @@ BLOCK_ENTRIES = (
 
 @dataclass(frozen=True, eq=False)
 class LookUp:
-    """Token identifiability rate of a set of predicted vectors, in [0, 1]; token rates are None without token ids.
+    """Token identifiability rate of a set of predicted vectors, in [0, 1].
 
     Brunner's rate is the share of tokens for which their own position is the nearest. For the token rate, any position
     with the same token id counts. Chance is the expected rate of a random guess: the mean of 1/n over the tokens.
-    Credit is what each token adds to the rate: 1, 0, or a share on ties.
     """
 
     rate: float
-    token_rate: float | None
+    token_rate: float
     chance: float
-    token_chance: float | None
+    token_chance: float
     tokens: int
     sentences: int
-    credit: Float[Tensor, " looked_up"]
-    token_credit: Float[Tensor, " looked_up"] | None
 
 
 def look_up(
@@ -60,7 +57,7 @@ def look_up(
     and gets 1/n. A sentence of one token is always recovered, and its chance is 1. Cost O(n² d) per sentence.
 
     The target of token i is i + offset; tokens without a target in their sentence are left out. The vocabulary ids of
-    the inputs give the token rate, which ignores position.
+    the inputs give the token rate, which ignores position; without them each token counts as one of its own.
 
     Examples:
         >>> import torch
@@ -78,18 +75,21 @@ def look_up(
     sizes = checked_lengths(lengths, len(inputs))
     check_finite(predicted, "predicted vectors")
     check_finite(inputs, "inputs")
-    ids = None if token_ids is None else token_ids.to(inputs.device)
+    if predicted.shape[-1] != inputs.shape[-1]:
+        raise InputError(
+            f"expected vectors as wide as the inputs, got {predicted.shape[-1]} and {inputs.shape[-1]}; only a learned "
+            "map can compare them: use LinearProbe"
+        )
+    ids = (torch.arange(len(inputs)) if token_ids is None else token_ids).to(inputs.device)
     scores = _looked_up(predicted, inputs, sizes, distance, offset, ids)
     if scores.shape[1] == 0:
         raise InputError(
             f"expected a sentence of more than {abs(offset)} tokens to look up neighbours at {offset:+d}, "
             f"got at most {max(sizes)}; use a smaller offset or longer sentences"
         )
+    sentences = sum(size > abs(offset) for size in sizes)
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()
-    tokens, sentences = scores.shape[1], sum(size > abs(offset) for size in sizes)
-    if ids is None:
-        return LookUp(rate, None, chance, None, tokens, sentences, scores[0], None)
-    return LookUp(rate, token_rate, chance, token_chance, tokens, sentences, scores[0], scores[1])
+    return LookUp(rate, token_rate, chance, token_chance, scores.shape[1], sentences)
 
 
 def _looked_up(
@@ -98,7 +98,7 @@ def _looked_up(
     sizes: list[int],
     distance: Distance,
     offset: int,
-    ids: Tensor | None,
+    ids: Tensor,
 ) -> Float[Tensor, "score looked_up"]:
     """Return credit, token credit, chance and token chance of every token that has such a neighbour."""
     scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
@@ -146,21 +146,12 @@ def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(queries.split(step, dim=1), targets.split(step, dim=1), strict=True)
 
 
-def _scores(nearest: Tensor, targets: Tensor, rows: Tensor, ids: Tensor | None) -> Tensor:
+def _scores(nearest: Tensor, targets: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     """Return credit, token credit, chance and token chance of each query, given the nearest rows as 0 or 1."""
     share = nearest / nearest.sum(-1, keepdim=True)
     real = (rows >= 0)[:, None, :]
     size = real.sum(-1).double()
     credit = (share * (rows[:, None, :] == targets[..., None])).sum(-1)
-    if ids is None:
-        return torch.stack(
-            [
-                credit,
-                torch.zeros_like(credit),
-                (1 / size).expand_as(credit),
-                torch.zeros_like(credit),
-            ]
-        )
     alike = (ids[rows.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]) & real
     return torch.stack(
         [credit, (share * alike).sum(-1), (1 / size).expand_as(credit), alike.sum(-1) / size]

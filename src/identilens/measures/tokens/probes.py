@@ -2,29 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import gelu
+from torch.nn.init import xavier_uniform_
+from torch.optim import Adam
 
-from identilens.errors import InputError
+from identilens.errors import InputError, NumericalError
 from identilens.linalg.tolerance import relative_tolerance
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
-from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network, Parameters
 from identilens.measures.tokens.splits import Lengths
-from identilens.measures.tokens.training import (
-    PAPER_RATES,
-    Job,
-    Layers,
-    Outcome,
-    Progress,
-    Schedule,
-    Targets,
-    check_jobs,
-    train_probes,
-)
 
+_NORM_FLOOR = 1e-24  # Avoids division by zero for zero vectors.
 ROWS = 4096  # Rows that are converted to float64 at a time.
 
 
@@ -127,8 +121,15 @@ Hidden = Float[Tensor, "token d_in"]
 Inputs = Float[Tensor, "token d_out"]
 HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
-Report = Callable[[Progress], None]
-Jobs = Sequence[Job]
+Pairs = tuple[Tensor, Tensor]
+P = TypeVar("P", bound="Probe")
+F = TypeVar("F")
+Report = Callable[[int], None]
+Parameters = tuple[Tensor, ...]
+"""Matrices are stored transposed, d_in x d_out: gradients have the same memory order, so no step reorders them."""
+
+PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
+"""Brunner et al. 2020, B.1."""
 
 PENALTIES = (
     0.0,
@@ -136,29 +137,63 @@ PENALTIES = (
 )  # No penalty, then two per factor of ten.
 
 
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A map trained with one learning rate.
+
+    The parameters are those of the epoch with the lowest validation loss, none if it diverged, and then that loss is
+    infinite. ``best_epoch`` counts from 1. ``converged`` is True if training stopped because the loss no longer
+    improved, and False if it reached the limit or diverged.
+    """
+
+    parameters: Parameters
+    learning_rate: float
+    validation_loss: float
+    best_epoch: int
+    epochs: int
+    converged: bool
+
+
 class Probe(ABC):
-    """Base of all probes. The distance, "cosine" or "l2", is used in the look-up and in the loss."""
+    """Base of all probes. The distance, "cosine" or "l2", is used in the look-up and in the loss.
+
+    What was fitted is ``outcome_``; None before, and for a probe that learns nothing.
+    """
 
     distance: Distance
+    outcome_: Any = None
 
-    @abstractmethod
     def fit(
-        self,
+        self: P,
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: HeldHidden,
         validation_inputs: HeldInputs,
-    ) -> "Probe":
-        """Return self, fitted on pairs of a hidden state e_i and an input x_i."""
+        progress: Report | None = None,
+    ) -> P:
+        """Return self, fitted on pairs of a hidden state e_i and an input x_i; ``progress`` is called in each epoch.
+
+        Raises:
+            InputError: For pairs that do not fit together or are not finite, or settings out of range.
+            NumericalError: If every learning rate diverged.
+        """
+        training, validation = (hidden, inputs), (validation_hidden, validation_inputs)
+        for name, (states, targets) in (("training", training), ("validation", validation)):
+            if len(states) != len(targets):
+                raise InputError(
+                    f"expected one input for each hidden state of {name}, got {len(states)} and {len(targets)}"
+                )
+            check_finite(states, f"hidden states for {name}")
+            check_finite(targets, f"inputs for {name}")
+        self._learn(training, validation, progress)
+        return self
 
     @abstractmethod
-    def fit_all(
-        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> Sequence["Probe"]:
-        """Return a fitted copy of the probe for each job."""
+    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
+        """Fit the probe on pairs that were checked."""
 
     @abstractmethod
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
 
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
@@ -172,40 +207,25 @@ class NaiveProbe(Probe):
 
     distance: Distance = "cosine"
 
-    def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: HeldHidden | None = None,
-        validation_inputs: HeldInputs | None = None,
-    ) -> "NaiveProbe":
-        """Return self; only the widths are checked, since nothing is learned."""
-        _check_widths(hidden, inputs)
-        return self
+    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
+        pass
 
-    def fit_all(
-        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> list["NaiveProbe"]:
-        """Return a copy for each job."""
-        _check_widths(hidden, targets)
-        return [replace(self) for _ in jobs]
-
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return the hidden states unchanged."""
         return hidden
-
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
-        """Return the token identifiability rate; see ``look_up``."""
-        _check_widths(hidden, inputs)
-        return super().score(hidden, inputs, lengths)
 
 
 @dataclass(eq=False)
 class TrainedProbe(Probe):
     """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
 
+    Adam has (0.9, 0.999), the initial weights are Glorot uniform, and all rates have the same weights and batches.
+    Training runs on the device of the hidden states.
+
     Give one learning rate, several to search by validation loss, or None for the paper's seven. The seed is used for
-    the initial weights and the batches. For the other settings see `Schedule`, for ``outcome_`` see `Outcome`.
+    the initial weights and the batches. A step uses ``batch_size`` tokens. Training stops after ``patience`` epochs
+    without a lower validation loss, or after ``max_epochs``; the paper gives no limit. ``outcome_`` is the best of
+    ``outcomes_``, one for each rate.
     """
 
     distance: Distance = "cosine"
@@ -215,79 +235,125 @@ class TrainedProbe(Probe):
     max_epochs: int = 1000
     seed: int = 0
     outcome_: Outcome | None = field(default=None, init=False, repr=False)
+    outcomes_: tuple[Outcome, ...] = field(default=(), init=False, repr=False)
 
-    @property
     @abstractmethod
-    def network(self) -> Network:
-        """The map that is trained."""
+    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
+        """Return the parameters before training: Glorot uniform matrices, biases zero."""
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The learning rates to try."""
-        if self.learning_rate is None:
-            return PAPER_RATES
-        return (
-            self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+    @abstractmethod
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
+        """Return g(e) with these parameters."""
+
+    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
+        for name in ("batch_size", "patience", "max_epochs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"expected {name} of at least 1, got {getattr(self, name)}")
+        rates = PAPER_RATES if self.learning_rate is None else self.learning_rate
+        rates = rates if isinstance(rates, tuple) else (rates,)
+        if not rates or min(rates) <= 0:
+            raise InputError(
+                f"expected positive learning rates, got {rates}; the paper's are from 3e-6 to 3e-3"
+            )
+        self.outcomes_ = tuple(self._train(rate, training, validation, progress) for rate in rates)
+        best = min(self.outcomes_, key=lambda outcome: outcome.validation_loss)
+        if not best.parameters:
+            raise NumericalError(
+                f"expected a finite validation loss at one of the learning rates {rates}, got none; "
+                "scale the hidden states or use smaller rates"
+            )
+        self.outcome_ = best
+
+    @torch.enable_grad()
+    def _train(
+        self, rate: float, training: Pairs, validation: Pairs, progress: Report | None
+    ) -> Outcome:
+        """Train with one rate until the validation loss no longer falls."""
+        hidden, inputs = training
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        generator = torch.Generator().manual_seed(self.seed)
+        initial = self.initial(hidden.shape[-1], inputs.shape[-1], generator)
+        parameters = tuple(tensor.to(hidden.device, dtype).requires_grad_() for tensor in initial)
+        optimiser = Adam(parameters, lr=rate, fused=True)
+        train, held = (
+            [tensor.to(hidden.device, dtype) for tensor in pairs]
+            for pairs in (training, validation)
         )
 
-    def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: HeldHidden,
-        validation_inputs: HeldInputs,
-    ) -> "TrainedProbe":
-        """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
-        _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
-        train, validation = torch.arange(len(hidden) + len(validation_hidden)).tensor_split(
-            [len(hidden)]
+        def loss_of(features: Tensor, targets: Tensor) -> Tensor:
+            return mean_loss(self.apply(parameters, features), targets, self.distance)
+
+        best, lowest, best_epoch, epoch, loss = (), inf, 0, 0, 0.0
+        while epoch < self.max_epochs and epoch - best_epoch < self.patience and isfinite(loss):
+            order = torch.randperm(len(hidden), generator=generator).to(hidden.device)
+            for rows in order.split(self.batch_size):
+                optimiser.zero_grad()
+                loss_of(*(tensor[rows] for tensor in train)).backward()
+                optimiser.step()
+            epoch += 1
+            with torch.no_grad():
+                loss = float(loss_of(*held))
+            if loss < lowest:
+                lowest, best_epoch = loss, epoch
+                best = tuple(tensor.detach().clone() for tensor in parameters)
+            if progress is not None:
+                progress(epoch)
+        converged = isfinite(loss) and epoch - best_epoch >= self.patience
+        return Outcome(
+            parameters=best,
+            learning_rate=rate,
+            validation_loss=lowest,
+            best_epoch=best_epoch,
+            epochs=epoch,
+            converged=converged,
         )
-        job = Job(0, 0, train, validation, rates=self.rates, seed=self.seed)
-        layers = torch.cat([hidden, validation_hidden])[None]
-        targets = torch.cat([inputs, validation_inputs])[None]
-        self.outcome_ = self.fit_all([job], layers, targets)[0].outcome_
-        return self
 
-    def fit_all(
-        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> list["TrainedProbe"]:
-        """Return a fitted copy for each job; rates and seeds are those of the jobs."""
-        schedule = Schedule(self.distance, self.batch_size, self.patience, self.max_epochs)
-        fitted = []
-        for outcome in train_probes(jobs, hidden, targets, self.network, schedule, progress):
-            fitted.append(replace(self))
-            fitted[-1].outcome_ = outcome
-        return fitted
-
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
-        return _apply(self.network, self.outcome_ and self.outcome_.parameters, hidden)
+        parameters = _fitted(self.outcome_).parameters
+        return self.apply(parameters, _readable(hidden, parameters[0]))
 
 
 @dataclass(eq=False)
 class LinearProbe(TrainedProbe):
-    """g(e) = W e without bias; its one parameter is Wᵀ."""
+    """g(e) = W e without bias (Brunner et al. 2020, 4.2); its one parameter is Wᵀ."""
 
-    @property
-    def network(self) -> LinearNetwork:
-        """W without a bias."""
-        return LinearNetwork()
+    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
+        """Return Wᵀ."""
+        return (_glorot(d_in, d_out, generator),)
+
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
+        """Return e Wᵀ."""
+        return hidden @ parameters[0]
 
 
 @dataclass(eq=False)
 class MlpProbe(TrainedProbe):
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂; its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂."""
+    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer, 1000 wide in the paper (Brunner et al. 2020, B.1).
+
+    Its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂.
+    """
 
     hidden_units: int = 1000
 
-    @property
-    def network(self) -> MlpNetwork:
-        """The hidden layer and the output."""
+    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
+        """Return W₁ᵀ, b₁, W₂ᵀ, b₂.
+
+        Raises:
+            InputError: Without a hidden unit.
+        """
         if self.hidden_units < 1:
             raise InputError(
                 f"expected hidden_units of at least 1, got {self.hidden_units}; the paper has 1000"
             )
-        return MlpNetwork(self.hidden_units)
+        first = _glorot(d_in, self.hidden_units, generator)
+        second = _glorot(self.hidden_units, d_out, generator)
+        return (first, first.new_zeros(self.hidden_units), second, second.new_zeros(d_out))
+
+    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
+        """Return W₂ gelu(W₁ e + b₁) + b₂."""
+        first, first_bias, second, second_bias = parameters
+        return torch.addmm(second_bias, gelu(torch.addmm(first_bias, hidden, first)), second)
 
 
 @dataclass(eq=False)
@@ -296,66 +362,48 @@ class RidgeProbe(Probe):
 
     penalties: tuple[float, ...] = PENALTIES
     distance: Distance = field(default="l2", init=False)
-    solution_: RidgeFit | None = field(default=None, init=False, repr=False)
+    outcome_: RidgeFit | None = field(default=None, init=False, repr=False)
 
-    def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: HeldHidden,
-        validation_inputs: HeldInputs,
-    ) -> "RidgeProbe":
-        """Return self, solved for the training pairs with the penalty that is best on the validation pairs."""
-        _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
-        self.solution_ = fit_ridge(
-            hidden, inputs, validation_hidden, validation_inputs, self.penalties
-        )
-        return self
+    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
+        self.outcome_ = fit_ridge(*training, *validation, self.penalties)
 
-    def fit_all(
-        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> list["RidgeProbe"]:
-        """Return a fitted copy for each job; the rates and seeds of jobs are not used."""
-        check_jobs(jobs, hidden, targets)
-        fitted = []
-        for number, job in enumerate(jobs, 1):
-            train = job.pairs(hidden, targets, job.train)
-            validation = job.pairs(hidden, targets, job.validation)
-            fitted.append(replace(self).fit(*train, *validation))
-            if progress is not None:
-                progress(Progress(number, len(jobs), epoch=1))
-        return fitted
-
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
+    def transform(self, hidden: Hidden) -> Inputs:
         """Return W e for every hidden state."""
-        return _apply(LinearNetwork(), self.solution_ and (self.solution_.weight.T,), hidden)
+        weight = _fitted(self.outcome_).weight.T
+        return _readable(hidden, weight) @ weight
 
 
-def _apply(network: Network, parameters: Parameters | None, hidden: Tensor) -> Tensor:
-    if parameters is None:
+def mean_loss(predicted: Inputs, targets: Inputs, distance: Distance) -> Float[Tensor, ""]:
+    """Return the mean loss over rows (Brunner et al. 2020, 4.1).
+
+    "l2": the mean over coordinates of (g(e) − x)²; "cosine": 1 − cos(g(e), x).
+    """
+    if distance == "l2":
+        return (predicted - targets).square().mean()
+    # Products are computed before the division: torch.cosine_similarity divides every vector and takes twice as long.
+    norms = torch.linalg.vector_norm(predicted, dim=-1) * torch.linalg.vector_norm(targets, dim=-1)
+    return (1 - (predicted * targets).sum(-1) / norms.clamp_min(_NORM_FLOOR)).mean()
+
+
+def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
+    """Return a transposed Glorot uniform matrix (Glorot & Bengio 2010)."""
+    return xavier_uniform_(
+        torch.empty(d_out, d_in, dtype=torch.float32), generator=generator
+    ).T.contiguous()
+
+
+def _fitted(outcome: F | None) -> F:
+    if outcome is None:
         raise InputError("expected a fitted probe, got one that is not fitted; call fit first")
-    width = len(parameters[0])
+    return outcome
+
+
+def _readable(hidden: Tensor, matrix: Tensor) -> Tensor:
+    """Return hidden states in the type and on the device of the matrix that a fitted probe applies first."""
+    width = len(matrix)
     if hidden.shape[1] != width:
         raise InputError(
             f"expected hidden states of width {width}, as in fit, got width {hidden.shape[1]}; "
             "use a probe fitted on the same model"
         )
-    return network.apply(parameters, hidden.to(parameters[0]))
-
-
-def _check_pairs(**pairs: tuple[Tensor, Tensor]) -> None:
-    for name, (hidden, inputs) in pairs.items():
-        if len(hidden) != len(inputs):
-            raise InputError(
-                f"expected one input for each hidden state of {name}, got {len(hidden)} and {len(inputs)}"
-            )
-        check_finite(hidden, f"hidden states for {name}")
-        check_finite(inputs, f"inputs for {name}")
-
-
-def _check_widths(hidden: Tensor, inputs: Tensor) -> None:
-    if hidden.shape[-1] != inputs.shape[-1]:
-        raise InputError(
-            f"expected hidden states as wide as the inputs, got {hidden.shape[-1]} and {inputs.shape[-1]}; "
-            "only a learned map can compare them: use LinearProbe"
-        )
+    return hidden.to(matrix)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 import torch
@@ -25,7 +25,7 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.audit.certain import EXAMPLE_ROWS, certain_rows, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
@@ -81,7 +81,7 @@ class Auditor:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
         self._layers: list[LayerRows] = []
-        self._certain: list[dict[str, Any]] = []
+        self._certain: list[Row] = []
         self._received = ReceivedSums(self.type_names)
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
@@ -201,9 +201,7 @@ class Auditor:
             count = EXAMPLE_ROWS if text in self.keep and not self.settings.matrices else 0
         return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
-    def _certain_rows(
-        self, layer: LayerBatch, measures: LayerMeasures
-    ) -> list[list[dict[str, Any]]]:
+    def _certain_rows(self, layer: LayerBatch, measures: LayerMeasures) -> list[list[Row]]:
         """Return, head by head, what is certain of the sampled rows; they also become rows of a table."""
         certain = []
         for text, sinks in zip(layer.texts, measures.sink.split(layer.heads), strict=True):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
+from identilens.runs.tables import Row
 
 EXAMPLE_ROWS = 4
 """Rows of each map of an example."""
@@ -41,7 +41,7 @@ def sampled_rows(
 
 def certain_rows(
     layer: CapturedLayer, projected: ProjectedValues, queries: Sequence[int], sinks: Sequence[int]
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Row]]:
     """Return, head by head, what is certain of the rows of a layer that contains these queries only.
 
     ``projected`` are the values of its heads, ``sinks`` the position of each head's sink. Nothing is of heads whose
@@ -72,9 +72,7 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
     return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
-def _rows(
-    head: Head, T: ProjectedValues, queries: Sequence[int], sink: int
-) -> list[dict[str, Any]]:
+def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[Row]:
     try:
         weights, visible = head.attention, head.visible
     except UnsupportedModelError:

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 import polars as pl
 from torch import Tensor
 
 from identilens.charts.cells import token_map
-from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
-from identilens.runs.matrices import MatrixKey, Tokens
-from identilens.runs.tables import HEAD, counted, percent, table_of
+from identilens.runs.matrices import Matrices, MatrixKey, Tokens
+from identilens.runs.tables import HEAD, Row, counted, percent, table_of
 from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS, WITHIN
 from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name
@@ -33,7 +32,7 @@ MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
 
 
-def kept_maps(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
+def kept_maps(table: pl.DataFrame, matrices: Matrices) -> pl.DataFrame:
     """Return the rows of the table whose matrices were kept."""
     keys = [key for name in matrices if (key := MatrixKey.parse(name)) and key.name == "effective"]
     places = [{name: value for name, value in asdict(key).items() if name in HEAD} for key in keys]
@@ -82,7 +81,7 @@ def missing_layers(kept: pl.DataFrame, shown: pl.DataFrame) -> dict[int, str]:
 
 def page_maps(
     shown: pl.DataFrame,
-    matrices: Mapping[str, Tensor],
+    matrices: Matrices,
     tokens: Mapping[int, Tokens],
     said: Mapping[int, str] | None = None,
 ) -> list[TokenMap]:
@@ -97,15 +96,13 @@ def page_maps(
     ]
 
 
-def printed_maps(
-    kept: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
-) -> dict[str, AnyChart]:
+def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Charts:
     """Return, for each text and kind that was kept, the map with the largest null share (Fig. 6), by file name."""
     small = kept.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
     telling = small.sort("null_share", descending=True, maintain_order=True)
     telling = telling.unique(["text", "kind"], keep="first", maintain_order=True).head(MOST_PRINTED)
     several = kept["kind"].n_unique() > 1
-    charts: dict[str, AnyChart] = {}
+    charts: Charts = {}
     for row in telling.sort("text", maintain_order=True).iter_rows(named=True):
         raw, effective = _parts(row, matrices)
         queries, keys = axis_tokens(tokens.get(row["text"], {}), row)
@@ -119,9 +116,7 @@ def printed_maps(
     return charts
 
 
-def _page_map(
-    row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens, said: str
-) -> TokenMap:
+def _page_map(row: Row, matrices: Matrices, tokens: Tokens, said: str) -> TokenMap:
     raw, effective = _parts(row, matrices)
     queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
@@ -144,14 +139,14 @@ def _page_map(
     )
 
 
-def _telling(row: Mapping[str, Any]) -> float:
+def _telling(row: Row) -> float:
     """Return how much there is to learn from a map: much of it certain, and yet unlike what the output depends on."""
     if row["certain_mass"] is None or row["pearson"] is None:
         return row["null_share"]
     return row["certain_mass"] * (1 - row["pearson"])
 
 
-def _facts(row: Mapping[str, Any]) -> str:
+def _facts(row: Row) -> str:
     sizes = f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}"
     said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
     if row["certain_mass"] is not None:
@@ -171,6 +166,6 @@ def _facts(row: Mapping[str, Any]) -> str:
     )
 
 
-def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _parts(row: Row, matrices: Matrices) -> tuple[Tensor, Tensor]:
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()

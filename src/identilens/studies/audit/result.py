@@ -1,19 +1,19 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.notebook import MapView
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind, coerce
-from identilens.runs.tables import HEAD, counted, percent
+from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import (
     certain_error,
@@ -85,40 +85,31 @@ class Audit(Result):
     schema: ClassVar = {
         "table": {
             **HEAD,
-            "n_query": pl.Int64,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "d_model": pl.Int64,
-            "rank": pl.Int64,
-            "nullity": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "null_share": pl.Float64,
-            "simplex_null_share": pl.Float64,
-            "pearson": pl.Float64,
-            "reconstruction_error": pl.Float64,
-            "certain_mass": pl.Float64,
-            "certain_mass_rounded": pl.Float64,
-            "certain_mass_error": pl.Float64,
+            **integers(
+                "n_query", "n_key", "d_k", "d_v", "d_model", "rank", "nullity", "simplex_nullity"
+            ),
+            **decimals(
+                "null_share",
+                "simplex_null_share",
+                "pearson",
+                "reconstruction_error",
+                "certain_mass",
+                "certain_mass_rounded",
+                "certain_mass_error",
+            ),
             "certain_rows": pl.Int64,
             "output_share": pl.Float64,
             "sink": pl.Int64,
             "sink_token": pl.String,
-            "sink_mass": pl.Float64,
-            "sink_norm_share": pl.Float64,
-            "sink_value_norm": pl.Float64,
-            "first_mass": pl.Float64,
-            "learned_sink": pl.Float64,
+            **decimals(
+                "sink_mass", "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink"
+            ),
             "stacked_rank": pl.Int64,
         },
         "rows": {
             **HEAD,
             "query": pl.Int64,
-            "certain_mass": pl.Float64,
-            "certain_mass_rounded": pl.Float64,
-            "sink_weight": pl.Float64,
-            "sink_lo": pl.Float64,
-            "sink_hi": pl.Float64,
+            **decimals("certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi"),
         },
         "effects": {**HEAD, "outcome": pl.String, "by": pl.String, "effect": pl.Float64},
         "token_types": {
@@ -250,7 +241,7 @@ class Audit(Result):
         )
         return Finding("\n".join(self._sentences()), numbers, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the means by layer that the finding rests on; `by_layer` has all of them."""
         shown = {
             "certain_mass": "certain",
@@ -264,7 +255,7 @@ class Audit(Result):
         )
         return {"Means by layer": means}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the charts by name.
 
         ``determined_and_influential`` (heads by both axes), ``certain_mass_map``, ``null_share_map`` and
@@ -277,10 +268,10 @@ class Audit(Result):
             kept_maps(self.table, self.matrices), self.matrices, self.tokens
         )
 
-    def page_charts(self) -> dict[str, AnyChart]:
+    def page_charts(self) -> Charts:
         """Return the charts without the maps, which the report shows in its viewer."""
         by_head, received = self.by_head(), self.received()
-        charts: dict[str, AnyChart] = {
+        charts: Charts = {
             "determined_and_influential": views.determined_and_influential(self.heads()),
             "certain_mass_map": views.certain_mass_map(by_head),
             "null_share_map": views.null_share_map(by_head),
@@ -431,5 +422,5 @@ class Audit(Result):
             yield said
 
 
-def _layer(row: Mapping[str, Any]) -> str:
+def _layer(row: Row) -> str:
     return f"{row['kind']} layer {row['layer']}"

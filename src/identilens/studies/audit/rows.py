@@ -12,6 +12,7 @@ from torch import Tensor
 
 from identilens.measures.attention.layer import LayerMeasures
 from identilens.models.layout import Site
+from identilens.runs.tables import Row
 from identilens.studies.audit.certain import mean_and_error
 from identilens.studies.audit.result import Audit
 
@@ -52,7 +53,7 @@ class LayerRows:
     site: Site
     counts: Mapping[str, int]
     measures: Float[Tensor, "measure head"]
-    certain: Sequence[Sequence[dict[str, Any]]]
+    certain: Sequence[Sequence[Row]]
     keys: Sequence[Sequence[str]]
 
     def columns(self) -> dict[str, list[Any]]:

@@ -1,12 +1,10 @@
 """Options of an audit."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Ge
+from typing import Literal
 
 from identilens.errors import SettingError
-from identilens.runs.settings import Numbers, Settings
+from identilens.runs.settings import NonNegative, Numbers, Positive, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +29,15 @@ class AuditSettings(Settings):
     """
 
     layers: Numbers | None = None
-    batch_size: Annotated[int, Ge(1)] = 8
-    max_length: Annotated[int | None, Ge(1)] = None
+    batch_size: Positive = 8
+    max_length: Positive | None = None
     stream: Literal["auto", "always", "never"] = "auto"
     matrices: bool = False
-    examples: Annotated[int, Ge(0)] = 3
-    example_length: Annotated[int, Ge(1)] = 128
-    certain_rows: Annotated[int | None, Ge(0)] = None
+    examples: NonNegative = 3
+    example_length: Positive = 128
+    certain_rows: NonNegative | None = None
     effects: Literal["auto", "removal", "estimate", "none"] = "auto"
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
     value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:

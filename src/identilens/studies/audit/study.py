@@ -12,7 +12,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.audit.auditor import Auditor
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
@@ -116,7 +116,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     def _outcome(self) -> Answered:
         return model_outcome(self.lens, self.items[min(self.auditor.keep)])
 
-    def _effects(self, text: int) -> Iterator[dict[str, Any]]:
+    def _effects(self, text: int) -> Iterator[Row]:
         """Yield the effect of each head on the model's answer to one text."""
         lens, item, settings = self.lens, self.items[text], self.settings
         sites, how = lens.sites(item), settings.effects

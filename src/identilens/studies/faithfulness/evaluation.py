@@ -29,6 +29,7 @@ from identilens.models.lens import Lens
 from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.runs.tables import Row
 from identilens.studies.faithfulness.inputs import FinalStates
 from identilens.studies.faithfulness.sampling import (
     FaithfulnessSettings,
@@ -47,7 +48,7 @@ def evaluate(
     settings: FaithfulnessSettings,
     generator: torch.Generator,
     floor: Mapping[str, float],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield, for each outcome and explanation, its rank correlation with single effects, its area, and its place.
 
     The explanations' own areas extend the bounds of the search. Effects apart by the noise ``floor`` or less are equal.
@@ -133,7 +134,7 @@ def causal_rows(
     drawn: SampledMap,
     explained: dict[str, Float[Tensor, "row key"]],
     settings: FaithfulnessSettings,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the evaluation of each explanation of each row, for each intervention."""
     for row, query in enumerate(drawn.queries):
         for intervention in settings.interventions:
@@ -200,7 +201,7 @@ def entropy_parameters(
 
 def determinacy_rows(
     drawn: SampledMap, explained: dict[str, Float[Tensor, "row key"]], others: Alternatives
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the mean rank agreement of each explanation of a row with itself over the row's alternatives.
 
     Rows that the output determines have none, and are left out. Explanations without an order have no agreement.
@@ -241,7 +242,7 @@ def self_agreement(
     return agreement.masked_fill(rank_agreement(own, own, seen).isnan(), torch.nan)
 
 
-def control_rows(drawn: SampledMap, others: Alternatives) -> Iterator[dict[str, Any]]:
+def control_rows(drawn: SampledMap, others: Alternatives) -> Iterator[Row]:
     """Yield the model's change when each alternative is put back, beside the noise floor of the same map."""
     for kind, alternatives in others.items():
         found = drawn.runs.effects([Rows(drawn.queries, one) for one in alternatives])
@@ -252,7 +253,7 @@ def control_rows(drawn: SampledMap, others: Alternatives) -> Iterator[dict[str, 
 
 def token_rows(
     lens: Lens, item: Item, text: int, maps: list[SampledMap], settings: FaithfulnessSettings
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the evaluation of each explanation of some final states, drawn from the text.
 
     ``agreement`` is that of the explanation with itself when the first of the drawn heads whose W_Q and W_K can be

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from identilens.measures.explanations.bootstrap import bootstrap_interval
+from identilens.measures.explanations.agreement import bootstrap_interval
 from identilens.runs.tables import Columns, table_of
 
 MEAN: Columns = {"mean": pl.Float64, "low": pl.Float64, "high": pl.Float64, "texts": pl.Int64}

@@ -8,10 +8,10 @@ import altair as alt
 import polars as pl
 
 from identilens.charts.encoding import AnyChart, on_field
-from identilens.charts.kit import choose, intervals, scatter
+from identilens.charts.kit import Charts, choose, intervals, scatter
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, counted, percent
+from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent
 from identilens.studies.faithfulness.means import differences, in_words, left_out, means, on_axes
 
 
@@ -86,7 +86,7 @@ def _without_order(named: pl.DataFrame) -> str:
     return f" Without any order, and left out: {', '.join(shares)}." if shares else ""
 
 
-def _range(row: Mapping[str, Any], axis: str) -> str:
+def _range(row: Row, axis: str) -> str:
     if row[axis] is None:
         return "an unknown amount (it has no order in any row)"
     return in_words(row[axis], row[f"{axis}_low"], row[f"{axis}_high"])
@@ -95,9 +95,7 @@ def _range(row: Mapping[str, Any], axis: str) -> str:
 _MEASURED = {
     "floor": pl.Float64,
     "above_floor": pl.Int64,
-    "correlation": pl.Float64,
-    "aopc": pl.Float64,
-    "naopc": pl.Float64,
+    **decimals("correlation", "aopc", "naopc"),
 }
 _ROW = {**HEAD, "query": pl.Int64}
 
@@ -154,9 +152,7 @@ class Faithfulness(Result):
             "floor": pl.Float64,
         },
         "states": {
-            "text": pl.Int64,
-            "position": pl.Int64,
-            "n_input": pl.Int64,
+            **integers("text", "position", "n_input"),
             "outcome": pl.String,
             "explanation": pl.String,
             **_MEASURED,
@@ -223,7 +219,7 @@ class Faithfulness(Result):
         """Return the rows of the control in which an alternative changed more than rounding can explain."""
         return self.controls.filter(pl.col("change") > ALLOWED * pl.col("floor"))
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return both axes with intervals, the mean rank correlations, and how many rows the noise floor leaves out."""
         singles = self.faithful("correlation").with_columns(
             pl.format("{}, {}", "intervention", "outcome").alias("key")
@@ -239,7 +235,7 @@ class Faithfulness(Result):
             {"Final states by input tokens": self.states_plane()} if len(self.states) else {}
         )
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
         found = {"plane": plane(self.plane())} if len(self.determinacy) else {}
         choices = {"outcome": "Change of", "intervention": "Removed by"}

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.runs.settings import LIST, Numbers
+from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
 from identilens.studies.heads import KindSettings
 
 Intervention = Literal["zero", "renormalise"]
@@ -43,16 +42,16 @@ class FaithfulnessSettings(KindSettings):
         seed: Seed of the random numbers.
     """
 
-    maps: Annotated[int, Ge(1)] = 1
-    rows: Annotated[int, Ge(1)] = 2
+    maps: Positive = 1
+    rows: Positive = 2
     interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
     groups: Numbers = (1, 2, 4, 8)
-    beam: Annotated[int, Ge(1)] = 1
-    searched: Annotated[int, Ge(1)] = 16
-    alternatives: Annotated[int, Ge(1)] = 4
-    explained: Annotated[int, Ge(0)] = 0
+    beam: Positive = 1
+    searched: Positive = 16
+    alternatives: Positive = 4
+    explained: NonNegative = 0
     attribution: bool = False
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that groups grow, that the search can choose the largest, and that attribution has something to do."""

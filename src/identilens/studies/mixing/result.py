@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.measures.mixing import track_token
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import counted, percent, table_of
+from identilens.runs.tables import Tables, counted, percent, table_of
 from identilens.studies.mixing import views
 from identilens.studies.mixing.series import Series
 from identilens.studies.mixing.single import (
@@ -152,7 +152,7 @@ class Mixing(Result):
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
         return finding(self.series)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the medians by layer, and what the tracked token takes from each token."""
         frames = {"Own contribution by layer": self.by_layer()}
         for text, position in self.tracked.iter_rows():
@@ -165,7 +165,7 @@ class Mixing(Result):
             )
         return frames
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the figures of Brunner et al. 2020, section 5, and rollouts beside contributions.
 
         ``own_contribution`` and ``not_largest`` (Fig. 3), ``neighbours`` and ``relative_positions`` (Fig. 4),

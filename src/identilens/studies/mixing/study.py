@@ -1,6 +1,5 @@
 """How much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,10 +25,18 @@ from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
-from identilens.runs.study import Output, Tables, study_function
-from identilens.runs.tables import table_of
-from identilens.studies.heads import LensStudy
+from identilens.runs.settings import (
+    NOT_RECORDED,
+    NonNegative,
+    Numbers,
+    Positive,
+    Settings,
+    Size,
+    TwoOrMore,
+)
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import Tables, table_of
+from identilens.studies.heads import TextStudy
 from identilens.studies.items import identities, read_items
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
@@ -57,12 +64,12 @@ class MixingSettings(Settings):
     layers: Numbers | None = None
     method: Method = "sketch"
     wrt: Wrt = "embeddings"
-    sketch_probes: Annotated[int, Ge(2)] | None = None
-    leading: Annotated[int, Ge(0)] | None = None
+    sketch_probes: TwoOrMore | None = None
+    leading: NonNegative | None = None
     memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = DEFAULT_BUDGET
-    max_length: Annotated[int | None, Ge(1)] = None
+    max_length: Positive | None = None
     rollouts: bool = True
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
     tags: Tags = "xpos"
     spacy: str | None = None
     track: Annotated[str | None, NOT_RECORDED] = None
@@ -76,7 +83,7 @@ class MixingSettings(Settings):
                 )
 
 
-class MixingStudy(LensStudy[MixingSettings, Mixing]):
+class MixingStudy(TextStudy[MixingSettings, Mixing]):
     """Compute the contribution of every input token to every hidden token (Hidden Token Attribution).
 
     Brunner et al. 2020, Eq. 11. Each text runs alone, without padding, in evaluation mode. Encoder–decoders have three
@@ -138,10 +145,6 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             "tags": None if self.tags is None else settings.tags,
         }
         return Identity(self.lens.facts, identities(self.items), in_force)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one text for each part."""
-        return [1] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""

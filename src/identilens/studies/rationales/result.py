@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import intervals
+from identilens.charts.kit import Charts, intervals
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import counted
+from identilens.runs.tables import Tables, counted, integers
 from identilens.studies.faithfulness.means import differences, in_words, means
 
 Measure = Literal["comprehensiveness", "sufficiency"]
@@ -36,9 +36,7 @@ class Rationales(Result):
     title: ClassVar = "Are the tokens that explain a decision needed, and are they enough?"
     schema: ClassVar = {
         "table": {
-            "text": pl.Int64,
-            "tokens": pl.Int64,
-            "predicted": pl.Int64,
+            **integers("text", "tokens", "predicted"),
             "probability": pl.Float64,
             "explanation": pl.String,
             "comprehensiveness": pl.Float64,
@@ -81,7 +79,7 @@ class Rationales(Result):
             headline.append((f"{best['mean']:+.3f}", f"{label}: {best['explanation']}"))
         return Finding("\n".join(lines), numbers, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return both measures, and their differences to random tokens."""
         found = {measure.capitalize(): self.measured(measure) for measure, *_ in _QUESTIONS}
         return found | {
@@ -89,7 +87,7 @@ class Rationales(Result):
             for measure, *_ in _QUESTIONS
         }
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``comprehensiveness`` and ``sufficiency`` by explanation."""
         return {measure: drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS}
 

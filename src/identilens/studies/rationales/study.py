@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import ceil
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from identilens.measures.explanations.rationales import SHARES, comprehensivenes
 from identilens.models.inputs import Item, is_per_token
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
-from identilens.runs.settings import Settings
+from identilens.runs.settings import NonNegative, Positive, Settings
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.inputs import FinalStates, attributions, captum
@@ -135,10 +134,10 @@ class RationaleSettings(Settings):
         seed: Seed of the random numbers.
     """
 
-    draws: Annotated[int, Ge(1)] = 5
+    draws: Positive = 5
     attribution: bool = False
-    max_length: Annotated[int | None, Ge(1)] = None
-    seed: Annotated[int, Ge(0)] = 0
+    max_length: Positive | None = None
+    seed: NonNegative = 0
 
 
 class RationaleStudy(TextStudy[RationaleSettings, Rationales]):

@@ -15,8 +15,8 @@ from identilens.measures.structure.representatives import Representatives
 from identilens.measures.structure.subspace import Subspace, subspace_of
 from identilens.measures.structure.weights import structure_weights
 from identilens.models.layout import Site
-from identilens.runs.study import Tables
-from identilens.runs.tables import table_of
+from identilens.runs.matrices import Matrices
+from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
 
@@ -28,9 +28,7 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
     return table_of(Structure.schema[name], rows).fill_nan(None)
 
 
-def spaces(
-    sums: Mapping[str, Tensor], key: str, site: Site, texts: int
-) -> tuple[Subspace, Subspace]:
+def spaces(sums: Matrices, key: str, site: Site, texts: int) -> tuple[Subspace, Subspace]:
     """Return R of a layer from projectors, and the spectrum of the values' energy in the same form."""
     d_model = site.output_projection.shape[-1]
     visibility, energy = (
@@ -53,7 +51,7 @@ def dimensions(space: Subspace, energy: Subspace) -> dict[str, Tensor]:
 class Closing:
     """What the tables are made of: sums, layers by ``<kind>.layer<l>``, how many texts went by, and what makes W."""
 
-    sums: Mapping[str, Tensor]
+    sums: Matrices
     sites: Mapping[str, Site]
     texts: int
     clusterings: Mapping[int, Representatives]
@@ -136,9 +134,7 @@ class Closing:
             "stability": frame("stability", list(self._stability())),
         }
 
-    def _heads(
-        self, key: str, site: Site, space: Subspace, energy: Subspace
-    ) -> list[dict[str, Any]]:
+    def _heads(self, key: str, site: Site, space: Subspace, energy: Subspace) -> list[Row]:
         raw, effective = self.structures[key]
         return head_rows(
             key,
@@ -155,7 +151,7 @@ class Closing:
             },
         )
 
-    def _stability(self) -> Iterator[dict[str, Any]]:
+    def _stability(self) -> Iterator[Row]:
         """Yield how far W of k representatives is from that of the next k and of all texts."""
         ladder = sorted(self.clusterings)
         for key in self.sites:

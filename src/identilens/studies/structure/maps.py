@@ -11,6 +11,8 @@ from identilens.charts.kit import AnyChart, choose
 from identilens.charts.thumbnails import thumbnails
 from identilens.charts.viewer import TokenMap
 from identilens.measures.structure.weights import structure_weights
+from identilens.runs.matrices import Matrices
+from identilens.runs.tables import Row
 
 SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
 _STEPS = 60
@@ -31,7 +33,7 @@ def levels(table: pl.DataFrame) -> list[float]:
 
 
 def gallery(
-    table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float
+    table: pl.DataFrame, matrices: Matrices, kind: str, name: str, penalty: float
 ) -> AnyChart:
     """Return W of every head of a kind as a small map, ``raw`` or ``effective``, with a choice of thresholds."""
     rows, pictures, n = [], [], table["length"][0]
@@ -61,7 +63,7 @@ def gallery(
 
 
 def token_maps(
-    table: pl.DataFrame, matrices: Mapping[str, Tensor], penalty: float, special: Sequence[int]
+    table: pl.DataFrame, matrices: Matrices, penalty: float, special: Sequence[int]
 ) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
     threshold, token_maps = table["threshold"][0], []
@@ -107,7 +109,7 @@ def token_maps(
     return token_maps
 
 
-def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
+def kept(table: pl.DataFrame, matrices: Matrices) -> pl.DataFrame:
     """Return which share of entries a threshold keeps and which share of rows it empties, head by head.
 
     Columns: kind, layer, head, weights, threshold, kept, emptied. Means over representatives are cut.
@@ -133,7 +135,7 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
     return pl.DataFrame(rows).explode("threshold", "kept", "emptied")
 
 
-def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+def head_rows(key: str, columns: Mapping[str, Any]) -> list[Row]:
     """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
     kind, layer = key.split(".layer")
     lists = {

@@ -1,6 +1,6 @@
 """The result of a structure analysis: what the attention of a corpus has in common, head by head."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, counted, percent
+from identilens.runs.tables import Columns, Tables, counted, decimals, integers, percent
 from identilens.studies.perturbation_views import (
     NORM_NAMES,
     PERTURBATIONS,
@@ -25,10 +25,7 @@ from identilens.studies.structure.sections import report_sections
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _DIMENSIONS: Columns = {
-    "dim_r": pl.Int64,
-    "dim_half": pl.Int64,
-    "dim_95": pl.Int64,
-    "energy_95": pl.Int64,
+    **integers("dim_r", "dim_half", "dim_95", "energy_95"),
 }
 _PATTERN: Columns = {
     "empty_rows": pl.Int64,
@@ -72,10 +69,7 @@ class Structure(Result):
     schema: ClassVar = {
         "table": {
             **HEAD,
-            "length": pl.Int64,
-            "d_v": pl.Int64,
-            "texts": pl.Int64,
-            "representatives": pl.Int64,
+            **integers("length", "d_v", "texts", "representatives"),
             "threshold": pl.Float64,
             **_DIMENSIONS,
             "texts_to_fill": pl.Int64,
@@ -90,24 +84,22 @@ class Structure(Result):
             "text": pl.Int64,
             **HEAD,
             "rank": pl.Int64,
-            "ignored_dimension": pl.Float64,
-            "ignored": pl.Float64,
-            "outside": pl.Float64,
-            "outside_half": pl.Float64,
-            "negative": pl.Float64,
-            "least": pl.Float64,
-            "row_sum_error": pl.Float64,
+            **decimals(
+                "ignored_dimension",
+                "ignored",
+                "outside",
+                "outside_half",
+                "negative",
+                "least",
+                "row_sum_error",
+            ),
         },
         "pairs": {
             "first_text": pl.Int64,
             "second_text": pl.Int64,
             **HEAD,
             "freedom": pl.Int64,
-            "overlap": pl.Float64,
-            "chance": pl.Float64,
-            "moved": pl.Float64,
-            "change_first": pl.Float64,
-            "change_second": pl.Float64,
+            **decimals("overlap", "chance", "moved", "change_first", "change_second"),
             "disagree": pl.Boolean,
         },
         "patterns": {
@@ -119,18 +111,13 @@ class Structure(Result):
         },
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
         "representatives": {
-            "text": pl.Int64,
-            "cluster": pl.Int64,
-            "size": pl.Int64,
+            **integers("text", "cluster", "size"),
             "tokens": pl.String,
         },
         "stability": {
             **HEAD,
             "clusters": pl.Int64,
-            "to_all": pl.Float64,
-            "to_next": pl.Float64,
-            "mean_to_all": pl.Float64,
-            "random_to_all": pl.Float64,
+            **decimals("to_all", "to_next", "mean_to_all", "random_to_all"),
         },
         "perturbations": PERTURBATIONS,
     }
@@ -208,7 +195,7 @@ class Structure(Result):
         """Return the finding in a few sentences."""
         return finding(self._tables())
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the heads, with dim R and the best patterns."""
         kind = ["kind"] if self.table["kind"].n_unique() > 1 else []
         columns = [*kind, "layer", "head", "dim_r", "texts_to_fill", "energy_95"]
@@ -218,7 +205,7 @@ class Structure(Result):
         }
         return {"Heads": self.table.select(*columns, **patterns)}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""
         galleries = {
             f"structures_{kind}_{name}": maps.gallery(
@@ -239,7 +226,7 @@ class Structure(Result):
     def _penalty(self) -> float:
         return float(self.provenance["settings"]["penalty"])
 
-    def _tables(self) -> dict[str, pl.DataFrame]:
+    def _tables(self) -> Tables:
         tables = {name: getattr(self, name) for name in self.schema}
         return {
             **tables,
@@ -247,7 +234,7 @@ class Structure(Result):
             "by_perturbation": self.by_perturbation(),
         }
 
-    def _frames(self) -> dict[str, pl.DataFrame]:
+    def _frames(self) -> Tables:
         made = {
             "positions": self.visibility_by_position(),
             "kept": maps.kept(self.table, self.matrices),
@@ -259,7 +246,7 @@ _Said = tuple[str, dict[str, Any]]
 """A sentence with the numbers behind it; no words where there is nothing to say."""
 
 
-def finding(frames: Mapping[str, pl.DataFrame]) -> Finding:
+def finding(frames: Tables) -> Finding:
     """Return the finding of the tables ``table``, ``texts``, ``pairs``, ``stability`` and ``correlations``."""
     heads = frames["table"]
     parts: Sequence[tuple[Callable[[pl.DataFrame], _Said], str]] = (

@@ -1,15 +1,13 @@
 """The report of a structure analysis: what each part shows, and how to read it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
-from identilens.runs.tables import percent
+from identilens.runs.tables import Tables, percent
 from identilens.studies.structure.views import classes, pairs_by_head, subspace, texts_by_head
-
-Frames = Mapping[str, pl.DataFrame]
 
 _HEAD_COLUMNS = (
     "kind",
@@ -29,7 +27,7 @@ _HEAD_COLUMNS = (
 )
 
 
-def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
+def report_sections(frames: Tables, maps: Sequence[TokenMap]) -> list[Section]:
     """Return the parts of the report, from every table with those made of them, and maps of mean weights and W."""
     each = subspace(frames, each=True)
     kept = each.pop("kept")
@@ -89,11 +87,11 @@ def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
     ]
 
 
-def _counts(frames: Frames) -> dict[str, int]:
+def _counts(frames: Tables) -> dict[str, int]:
     return frames["table"].select("representatives", "texts", "length").row(0, named=True)
 
 
-def _classes(frames: Frames) -> Section:
+def _classes(frames: Tables) -> Section:
     pairs, signs = pairs_by_head(frames["pairs"]), frames["texts"].drop_nulls("negative")
     said = _EQUAL
     if len(pairs):
@@ -111,7 +109,7 @@ def _classes(frames: Frames) -> Section:
     )
 
 
-def _norms(frames: Frames) -> list[Section]:
+def _norms(frames: Tables) -> list[Section]:
     title = "Norms and the model's output"
     if not len(frames["perturbations"]):
         return [Section("norms", title, [_UNPERTURBED])]

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Lt
+from cyclopts import Parameter
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -22,7 +24,7 @@ from identilens.measures.structure.representatives import (
     choose_clusters,
 )
 from identilens.measures.structure.subspace import against_subspace, column_projector
-from identilens.measures.structure.weights import check_threshold
+from identilens.measures.structure.weights import Scale, check_threshold
 from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
@@ -31,14 +33,55 @@ from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.reading import read_tensors
-from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 from identilens.studies.items import identities
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
-from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.lengths import Cut, Shorter, special_positions, texts_of_length
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
-from identilens.studies.structure.settings import StructureSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureSettings(Settings):
+    """How texts are cut to one length, and how the structure of their attention is computed.
+
+    Attributes:
+        length: Number of tokens of every text, special tokens included.
+        cut: Use the start of each text (clip), or all its windows of this length (window).
+        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
+        threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
+        scale: Whether l refers to the mean or to the sum of the representatives' weights.
+        penalty: Share of a cut weight that remains: h(x) = penalty · x.
+        clusters: Number of representative texts. Default: the number with the largest silhouette.
+        pool: Largest number of texts, drawn at random, from which representatives are chosen.
+        compared_pairs: Number of pairs of texts whose null spaces are compared.
+        perturbed: Number of representatives whose weights are perturbed and put back into the model.
+        seed: Seed of clusters, pool and perturbations.
+    """
+
+    length: Annotated[int, Ge(2), Parameter(alias="-n")]
+    cut: Cut = "clip"
+    shorter: Shorter = "error"
+    threshold: Annotated[float | None, Ge(0)] = None
+    scale: Scale = "mean"
+    penalty: Annotated[float, Ge(0), Lt(1)] = 0.0
+    clusters: Positive | None = None
+    pool: TwoOrMore = 2000
+    compared_pairs: NonNegative = 50
+    perturbed: NonNegative = 2
+    seed: NonNegative = 0
+
+    def check(self) -> None:
+        """Check that the threshold leaves something."""
+        most = 1 if self.scale == "mean" else self.clusters
+        if self.threshold is not None and most is not None and self.threshold > most:
+            raise SettingError(
+                "threshold", f"in [0, {most}] on the {self.scale} of the weights", self.threshold
+            )
+
 
 BATCH_SIZE = 8
 _WEIGHTS_AT_ONCE = 2**25
@@ -230,18 +273,18 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return [size for size, *_ in self.parts]
+        return [size for size, *_ in self.steps]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the sums that an interrupted run has saved."""
         super().begin(folder)
-        done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
+        done = 0 if folder is None else sum(map(folder.has, range(len(self.steps))))
         if self.folder is not None and done:
             self.state.load(self.folder, done - 1)
 
     def run(self, part: int) -> Output:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
-        _, note, tables_of = self.parts[part]
+        _, note, tables_of = self.steps[part]
         self.tell(note)
         tables = tables_of()
         if self.folder is not None:
@@ -253,7 +296,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         return Output(tables, self.closing.matrices())
 
     @cached_property
-    def parts(self) -> list[tuple[int, str, Callable[[], Tables]]]:
+    def steps(self) -> list[tuple[int, str, Callable[[], Tables]]]:
         """Steps in each part, and what is done there."""
         chunks = [
             range(len(self.items))[start : start + PART]

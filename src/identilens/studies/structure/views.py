@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import AnyChart, Value, bars, choose, lines, rule, strip
+from identilens.charts.kit import AnyChart, Charts, Value, bars, choose, lines, rule, strip
+from identilens.runs.tables import Tables
 from identilens.studies.perturbation_views import norm_charts
-
-Frames = Mapping[str, pl.DataFrame]
 
 _HEAD = ["kind", "layer", "head"]
 _GROWTH = {
@@ -36,13 +35,13 @@ _PAIRS = {
 }
 
 
-def charts(frames: Frames) -> dict[str, AnyChart]:
+def charts(frames: Tables) -> Charts:
     """Return every chart that is made of tables; those on R as means over heads."""
     charts = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
     return charts | norm_charts(frames["perturbations"])
 
 
-def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
+def subspace(frames: Tables, *, each: bool = False) -> Charts:
     """Return how R grows, its spectrum, how visible each position is, and what l leaves.
 
     Means over heads, and with ``each`` a drop-down that shows any single head.
@@ -54,7 +53,7 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
     positions = _by_head(frames["positions"], "position", {"visibility": "visible"}, each)
     kept = _by_head(frames["kept"].filter(weights="raw"), "threshold", _KEPT, each)
     band, spread = (None, "") if each else (("low", "high"), " (bands: 80 % of heads)")
-    charts: dict[str, AnyChart] = {
+    charts: Charts = {
         "growth": lines(
             growth,
             "texts",
@@ -120,7 +119,7 @@ def _spectra(directions: pl.DataFrame, spread: str, band: tuple[str, str] | None
     )
 
 
-def patterns(frames: Frames) -> dict[str, AnyChart]:
+def patterns(frames: Tables) -> Charts:
     """Return the scores of every pattern: spread over heads, and head by head."""
     several = frames["table"]["kind"].n_unique() > 1
     label = pl.format("{} {}.{}", *_HEAD) if several else pl.format("{}.{}", "layer", "head")
@@ -152,9 +151,9 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
     return {"pattern_scores": choose(scores, "weights", "Weights", weights), "patterns": spread}
 
 
-def classes(frames: Frames) -> dict[str, AnyChart]:
+def classes(frames: Tables) -> Charts:
     """Return null spaces of two texts and negative entries of projections, where there are any."""
-    charts: dict[str, AnyChart] = {}
+    charts: Charts = {}
     pairs = pairs_by_head(frames["pairs"])
     signs = texts_by_head(frames["texts"]).drop_nulls("negative")
     if len(pairs):
@@ -194,7 +193,7 @@ def classes(frames: Frames) -> dict[str, AnyChart]:
     return charts
 
 
-def representatives(frames: Frames) -> dict[str, AnyChart]:
+def representatives(frames: Tables) -> Charts:
     """Return how W changes as clusters grow, and the silhouette of each number of clusters."""
     stability, several = frames["stability"], frames["stability"]["kind"].n_unique() > 1
     means = (

@@ -38,20 +38,21 @@ class ProbeKind:
     probe: ProbeName
     distance: Distance
 
-    def build(self, settings: TokenSettings) -> Probe:
-        """Return the estimator."""
+    def build(self, settings: TokenSettings, rate: float | None = None) -> Probe:
+        """Return the estimator; with a learning rate, none is searched."""
         if self.probe in ("naive", "ridge"):
             return NaiveProbe(self.distance) if self.probe == "naive" else RidgeProbe()
         course = (
-            settings.learning_rates,
+            self.distance,
+            rate or settings.learning_rates,
             settings.batch_size,
             settings.patience,
             settings.max_epochs,
             settings.seed,
         )
         if self.probe == "linear":
-            return LinearProbe(self.distance, *course)
-        return MlpProbe(self.distance, *course, hidden_units=settings.hidden_units)
+            return LinearProbe(*course)
+        return MlpProbe(*course, hidden_units=settings.hidden_units)
 
 
 def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:

@@ -1,15 +1,15 @@
 """The result of a token identifiability analysis: how many input tokens are recovered from which hidden states."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import percent
+from identilens.runs.tables import Row, Tables, decimals, integers, percent
 from identilens.studies.tokens import views
 from identilens.studies.tokens.views import compared, probe_words, same_layer
 
@@ -18,10 +18,7 @@ CELL = {
     "checkpoint": pl.Enum(["model", "compared"]),
     "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]),
     "distance": pl.Enum(["cosine", "l2"]),
-    "layer_trained": pl.Int64,
-    "layer_tested": pl.Int64,
-    "layer_target": pl.Int64,
-    "offset": pl.Int64,
+    **integers("layer_trained", "layer_tested", "layer_target", "offset"),
     "share": pl.Float64,
 }
 """Columns that a mean over folds is taken within."""
@@ -53,15 +50,10 @@ class TokenIdentifiability(Result):
         "table": {
             **CELL,
             "fold": pl.Int64,
-            "rate": pl.Float64,
-            "token_rate": pl.Float64,
-            "train_rate": pl.Float64,
-            "chance": pl.Float64,
-            "token_chance": pl.Float64,
-            "validation_loss": pl.Float64,
-            "tokens": pl.Int64,
-            "sentences": pl.Int64,
-            "train_tokens": pl.Int64,
+            **decimals(
+                "rate", "token_rate", "train_rate", "chance", "token_chance", "validation_loss"
+            ),
+            **integers("tokens", "sentences", "train_tokens"),
             "learning_rate": pl.Float64,
             "penalty": pl.Float64,
             "epochs": pl.Int64,
@@ -132,11 +124,11 @@ class TokenIdentifiability(Result):
         """Return how many tokens each probe recovers, and how many a guess would."""
         return finding(self.table, self.means())
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the rates by layer."""
         return {"Recovered (%) by layer, means over folds": self.by_layer()}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the figures of Brunner et al. 2020, section 4, B and D.1.
 
         ``rate_by_layer`` (Fig. 2a, 11 to 13, 38, 39) and ``token_rate_by_layer``, ``train_and_test_<distance>``
@@ -233,7 +225,7 @@ def _recovered(rows: pl.DataFrame, experiment: str) -> str:
     return words
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Row) -> str:
     return probe_words(row["probe"], row["distance"])
 
 
@@ -296,7 +288,7 @@ def means_table(means: pl.DataFrame) -> pl.DataFrame:
     return frame.select(column for column in frame if column.null_count() < len(column))
 
 
-def _rates(row: Mapping[str, Any]) -> str | None:
+def _rates(row: Row) -> str | None:
     low, high = row["lowest_learning_rate"], row["highest_learning_rate"]
     return None if low is None else f"{low:g}" if low == high else f"{low:g} to {high:g}"
 

@@ -1,18 +1,15 @@
 """One part of an analysis: a probe fitted on every cell of one fold, and tested."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from identilens.measures.tokens.fitting import fit_probes
 from identilens.measures.tokens.lookup import look_up
-from identilens.measures.tokens.probes import Probe, RidgeProbe, TrainedProbe
+from identilens.measures.tokens.probes import NaiveProbe, Outcome, Probe
 from identilens.measures.tokens.splits import Split, keep_training_share, packed, token_rows
-from identilens.measures.tokens.training import Progress
 from identilens.runs.tables import table_of
 from identilens.studies.tokens.cells import Cell, ProbeKind, cells
 from identilens.studies.tokens.extraction import HiddenStates
@@ -23,6 +20,7 @@ CHUNK_TOKENS = (
     16_384  # Looked up at a time, so that memory holds only these rows of a large corpus.
 )
 GPU_SHARE = 0.4  # Of a GPU's free memory, for hidden states; training needs the rest.
+_COURSE = ("validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged")
 
 RateKey = tuple[str, str, str, Cell]
 
@@ -62,10 +60,10 @@ class Runner:
             room = GPU_SHARE * torch.cuda.mem_get_info(self.device)[0]
             layers = layers.to(self.device) if layers.nbytes < room else layers
         planned = cells(self.settings, len(layers) - 1, part.kind.probe)
-        for number, (cell, probe) in enumerate(self._fitted(part, planned, states, layers), 1):
-            self.tell(f"{part}: tested {number} of {len(planned)} probes")
-            if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
-                self.rates.setdefault(part.rate_key(cell), probe.outcome_.learning_rate)
+        for number, cell in enumerate(planned):
+            done = f"{part}: {number} of {len(planned)} probes"
+            self.tell(done)
+            probe = self._fitted(part, cell, states.lengths, layers, done)
             rates += [
                 self._row(part, cell, tested, probe, states, layers) for tested in cell.tested
             ]
@@ -82,26 +80,22 @@ class Runner:
                     ]
 
     def _fitted(
-        self, part: Part, planned: list[Cell], states: HiddenStates, layers: Tensor
-    ) -> Iterator[tuple[Cell, Probe]]:
-        targets = layers if self.settings.experiment == "layer-to-layer" else layers[:1]
-        probe = part.kind.build(self.settings)
-        for offset, share in dict.fromkeys((cell.offset, cell.share) for cell in planned):
-            group = [cell for cell in planned if (cell.offset, cell.share) == (offset, share)]
-            pairs = {(cell.layer, cell.target): part.rate_key(cell) for cell in group}
-            known = {pair: self.rates[key] for pair, key in pairs.items() if key in self.rates}
-            fitted = fit_probes(
-                probe,
-                layers,
-                targets,
-                states.lengths,
-                [keep_training_share(part.split, share)],
-                pairs=list(pairs),
-                offset=offset,
-                rates={} if self.settings.search == "every fold" else known,
-                progress=lambda progress: self.tell(f"{part}: {_in_words(progress)}"),
-            )
-            yield from zip(group, (one.probe for one in fitted), strict=True)
+        self, part: Part, cell: Cell, lengths: Sequence[int], layers: Tensor, done: str
+    ) -> Probe:
+        key = part.rate_key(cell)
+        known = None if self.settings.search == "every fold" else self.rates.get(key)
+        probe = part.kind.build(self.settings, known)
+        if isinstance(probe, NaiveProbe):
+            return probe
+        split = keep_training_share(part.split, cell.share)
+        pairs = []
+        for sentences in (split.train, split.validation):
+            rows = token_rows(lengths, sentences, offset=cell.offset).to(layers.device)
+            pairs += [layers[cell.layer, rows], layers[cell.target, rows + cell.offset]]
+        probe.fit(*pairs, progress=lambda epoch: self.tell(f"{done}, epoch {epoch}"))
+        if isinstance(probe.outcome_, Outcome):
+            self.rates.setdefault(key, probe.outcome_.learning_rate)
+        return probe
 
     def _row(
         self,
@@ -135,28 +129,8 @@ class Runner:
             "train_rate": training,
             "train_tokens": len(token_rows(states.lengths, train, offset=cell.offset)),
             **_score(probe, layers[tested], targets, states, part.split.test, cell.offset),
-            **_course(probe),
+            **{name: getattr(probe.outcome_, name, None) for name in _COURSE},
         }
-
-
-def _course(probe: Probe) -> dict[str, Any]:
-    names = ("validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged")
-    course: dict[str, Any] = dict.fromkeys(names)
-    if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
-        return course | {
-            "validation_loss": probe.solution_.validation_loss,
-            "penalty": probe.solution_.penalty,
-        }
-    if isinstance(probe, TrainedProbe) and (outcome := probe.outcome_) is not None:
-        best = outcome.losses.index(outcome.validation_loss)
-        return course | {
-            "validation_loss": outcome.validation_loss,
-            "learning_rate": outcome.learning_rate,
-            "epochs": outcome.epochs[best],
-            "best_epoch": outcome.best_epochs[best],
-            "converged": outcome.converged[best],
-        }
-    return course
 
 
 def _score(
@@ -195,8 +169,3 @@ def _score(
         name: sum(getattr(one, name) * one.tokens for one in looked_up) / tokens for name in names
     }
     return {**means, "tokens": tokens, "sentences": sentences_tested}
-
-
-def _in_words(progress: Progress) -> str:
-    probes = f"{progress.jobs_done} of {progress.jobs} probes"
-    return probes if progress.jobs_done == progress.jobs else f"{probes}, epoch {progress.epoch}"

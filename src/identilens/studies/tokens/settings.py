@@ -4,17 +4,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 from cyclopts import Parameter
 
 from identilens.errors import SettingError
-from identilens.measures.tokens.fitting import Search
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.splits import PAPER_FOLDS
-from identilens.runs.settings import AS_TYPED, LIST, NOT_RECORDED, Numbers, Settings
+from identilens.runs.settings import (
+    AS_TYPED,
+    LIST,
+    NOT_RECORDED,
+    NonNegative,
+    Numbers,
+    Positive,
+    Settings,
+)
 
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
+Search = Literal["every fold", "first fold"]
 
 _NEGATIVE = Parameter(
     allow_leading_hyphen=True
@@ -49,19 +57,19 @@ class TokenSettings(Settings):
     experiment: Experiment = "same-layer"
     probes: Annotated[tuple[ProbeName, ...], LIST] = ("naive", "linear")
     distances: Annotated[tuple[Distance, ...], LIST] = ("cosine", "l2")
-    folds: Annotated[int, Ge(1)] = PAPER_FOLDS
-    mlp_folds: Annotated[int | None, Ge(1)] = None
+    folds: Positive = PAPER_FOLDS
+    mlp_folds: Positive | None = None
     layers: Numbers | None = None
     offsets: Annotated[tuple[int, ...], LIST, _NEGATIVE] = (-3, -2, -1, 1, 2, 3)
     shares: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], LIST] = (0.5, 0.8, 0.9, 1.0)
     learning_rates: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] | None = None
     search: Search = "first fold"
-    batch_size: Annotated[int, Ge(1)] = 256
-    patience: Annotated[int, Ge(1)] = 20
-    max_epochs: Annotated[int, Ge(1)] = 1000
-    hidden_units: Annotated[int, Ge(1)] = 1000
-    max_length: Annotated[int | None, Ge(1)] = None
-    seed: Annotated[int, Ge(0)] = 0
+    batch_size: Positive = 256
+    patience: Positive = 20
+    max_epochs: Positive = 1000
+    hidden_units: Positive = 1000
+    max_length: Positive | None = None
+    seed: NonNegative = 0
     compare_model: Annotated[str | Any | None, AS_TYPED, NOT_RECORDED] = None
     states: Annotated[Path | None, NOT_RECORDED] = None
 

@@ -1,7 +1,6 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
 from array import array
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from shutil import rmtree
@@ -16,7 +15,8 @@ from identilens.models.loading import load
 from identilens.runs.files import recording
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 from identilens.studies.items import identities, read_items
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
 from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, layer_shape
@@ -35,7 +35,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     A token counts as recovered when x_i is nearer to g(e_i^l) than any other input of the same sentence. x is the
     output of the embedding block (``hidden_states[0]``: token, position and segment embeddings after their norm).
     A sentence is never split between training, validation and test. All layers (and rates) of a fold are trained
-    together as one stack.
+
 
     Args:
         lens: The model. If it is on a GPU with enough memory for the hidden states, probes are trained there too.
@@ -102,10 +102,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             if self.settings.experiment != experiment:
                 other[name] = None
         return Identity(self.lenses["model"].facts, identities(self.items["model"]), other)
-
-    def sizes(self) -> Sequence[int]:
-        """Return one fold of one probe and distance for each part."""
-        return [1] * len(self.parts)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Choose the folder of the hidden states, and read the learning rates that finished parts have chosen."""

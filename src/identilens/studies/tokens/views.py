@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import AnyChart, choose, lines, rule
+from identilens.charts.kit import AnyChart, Charts, choose, lines, rule
 
 _PROBES = {"naive": "Naive look-up", "linear": "Linear probe", "mlp": "MLP", "ridge": "Ridge probe"}
 _DISTANCES = {"cosine": "cosine", "l2": "L2"}
@@ -16,7 +16,7 @@ _SHARES = (
 )
 
 
-def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
+def charts(means: pl.DataFrame) -> Charts:
     """Return the charts of an experiment by name, from its means over folds, a row per cell."""
     experiment = means["experiment"][0]
     rows = means.rename({"rate_error": _ERROR}).with_columns(
@@ -84,7 +84,7 @@ def probe_words(probe: str, distance: str) -> str:
     return f"{_PROBES[probe]}, {_DISTANCES[distance]}"
 
 
-def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
+def _by_layer(rows: pl.DataFrame) -> Charts:
     """Return the rates by layer: Fig. 2a, 11 to 13, 38 and 39, and the same where position does not count."""
     same = same_layer(rows)
     title = (
@@ -139,7 +139,7 @@ def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
     )
 
 
-def _train_and_test(rows: pl.DataFrame) -> dict[str, AnyChart]:
+def _train_and_test(rows: pl.DataFrame) -> Charts:
     """Return the rates on test and on training sentences, one chart a distance (Fig. 7)."""
     same = same_layer(rows).filter(pl.col("train_rate").is_not_null())
     if same["layer_tested"].n_unique() < 2:

@@ -1,7 +1,7 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -13,11 +13,10 @@ from torch import Tensor
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import generalisation
-from identilens.lab.dyck.language import with_start
+from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.parsing import parse, probe_prefix, write_brackets
 from identilens.lab.dyck.settings import DyckSetting, Measuring
-from identilens.lab.dyck.stack_likeness import stack_likeness
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.training import Trained
@@ -25,8 +24,55 @@ from identilens.lab.dyck.variation import attention_variation, random_baselines
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
-from identilens.runs.study import Tables
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, Tables, table_of
+
+
+@dataclass(frozen=True)
+class StackLikeness:
+    """Attention of a head to the top of the stack, at closing brackets that leave a bracket open.
+
+    Attributes:
+        weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN if there is no such position.
+        first: Share of the positions where that bracket has the largest weight.
+        even: Mean weight of uniform attention on it: the chance level.
+        places: Number of positions.
+    """
+
+    weight: float
+    first: float
+    even: float
+    places: int
+
+
+def stack_likeness(
+    language: Dyck, weights: Float[Tensor, "count n n"], tokens: Int[Tensor, "count n"]
+) -> StackLikeness:
+    """Return how stack-like attention is (the pattern of Ebrahimi et al. 2020 and Yao et al. 2021).
+
+    The queries are closing brackets after which the stack is not empty. There the next closing bracket depends on the
+    last unmatched bracket, which is never the query itself.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck
+        >>> from identilens.lab.dyck.train.measuring import stack_likeness
+        >>> words = torch.tensor([[3, 4, 6, 5]])
+        >>> stack_likeness(Dyck(types=2, max_depth=3), torch.full((1, 4, 4), 0.25), words)
+        StackLikeness(weight=0.25, first=1.0, even=0.3333333432674408, places=1)
+    """
+    parsed = parse(language, tokens)
+    chosen = language.is_close(tokens) & (parsed.depth > 0)
+    sequence, query = chosen.nonzero(as_tuple=True)
+    rows = weights[sequence, query].double()
+    top = parsed.top_place[chosen]
+    measures = (
+        rows.gather(1, top[:, None])[:, 0],
+        (rows.argmax(1) == top).double(),
+        1 / (query + 1.0),
+    )
+    weight, first, even = (float(measure.mean()) for measure in measures)
+    return StackLikeness(weight, first, even, len(rows))
+
 
 LOOKS = 0.5
 """Share of a closing bracket's attention on the last unmatched bracket from which a head looks like a stack."""
@@ -42,7 +88,7 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 def head_rows(
     model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3, seed: int = 0
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return, for every head of a model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts
 from identilens.charts.labels import file_names
 from identilens.charts.page import Section
 from identilens.lab.dyck.train import views
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import counted, percent
+from identilens.runs.tables import Tables, counted, decimals, integers, percent
 
 _MODEL = {"setting": pl.String, "seed": pl.Int64}
 _HEAD = {**_MODEL, "layer": pl.Int64, "head": pl.Int64}
@@ -45,39 +45,38 @@ class DyckRuns(Result):
     schema: ClassVar = {
         "table": {
             "setting": pl.String,
-            "types": pl.Int64,
-            "depth": pl.Int64,
-            "layers": pl.Int64,
-            "heads": pl.Int64,
+            **integers("types", "depth", "layers", "heads"),
             "block": pl.String,
             "first_layer": pl.String,
             "positions": pl.String,
             "data": pl.String,
-            "learning_rate": pl.Float64,
-            "weight_decay": pl.Float64,
-            "contrast": pl.Float64,
+            **decimals("learning_rate", "weight_decay", "contrast"),
             "epochs": pl.Int64,
             "seed": pl.Int64,
-            "loss": pl.Float64,
-            "argmax": pl.Float64,
-            "threshold": pl.Float64,
-            "long_argmax": pl.Float64,
-            "long_threshold": pl.Float64,
-            "violation": pl.Float64,
-            "largest_violation": pl.Float64,
-            "condition": pl.Float64,
+            **decimals(
+                "loss",
+                "argmax",
+                "threshold",
+                "long_argmax",
+                "long_threshold",
+                "violation",
+                "largest_violation",
+                "condition",
+            ),
         },
         "curves": {**_MODEL, "epoch": pl.Int64, "loss": pl.Float64},
         "heads": {
             **_HEAD,
-            "stack_weight": pl.Float64,
-            "stack_first": pl.Float64,
-            "even_weight": pl.Float64,
-            "accuracy": pl.Float64,
-            "removed": pl.Float64,
-            "even": pl.Float64,
-            "random": pl.Float64,
-            "largest_fall": pl.Float64,
+            **decimals(
+                "stack_weight",
+                "stack_first",
+                "even_weight",
+                "accuracy",
+                "removed",
+                "even",
+                "random",
+                "largest_fall",
+            ),
             "looks": pl.Boolean,
             "used": pl.Boolean,
         },
@@ -94,10 +93,7 @@ class DyckRuns(Result):
             "with_start": pl.Boolean,
             "size": pl.Int64,
             "seeds": pl.Int64,
-            "value": pl.Float64,
-            "error": pl.Float64,
-            "even_on_simplex": pl.Float64,
-            "softmax_of_normals": pl.Float64,
+            **decimals("value", "error", "even_on_simplex", "softmax_of_normals"),
         },
     }
 
@@ -177,7 +173,7 @@ class DyckRuns(Result):
         )
         return Finding("\n".join(lines), numbers, headline)  # pyright: ignore[reportArgumentType] numbers
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return accuracies and variation."""
         shown = [
             "setting",
@@ -197,13 +193,13 @@ class DyckRuns(Result):
             "Attention variation, start token left out": variation,
         }
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return the charts by name.
 
         ``gallery_<setting>`` (Wen et al. 2023, Fig. 1, 2, 7 to 9, 11), ``variation``, ``generalisation``,
         ``looks_and_use`` (Fig. 4 to 6), ``curves`` and, behind a minimal first layer, ``violation`` (Fig. 3, 10).
         """
-        charts: dict[str, AnyChart] = {
+        charts: Charts = {
             f"gallery_{file}": views.gallery(self.patterns.filter(setting=name), name)
             for name, file in file_names(self.settings).items()
         }

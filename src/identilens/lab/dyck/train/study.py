@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
 from identilens.errors import InputError, SettingError
 from identilens.lab.dyck.settings import DyckSetting, DyckTraining, Measuring
@@ -17,7 +17,7 @@ from identilens.lab.dyck.training import check_memory, train_models
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers
+from identilens.runs.settings import NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, study_function
 
 
@@ -40,17 +40,17 @@ class DyckTrainSettings(DyckTraining, Measuring):
         device: Device to train on.
     """
 
-    types: Annotated[int, Ge(1)] = 2
-    depth: Annotated[int, Ge(1)] = 4
+    types: Positive = 2
+    depth: Positive = 4
     open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
-    layers: Annotated[int, Ge(1)] = 2
-    heads: Annotated[int, Ge(1)] = 1
-    hidden: Annotated[int, Ge(1)] = 50
+    layers: Positive = 2
+    heads: Positive = 1
+    hidden: Positive = 50
     block: Literal["gpt", "paper", "minimal"] = "gpt"
     first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
     positions: Literal["none", "linear"] = "none"
     seeds: Numbers = tuple(range(10))
-    at_once: Annotated[int | None, Ge(1)] = None
+    at_once: Positive | None = None
     device: Annotated[str, NOT_RECORDED] = "cpu"
 
     def check(self) -> None:

@@ -1,16 +1,14 @@
 """Many training runs, one row each: every task, kind of heads, key size and seed (Bhardwaj et al. 2021, Table 1)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import polars as pl
-from annotated_types import Ge
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import lines
+from identilens.charts.kit import Charts, lines
 from identilens.errors import SettingError
 from identilens.lab.encoder.settings import (
     EncoderSettings,
@@ -22,9 +20,9 @@ from identilens.lab.encoder.train.study import TrainStudy
 from identilens.runs.files import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NOT_RECORDED
+from identilens.runs.settings import LIST, NOT_RECORDED, Positive
 from identilens.runs.study import Output, Study, run_study, study_function
-from identilens.runs.tables import markdown_table, table_of
+from identilens.runs.tables import Tables, decimals, integers, markdown_table, table_of
 
 D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of queries and keys, in the order of the table's columns."""
@@ -105,20 +103,12 @@ class EncoderSweep(Result):
         "table": {
             "task": pl.String,
             "heads": pl.Enum(["concat", "add"]),
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "seed": pl.Int64,
-            "test_accuracy": pl.Float64,
-            "published": pl.Float64,
-            "validation_accuracy": pl.Float64,
+            **integers("d_k", "d_v", "seed"),
+            **decimals("test_accuracy", "published", "validation_accuracy"),
             "best_epoch": pl.Int64,
             "epochs": pl.Int64,
             "test_loss": pl.Float64,
-            "train_rows": pl.Int64,
-            "validation_rows": pl.Int64,
-            "test_rows": pl.Int64,
-            "vocabulary": pl.Int64,
-            "parameters": pl.Int64,
+            **integers("train_rows", "validation_rows", "test_rows", "vocabulary", "parameters"),
             "precision": pl.String,
             "seconds": pl.Float64,
         }
@@ -184,11 +174,11 @@ class EncoderSweep(Result):
             headline = [(f"{mean:.3f}", "from the published cells in the mean")]
         return Finding("\n".join(sentences), {"runs": len(self.table)}, headline)
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return Table 1, measured beside published."""
         return {"Test accuracy by d_k": self.table_one()}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``accuracy_<task>`` by key size for every task."""
         cells = self.cells()
         tasks = cells["task"].unique(maintain_order=True)
@@ -246,7 +236,7 @@ class SweepSettings(TrainingSettings):
 
     tasks: Annotated[tuple[TaskName, ...], LIST]
     heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
-    d_k: Annotated[tuple[Annotated[int, Ge(1)], ...], LIST] = D_K
+    d_k: Annotated[tuple[Positive, ...], LIST] = D_K
     seeds: Annotated[tuple[int, ...], LIST] = (0,)
     keep_models: Annotated[bool, NOT_RECORDED] = False
 
@@ -298,7 +288,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     def __init__(self, settings: SweepSettings) -> None:
         super().__init__(settings)
         shared = settings.values_of(TrainingSettings)
-        self.grid = [
+        self.parts = [
             EncoderSettings(**shared, task=task, heads=heads, d_k=size, seed=seed)
             for task, heads, size, seed in product(
                 settings.tasks, settings.heads, settings.d_k, settings.seeds
@@ -311,13 +301,9 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
             {"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")]
         )
 
-    def sizes(self) -> Sequence[int]:
-        """Return one run for each part."""
-        return [1] * len(self.grid)
-
     def run(self, part: int) -> Output:
         """Return the row of one run."""
-        one = self.grid[part]
+        one = self.parts[part]
         folder = (
             (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
         )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import lines
+from identilens.charts.kit import Charts, lines
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
 from identilens.lab.encoder.readers import read_splits
@@ -21,8 +21,8 @@ from identilens.runs.files import Manifest
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.study import Output, Study, Tables, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables, decimals, integers, table_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,41 +54,29 @@ class EncoderRun(Result):
     schema: ClassVar = {
         "table": {
             "epoch": pl.Int64,
-            "train_loss": pl.Float64,
-            "validation_loss": pl.Float64,
-            "validation_accuracy": pl.Float64,
+            **decimals("train_loss", "validation_loss", "validation_accuracy"),
         },
         "outcome": {
             "task": pl.String,
             "heads": pl.String,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "layers": pl.Int64,
-            "d_model": pl.Int64,
-            "attention_heads": pl.Int64,
-            "feed_forward": pl.Int64,
+            **integers("d_k", "d_v", "layers", "d_model", "attention_heads", "feed_forward"),
             "block": pl.String,
             "initial_std": pl.Float64,
             "logit_scale": pl.String,
             "dropout": pl.Float64,
-            "max_length": pl.Int64,
-            "max_words": pl.Int64,
-            "epochs": pl.Int64,
-            "batch_size": pl.Int64,
+            **integers("max_length", "max_words", "epochs", "batch_size"),
             "learning_rate": pl.Float64,
             "precision": pl.String,
-            "limit": pl.Int64,
-            "seed": pl.Int64,
-            "best_epoch": pl.Int64,
-            "validation_accuracy": pl.Float64,
-            "test_accuracy": pl.Float64,
-            "test_loss": pl.Float64,
-            "train_rows": pl.Int64,
-            "validation_rows": pl.Int64,
-            "test_rows": pl.Int64,
-            "vocabulary": pl.Int64,
-            "parameters": pl.Int64,
-            "processes": pl.Int64,
+            **integers("limit", "seed", "best_epoch"),
+            **decimals("validation_accuracy", "test_accuracy", "test_loss"),
+            **integers(
+                "train_rows",
+                "validation_rows",
+                "test_rows",
+                "vocabulary",
+                "parameters",
+                "processes",
+            ),
             "seconds": pl.Float64,
         },
     }
@@ -134,11 +122,11 @@ class EncoderRun(Result):
             text, {name: row[name] for name in ("test_accuracy", "best_epoch")}, headline
         )
 
-    def overview(self) -> dict[str, pl.DataFrame]:
+    def overview(self) -> Tables:
         """Return the epochs."""
         return {"By epoch": self.table}
 
-    def charts(self) -> dict[str, AnyChart]:
+    def charts(self) -> Charts:
         """Return ``accuracy`` and ``loss`` by epoch."""
         return {"accuracy": accuracy(self.table), "loss": losses(self.table)}
 
