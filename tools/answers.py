@@ -319,7 +319,7 @@ def tables(work: Path, out: Path) -> None:
 
 def main() -> int:
     """Do what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description="What the answer fixes of attention.")
     parser.add_argument("what", choices=("train", "wikipedia", "classifiers", "tables"))
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "answers")
     parser.add_argument("--texts", type=int, default=200)

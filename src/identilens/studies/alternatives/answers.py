@@ -79,25 +79,22 @@ def keep_answer(
     before until the answer that the model gives with them changes by no more than is allowed. From there the answer is
     linearised anew.
     """
-    own = torch.stack([head.attention[query] for head in heads])
+    own, put = torch.stack([head.attention[query] for head in heads]), partial(in_row, heads, query)
     first = _near(answer, heads, query)
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
-
-    def change(rows: Float[Tensor, "head key"]) -> float:
-        return answer.change(in_row(heads, query, rows))
 
     def cost(rows: Float[Tensor, "head key"]) -> Float[Tensor, "head key"]:
         if aim == "sparsest":
             return _LITTLE / (rows + _LITTLE)
-        if aim == "least":
-            return left.double()
-        return own.sqrt().double() if rows is own else (rows < own).double()
+        if aim == "farthest":
+            return own.sqrt().double() if rows is own else (rows < own).double()
+        return left.double()
 
-    def reached(rows: Float[Tensor, "head key"]) -> float:
-        if aim == "sparsest":
-            return float((rows > _NONE).sum())
-        return float(rows[left].sum() if aim == "least" else torch.minimum(rows, own).sum())
-
+    reached: dict[str, Callable[[Float[Tensor, "head key"]], Float[Tensor, ""]]] = {
+        "least": lambda rows: rows[left].sum(),
+        "farthest": lambda rows: torch.minimum(rows, own).sum(),
+        "sparsest": lambda rows: (rows > _NONE).double().sum(),
+    }
     rows, measured = own, 0.0
     for _ in range(STEPS):
         start, here = rows, first if rows is own else _near(answer, heads, query, rows)
@@ -111,11 +108,11 @@ def keep_answer(
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda share, way=way: change(way(share)), allowed)
-            if share and reached(way(share)) < reached(rows):
+            share, given = _confirmed(lambda at, way=way: answer.change(put(way(at))), allowed)
+            if share and reached[aim](way(share)) < reached[aim](rows):
                 rows, measured = way(share), given
+            honest |= share == part == 1
             if share == 1:
-                honest = part == PARTS[0]
                 break
         if rows is start or honest:
             break
