@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 310_900,
-    "syntax-tree nodes of the core": 250_900,
+    "syntax-tree nodes": 304_700,
+    "syntax-tree nodes of the core": 246_400,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.53,
-    "modules with one importer": 53,
+    "share of private helpers used once": 0.52,
+    "modules with one importer": 47,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
