@@ -98,7 +98,7 @@ def keep_answer(
     rows, measured = own, 0.0
     for _ in range(STEPS):
         start, here = rows, first if rows is own else _near(answer, heads, query, rows)
-        already, honest = float(first.kept.length(measured)), False
+        already, fits = float(first.kept.length(measured)), 0.0
         for part in PARTS:
             solver, found = here.kept.solver(part * allowed), start
             for _ in range(1 if aim == "least" else _ROUNDS):
@@ -111,10 +111,10 @@ def keep_answer(
             share, given = _confirmed(lambda at, way=way: answer.change(put(way(at))), allowed)
             if share and reached[aim](way(share)) < reached[aim](rows):
                 rows, measured = way(share), given
-            honest |= share == part == 1
             if share == 1:
+                fits = part
                 break
-        if rows is start or honest:
+        if rows is start or fits == 1:
             break
     solver = first.kept.solver(0.0)
     columns = {
