@@ -98,7 +98,7 @@ def keep_answer(
     rows, measured = own, 0.0
     for _ in range(STEPS):
         start, here = rows, first if rows is own else _near(answer, heads, query, rows)
-        already, fits = float(first.kept.length(measured)), 0.0
+        already, share, part = float(first.kept.length(measured)), 0.0, 1.0
         for part in PARTS:
             solver, found = here.kept.solver(part * allowed), start
             for _ in range(1 if aim == "least" else _ROUNDS):
@@ -112,9 +112,8 @@ def keep_answer(
             if share and reached[aim](way(share)) < reached[aim](rows):
                 rows, measured = way(share), given
             if share == 1:
-                fits = part
                 break
-        if rows is start or fits == 1:
+        if rows is start or share == part == 1:
             break
     solver = first.kept.solver(0.0)
     columns = {
