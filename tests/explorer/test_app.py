@@ -130,6 +130,11 @@ def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
             {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0},
             "no longer held",
         ),
+        (
+            "same",
+            {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0},
+            "no longer held",
+        ),
     ],
 )
 def test_bad_requests_say_what_is_wrong(client, what, body, words):
@@ -162,7 +167,8 @@ def test_what_is_no_request_is_refused(client, what, body):
 @pytest.mark.parametrize(
     "change",
     [{"layer": 10**400}, {"layer": -1}, {"layer": []}, {"head": 99}, {"kind": 7}, {"query": 10**30}, {"change": 5},
-     {"change": [10**400]}, {"change": [None]}, {"change": []}, {"which": {}}, {"held": ["x"]}, {"exact": 5}],
+     {"change": [10**400]}, {"change": [None]}, {"change": []}, {"which": {}}, {"held": ["x"]},
+     {"exact": 5}, {"outcome": {}}, {"tolerance": "9" * 400}, {"tolerance": []}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
@@ -175,6 +181,8 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
         "query": 2,
         "which": "far",
         "change": [0.1],
+        "outcome": "head",
+        "tolerance": "0",
     }
     if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
         body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
@@ -188,6 +196,7 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
 )
 def test_numbers_are_whole_numbers(client, held, change):
     body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, **change}
+    body |= {"outcome": "head", "tolerance": "0"}
     assert client.post("/api/row", content=json.dumps(body), headers=GOOD).status_code == 400
 
 
@@ -217,16 +226,27 @@ def test_a_request_that_ends_before_its_body_is_no_error_of_the_server(desk):
 
 
 def test_a_row_is_that_of_the_study(client, held, bundled):
-    (step,) = ask(
-        client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
-    )
-    found = idl.certify(bundled, [TEXT], layers=(3,), heads=(10,), queries=(12,), tolerance=0).table
-    for name in ("weight", "lo", "hi"):
-        assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
-    (step,) = ask(
-        client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 999}
-    )
-    assert "queries 0 to" in step["error"]
+    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
+    for tolerance in ("0", "1%"):
+        (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": tolerance})
+        options = {"layers": (3,), "heads": (10,), "queries": (12,), "tolerance": tolerance}
+        found = idl.certify(bundled, [TEXT], **options).table
+        for name in ("weight", "lo", "hi"):
+            assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
+    for change, words in (({"query": 999}, "queries 0 to"), ({"outcome": "model"}, "outcome")):
+        (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": "0", **change})
+        assert words in step["error"]
+
+
+def test_another_row_with_the_same_answer(client, held):
+    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
+    body |= {"aim": "least", "tolerance": "10%", "heads": "head"}
+    (step,) = ask(client, "same", body)
+    [one] = step["same"]["maps"]
+    assert one["choices"] == {"kind": "encoder", "layer": 3, "head": 10}
+    assert "final hidden states change by" in step["same"]["words"]
+    (step,) = ask(client, "same", {**body, "heads": "some"})
+    assert "heads" in step["error"]
 
 
 def test_an_alternative_is_put_back(client, held):

@@ -136,6 +136,41 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     assert "below 1e-5: rounding" in said
 
 
+def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp_path):
+    page.get_by_role("button", name="Same answer, other row").click()
+    assert "Lock a row first" in page.inner_text(".pane .complaint")
+    opened_row(page)
+    exact = page.eval_on_selector_all(
+        "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
+    )
+    note = page.locator("#maps-0 .viewer-row p.soft")
+    assert "the head's output, exactly" in note.inner_text()
+    page.get_by_label("What must stay the same").select_option("answer 10%")
+    page.wait_for_selector("#maps-0 .viewer-row p.soft:has-text('first order')")
+    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
+    said = note.inner_text()
+    assert "the model's final hidden states, up to 10% of the head's own effect" in said
+    assert "of the row's attention stays on the same keys" in said
+    wider = page.eval_on_selector_all(
+        "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
+    )
+    assert sum(map(float, wider)) > sum(map(float, exact))
+    with saved(page, "Save row as CSV", tmp_path).open() as file:
+        row = next(csv.DictReader(file))
+    assert (row["outcome"], row["tolerance"]) == ("states", "10%")
+    page.get_by_role("button", name="Command and Python").click()
+    assert "--outcome states --tolerance 10%" in page.inner_text(".found pre >> nth=0")
+    assert 'outcome="states", tolerance="10%"' in page.inner_text(".found pre >> nth=1")
+    page.get_by_label("Heads that change").select_option("layer")
+    page.get_by_role("button", name="Same answer, other row").click()
+    page.wait_for_selector(".found:has-text('The model')")
+    assert "where 1% of what these rows of 4 heads change is allowed" in page.inner_text(".found")
+    for head in (2, 0):
+        page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
+        page.wait_for_selector(f"#maps-0 .viewer-title:text-is('Layer 1, head {head}')")
+        assert page.locator("#maps-0 [data-layer='same answer']").count() >= 1
+
+
 def test_until_a_row_is_proven_it_has_no_intervals(page):
     page.route("**/api/row", lambda route: page.evaluate("window.held = true") or None)
     page.locator("#maps-0 .maps canvas").focus()
@@ -320,6 +355,7 @@ def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
         found = {key: float(row[name]) for key, row in rows.items()}
         assert found == pytest.approx({key: table[name][key] for key in rows}, abs=1e-6)
     assert "maps.html" in {path.name for path in tmp_path.iterdir()}
+    assert {(row["outcome"], row["tolerance"]) for row in rows.values()} == {("head", "0")}
     program, *words = shlex.split(saved(page, "Save the command", tmp_path).read_text())
     assert program == "identilens"
     identilens(*words, code=0)

@@ -5,7 +5,7 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.errors import InputError
+from identilens.errors import IdentilensError, InputError
 from identilens.explorer import work
 from identilens.explorer.work import (
     alternative,
@@ -17,6 +17,7 @@ from identilens.explorer.work import (
     most_tokens,
     moved_row,
     proven_row,
+    same_answer,
 )
 
 TEXT = ids(14)
@@ -70,11 +71,65 @@ def test_queries_that_there_are_not(at, lens):
     head = at.head(0, 1, "decoder")
     for query in (-1, 14):
         with pytest.raises(InputError, match=f"the text has queries 0 to 13; got {query}"):
-            proven_row(head, query)
+            proven_row(at, head, query)
         with pytest.raises(InputError, match="queries 0 to 13"):
             moved_row(lens, at, head, query, [0.0] * 14)
-    assert len(proven_row(head, 13)["key"]) == 14
-    assert len(proven_row(head, 0)["key"]) == 1
+    assert len(proven_row(at, head, 13)["key"]) == 14
+    assert len(proven_row(at, head, 0)["key"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tolerance"),
+    [("head", "1%"), ("layer", "1%"), ("answer", "1%"), ("answer", "2nats")],
+)
+def test_a_row_is_proven_by_what_must_stay(at, lens, outcome, tolerance):
+    found = proven_row(at, at.head(1, 2, "decoder"), 13, outcome, tolerance)
+    stays = "prediction" if outcome == "answer" else outcome
+    options = {"layers": 1, "heads": 2, "queries": 13, "outcome": stays, "tolerance": tolerance}
+    study = idl.certify(lens, [TEXT], **options).table
+    for name in ("weight", "lo", "hi", "norm_share"):
+        assert found[name] == pytest.approx(study[name].to_list(), abs=1e-7)
+    assert (found["outcome"], found["tolerance"]) == (stays, tolerance)
+    assert ("to first order" in found["kept"]) == (outcome == "answer")
+    assert tolerance in found["kept"]
+
+
+def test_what_cannot_be_kept_is_named(at, lens):
+    head = at.head(1, 2, "decoder")
+    for outcome, tolerance, words in (
+        ("model", "1%", "outcome"),
+        ("answer", "much", "tolerance"),
+        ("head", "1nats", "tolerance"),
+    ):
+        with pytest.raises(IdentilensError, match=words):
+            proven_row(at, head, 13, outcome, tolerance)
+    for aim, tolerance, which in (
+        ("most", "1%", "head"),
+        ("least", "x", "head"),
+        ("least", "1%", "x"),
+    ):
+        with pytest.raises(IdentilensError):
+            same_answer(lens, at, head, 13, aim, tolerance, which)
+    with pytest.raises(InputError, match="queries 0 to 13"):
+        same_answer(lens, at, head, 14, "least", "1%", "head")
+
+
+@pytest.mark.parametrize(("which", "count"), [("head", 1), ("layer", 4), ("model", 8)])
+def test_another_row_keeps_the_answer(at, lens, which, count):
+    head = at.head(1, 2, "decoder")
+    found = same_answer(lens, at, head, 13, "least", "10%", which)
+    assert len(found["maps"]) == count
+    assert {"kind": "decoder", "layer": 1, "head": 2} in [one["choices"] for one in found["maps"]]
+    options = {"together": True, "outcome": "prediction", "tolerance": "10%", "queries": 13}
+    options |= {} if which == "model" else {"layers": 1}
+    options |= {"heads": 2} if which == "head" else {}
+    study = idl.alternatives(lens, [TEXT], **options).table
+    assert found["measured"] == pytest.approx(study["measured"][0], rel=1e-4)
+    assert 0 < found["measured"] <= study["allowed"][0]
+    before, after = (100 * study[name].mean() for name in ("mass_before", "mass_after"))
+    assert f"had {before:.1f} % and have {after:.1f} %" in found["words"]
+    assert "10% of what" in found["words"]
+    assert found["states"][-1]["change"] > 1e-5
 
 
 @pytest.mark.parametrize("which", ["far", "sampled"])

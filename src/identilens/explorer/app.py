@@ -42,6 +42,7 @@ from identilens.explorer.work import (
     measured,
     moved_row,
     proven_row,
+    same_answer,
 )
 from identilens.measures.attention.realisable import COPIES
 from identilens.models.heads import Head
@@ -262,8 +263,18 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
         at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"])),
     )
     if what == "row":
-        query = _whole(body["query"])
-        return model, lambda check, tell: {"row": proven_row(head, query)}
+        query, outcome, tolerance = (
+            _whole(body["query"]),
+            str(body["outcome"]),
+            str(body["tolerance"]),
+        )
+        return model, lambda check, tell: {"row": proven_row(at, head, query, outcome, tolerance)}
+    if what == "same":
+        query, wanted = (
+            _whole(body["query"]),
+            [str(body[one]) for one in ("aim", "tolerance", "heads")],
+        )
+        return model, lambda check, tell: {"same": same_answer(lens, at, head, query, *wanted)}
     if what == "alternative":
         which = str(body["which"])
         return model, lambda check, tell: {"alternative": alternative(lens, at, head, which, check)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,14 +17,20 @@ from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.layout import find_site
 from identilens.models.lens import Lens
+from identilens.models.outcome import Answer
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
+from identilens.runs.settings import coerce
+from identilens.studies import outcomes
+from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_answer
 from identilens.studies.audit.maps import RULES
+from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
+from identilens.studies.certify.views import exactness
 from identilens.studies.mixing.study import mixing
-from identilens.studies.outcomes import of_head
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
@@ -42,11 +48,12 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """A text as a model computes it: its layers, in the order of their calls."""
+    """A text as a model computes it: its layers, in the order of their calls, and the answer that it gives."""
 
     text: Any
     item: Item
     layers: Sequence[CapturedLayer]
+    answer: Answer
 
     def head(self, layer: int, head: int, kind: str) -> Head:
         """Return one head.
@@ -58,6 +65,20 @@ class Measured:
             if one.site.layer == layer and one.site.kind == kind and 0 <= head < len(one.queries):
                 return one.head(head)
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
+
+    def beside(self, head: Head, which: str) -> list[Head]:
+        """Return a head itself (``head``), all heads of its layer (``layer``), or all of its kind (``model``).
+
+        Raises:
+            SettingError: For another word.
+        """
+        which = coerce("heads", Literal["head", "layer", "model"], which)
+        if which == "head":
+            return [head]
+        layers = [one for one in self.layers if one.site.kind == head.kind]
+        if which == "layer":
+            layers = [one for one in layers if one.site.layer == head.layer]
+        return [one for layer in layers for one in layer.heads]
 
 
 def most_tokens(lens: Lens) -> int:
@@ -87,15 +108,44 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
         return output
 
     lens.run([item], keep)
-    return Measured(text, item, layers)
+    outcome = outcomes.model_outcome(lens, item)
+    positions = [-1] if outcome == "prediction" else None
+    return Measured(text, item, layers, Answer(lens, item, outcome, positions))
 
 
-def proven_row(head: Head, query: int) -> Columns:
-    """Return weight, proven interval, influence and verdict of the keys that a query sees."""
+def proven_row(
+    at: Measured, head: Head, query: int, outcome: str = "head", tolerance: str = "0"
+) -> dict[str, Any]:
+    """Return weight, proven interval, influence and verdict of the keys that a query sees, and what must stay the same.
+
+    That is the output of the head, of its layer (``layer``), or the model's answer (``answer``), up to a tolerance.
+
+    Raises:
+        InputError: For a query that is not there.
+        SettingError: For another outcome, or a tolerance that cannot be read.
+    """
     _require_query(head, query)
     head.refuse_sink()
-    visible = None if head.visible is None else head.visible[query]
-    return certified_columns(of_head(head.attention[query], head.projected, visible)).keys
+    named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
+    stays: outcomes.Outcome = at.answer.outcome if named == "answer" else named
+    if named == "head":
+        visible = None if head.visible is None else head.visible[query]
+        kept = outcomes.of_head(head.attention[query], head.projected, visible)
+    elif named == "layer":
+        kept = outcomes.of_layer(at.beside(head, "layer"), head.head, query)
+    else:
+        sites = tuple(one.site for one in at.layers)
+        number = find_site(sites, head.layer, head.head, head.kind)
+        root = at.answer.root([number], query)[0, head.head]
+        kept = outcomes.of_answer(at.answer, head, root, query)
+    [read] = outcomes.tolerances([tolerance], stays, "float32")
+    # A page shows no radius.
+    radii = torch.full((2, 1), torch.nan, dtype=torch.float64)
+    columns = certified_columns(kept, kept.allowed(read), radii=radii).keys
+    words = f"{OUTCOMES[stays].removesuffix(',')}, {exactness(read.name, stays)}"
+    if kept.effect is not None:
+        words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
+    return {**columns, "kept": words, "outcome": stays, "tolerance": read.name}
 
 
 def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
@@ -120,6 +170,55 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     check()
     run = lens.substitute({(head.layer, head.head, head.kind): found}, at.item)
     return {**in_numbers(head, found), **changed(lens, at, run)}
+
+
+def same_answer(
+    lens: Lens, at: Measured, head: Head, query: int, aim: str, tolerance: str, which: str
+) -> dict[str, Any]:
+    """Return another row of heads with which the model gives the same answer, and what it says then.
+
+    ``which`` are the heads, see `Measured.beside`.
+
+    Raises:
+        InputError: For a query that is not there, or heads that do not see the same keys.
+        SettingError: For another aim, or a tolerance that cannot be read.
+    """
+    _require_query(head, query)
+    heads = at.beside(head, which)
+    for one in heads:
+        one.refuse_sink()
+    answer, own = at.answer, torch.stack([one.attention[query] for one in heads])
+    [read] = outcomes.tolerances([tolerance], answer.outcome, "float32")
+    found = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
+    run = lens.substitute(in_row(heads, query, found.weights), at.item)
+    maps = []
+    for one, row in zip(heads, found.weights, strict=True):
+        weights = one.attention.index_copy(0, torch.tensor([query]), row[None])
+        choices = {"kind": one.kind, "layer": one.layer, "head": one.head}
+        maps.append({"choices": choices, "layer": packed_matrix(weights)})
+    known = found.columns
+    before, after, fewer, keys = (
+        torch.tensor(known[name], dtype=torch.float64).mean()
+        for name in ("mass_before", "mass_after", "keys_after", "keys_before")
+    )
+    rows = "this row" if len(heads) == 1 else f"these rows of {len(heads)} heads"
+    words = (
+        f"The model's answer is the same: its {outcomes.changed(answer.outcome, known['measured'])}, where "
+        f"{read.name} of what {rows} change{'s' * (len(heads) == 1)} is allowed. The keys that held "
+        f"{100 * LARGEST:.0f} % of the attention had {100 * before:.1f} % and have {100 * after:.1f} %; "
+        f"{keys:.0f} keys had any and {fewer:.0f} have; total variation "
+        f"{float(total_variation(own, found.weights).mean()):.3f}."
+    )
+    if answer.outcome == "prediction":
+        words += (
+            f" The most likely token or class {'stays' if answer.same_top(run) else 'changes'}."
+        )
+    return {
+        "maps": maps,
+        "words": words,
+        "measured": known["measured"],
+        **changed(lens, at, run),
+    }
 
 
 def in_numbers(head: Head, weights: Tensor) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 // A column of the explorer: it asks the server to measure a text and shows its maps as they come.
 const { made } = window, dark = window.matchMedia("(prefers-color-scheme: dark)"), look = () => window.identilensLooks[dark.matches ? "dark" : "light"];
-const WAIT = 600, LONGEST = 2000, NOWHERE = { read() {}, write() {} };
+const LOCK = "Lock a row first: click one in the map.", WAIT = 600, LONGEST = 2000, NOWHERE = { read() {}, write() {} };
 let start = {}, token = "";
 
 const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replace("-", "−");
@@ -42,6 +42,12 @@ const called = (model) => (start.models.filter((one) => ending(one) === ending(m
 // A relative change in words; what single precision rounds is no change.
 const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
 
+// What must stay the same when a row changes: outcome and tolerance, in words.
+const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };
+const AIMS = { least: "least on the largest keys", farthest: "farthest", sparsest: "fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "within 0.1 % of the effect", "1%": "within 1 % of the effect", "10%": "within 10 % of the effect" };
+
+const choice = (label, options) => made("select", { ariaLabel: label }, ...Object.entries(options).map(([value, textContent]) => made("option", { value, textContent })));
+
 class Pane {
   // `shown` is what the address holds of this column; `remember` is called whenever that changes.
   constructor(number, shown, remember) {
@@ -69,6 +75,11 @@ class Pane {
     this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
     this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.saveRun(); });
     if (start.runs) this.tools.append(made("span", { className: "pair" }, this.run, this.button("Save as run", () => this.saveRun())));
+    this.kept = choice("What must stay the same", KEPT);
+    this.kept.addEventListener("change", () => this.viewer.redraw());
+    [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
+    this.within.value = "1%";
+    this.tools.append(made("label", { className: "pair" }, "Prove rows by", this.kept), made("span", { className: "pair" }, this.button("Same answer, other row", () => this.same()), this.aim, this.heads, this.within));
     this.tools.hidden = true;
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
@@ -128,6 +139,8 @@ class Pane {
     if (!this.text.value.trim()) return;
     this.found.hidden = this.hand.hidden = this.tools.hidden = true;
     this.viewer = this.row = this.held = null;
+    this.known = {};
+    this.certified = null;
     this.remember();
     this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
     this.stage.replaceChildren(this.viewerRoot);
@@ -167,10 +180,23 @@ class Pane {
 
   async prove(choices, query) {
     if (!this.held) return null;
+    const [outcome, tolerance] = this.kept.value.split(" "), body = { held: this.held, ...choices, query, outcome, tolerance }, name = JSON.stringify(body);
     this.proving?.abort();
     this.proving = new AbortController();
-    const answer = await ask("row", { held: this.held, ...choices, query }, this.proving.signal);
-    return answer.row;
+    this.known[name] ??= (await ask("row", body, this.proving.signal)).row;
+    this.certified = this.known[name];
+    return this.certified;
+  }
+
+  // Another row, of one head or of many, with the answer that the model gives now.
+  async same() {
+    const { choices, row } = this.viewer.now();
+    if (row === null) { this.complaint.textContent = LOCK; return; }
+    const last = await this.one("same", { ...this.at(), query: row, aim: this.aim.value, tolerance: this.within.value, heads: this.heads.value }, "looking for another row with the same answer");
+    if (!last) return;
+    for (const { choices: place, layer } of last.same.maps) this.viewer.addLayer(place, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
+    this.viewer.open(choices);
+    this.told(last.same.words, last.same);
   }
 
   async alternative(which) {
@@ -233,7 +259,8 @@ class Pane {
   drag(key) {
     const { intervals, proven, weights, keys, query } = this.row || {};
     if (!proven || !this.held) return;
-    const weight = weights[key], lo = proven.lo[key], hi = proven.hi[key];
+    // By hand, the head's output stays exactly: other ends that were proven allow more.
+    const exact = this.kept.value === "head 0", weight = weights[key], lo = exact ? proven.lo[key] : intervals.lower(key), hi = exact ? proven.hi[key] : intervals.upper(key);
     const slider = made("input", { type: "range", min: lo, max: hi, step: "any", value: weight, ariaLabel: `Weight of ${keys[key]}`, disabled: hi - lo < 1e-4 });
     const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}, from ${written(lo)} to ${written(hi)}` });
     slider.addEventListener("input", () => { value.textContent = written(Number(slider.value)); });
@@ -257,10 +284,10 @@ class Pane {
 
   csv() {
     const rows = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr")];
-    if (!rows.length) { this.complaint.textContent = "Lock a row first: click one in the map."; return; }
+    if (!rows.length) { this.complaint.textContent = LOCK; return; }
     const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
-    const lines = rows.map((one) => [one.dataset.key, quoted(this.row.keys[one.dataset.key]), one.dataset.weight, one.dataset.lo, one.dataset.hi, quoted(one.dataset.verdict || "")].join());
-    save("row.csv", ["key,token,weight,lo,hi,verdict", ...lines].join("\n") + "\n", "text/csv");
+    const lines = rows.map((one) => [one.dataset.key, quoted(this.row.keys[one.dataset.key]), one.dataset.weight, one.dataset.lo, one.dataset.hi, quoted(one.dataset.verdict || ""), this.certified?.outcome, this.certified?.tolerance].join());
+    save("row.csv", ["key,token,weight,lo,hi,verdict,outcome,tolerance", ...lines].join("\n") + "\n", "text/csv");
   }
 
   // What makes the view again, to read, copy and save.
@@ -269,8 +296,11 @@ class Pane {
     const quoted = (words) => `'${words.replaceAll("'", `'\\''`)}'`;
     const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
     const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
-    const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
-    const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = audit.certify(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ncertainty.show()\n`;
+    // What must stay the same, where that is more than a head's exact output.
+    const { outcome, tolerance } = (row !== null && this.certified) || {}, how = !outcome || (outcome === "head" && tolerance === "0") ? {} : { outcome, tolerance };
+    const certainty = how.outcome ? `idl.certify(lens, [${text}], layers=[${layer}], heads=[${head}], queries=[${query}], kind="${kind}"${named({ ...how, ...this.cut })})` : `audit.certify(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")`;
+    const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...how, ...start.load, ...this.cut })} --out run\n`;
+    const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = ${certainty}\ncertainty.show()\n`;
     const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
     this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
     this.found.hidden = false;

@@ -53,9 +53,9 @@ class RowPanel {
     this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} keys`;
     this.root.dataset.proven = String(Boolean(intervals?.proven));
     this.note.textContent = intervals?.proven
-      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), proven by linear programs."
+      ? `Dot: the weight. Bar: all values that it can take (square-root scale) while these stay: the row's sum, and ${intervals.kept}. Proven. At least ${(100 * seen.reduce((sum, key) => sum + intervals.lower(key), 0)).toFixed(0)} % of the row's attention stays on the same keys.`
       : intervals
-      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command trust proves them."
+      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
       : waiting
       ? waiting
       : `Values of the layer ${layer}, largest first (square-root scale).`;
