@@ -18,8 +18,8 @@ from identilens.linalg.programs import (
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
-_CLOSE, _NEAR = 1e-9, 1e-4
-"""Complementarity at which the vertex that the method runs to can be told, and at which multipliers prove enough."""
+_CLOSE = 1e-9
+"""Complementarity at which the vertex that the method runs to can be told."""
 _SHORT_OF_BOUNDARY = 0.99
 _PROJECTIONS = 6
 """Projections of a point on the simplex and on the outputs that count as the same."""
@@ -98,15 +98,16 @@ class SharedPrograms:
         costs: Float[Tensor, "program key"],
         rows: Float[Tensor, "program key"],
         reach: Float[Tensor, "program rho"] | None = None,
+        complementarity: float = 1e-5,
     ) -> tuple[Tensor, ...]:
         """Return moves from the rows to points near the optima, and multipliers that prove bounds near them.
 
-        Nothing is certified; whoever uses them sees how far a move can be made and what the multipliers prove. Moves
-        do not change xᵀ B where the ``reach`` is 0.
+        So near that x·s per key is below the ``complementarity``. Nothing is certified; whoever uses them sees how far
+        a move can be made and what the multipliers prove. Moves do not change xᵀ B where the ``reach`` is 0.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            points, multipliers = self._interior(_NEAR, costs, rows @ self.kept, reach)
+            points, multipliers = self._interior(complementarity, costs, rows @ self.kept, reach)
             moves = points - rows
             return moves - torch.where(
                 reach > 0, 0.0, moves @ self.kept

@@ -22,8 +22,6 @@ from identilens.measures.attention.row_solver import (
     row_and_space,
 )
 
-_NUMBERS = 2**24
-"""Numbers held at a time when moves are tried."""
 _OPEN = 1e-6
 """Bounds whose distances add up to less are not refined."""
 _OF_A_KEY, _SPREAD = 16, 4
@@ -91,7 +89,8 @@ class MapSolver:
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
         rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances.
         """
-        inside, most = self._seen(rows).repeat(len(allowed), 1), allowed.flatten().cpu()
+        own, most = self._seen(rows), allowed.flatten().cpu()
+        inside = own.repeat(len(allowed), 1)
         movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
         lo, hi = torch.where(movable, 0.0, inside), inside.clone()
         run = torch.zeros_like(hi, dtype=torch.bool)
@@ -107,11 +106,21 @@ class MapSolver:
             least = (costs - multipliers @ self._kept.mT).amin(1)
             proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
             proven -= most[:, None] * torch.linalg.vector_norm(multipliers / self._scales, dim=1)
-            lo = lo.scatter_reduce(1, key.expand(len(inside), -1), proven, "amax")
-            # A move of an exact program changes the output by rounding only.
+            every = key.expand(len(inside), -1)
+            lo = lo.scatter_reduce(1, every, proven, "amax")
+            # Each move, made as far as it can be, leads every row to an alternative with less on its key. A move of
+            # an exact program changes the output by rounding only.
             changes = torch.linalg.vector_norm((moves @ self._kept * self._scales)[:, 1:], dim=1)
             changes = torch.where(most[row] > 0, changes, 0.0)
-            hi = torch.minimum(hi, _reached(inside, moves, most, changes))
+            within = torch.where(changes > 0, most[:, None] / changes, torch.inf)
+            length = torch.minimum(_lengths(own, moves).repeat(len(allowed), 1), within)
+            moved = inside[:, key] + length * moves.gather(1, key[:, None])[:, 0]
+            hi = hi.scatter_reduce(1, every, moved.clamp_min(0.0), "amin")
+            # In the row of its program, for every tolerance, the alternative may have less on other keys, too.
+            same = row % len(own) + len(own) * torch.arange(len(allowed))[:, None]
+            points = inside[same] + length[same, torch.arange(len(row)), None] * moves
+            points = points.clamp_min(0.0).flatten(0, 1)
+            hi = hi.scatter_reduce(0, same.flatten()[:, None].expand_as(points), points, "amin")
         lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
         return lo, hi
 
@@ -135,22 +144,10 @@ def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tens
     return order[place[taken.expand_as(place)], key], key
 
 
-def _reached(
-    inside: Lower,
-    moves: Float[Tensor, "move seen"],
-    allowed: Float[Tensor, " row"],
-    changes: Float[Tensor, " move"],
-) -> Lower:
-    """Return the least weight that some of the moves, made as far as it can be from each row, leaves each key."""
-    least = inside.clone()
-    for at in torch.arange(len(moves)).split(max(1, _NUMBERS // inside.numel())):
-        part, change = moves[at], changes[at]
-        falls = torch.where(part < 0, -part, torch.finfo(part.dtype).tiny)
-        length = (inside[:, None] / falls).amin(-1).clamp_max(1e6)
-        within = torch.where(change > 0, allowed[:, None] / change, torch.inf)
-        moved = inside[:, None] + torch.minimum(length, within)[..., None] * part
-        least = torch.minimum(least, moved.clamp_min(0.0).amin(1))
-    return least
+def _lengths(inside: Lower, moves: Float[Tensor, "move seen"]) -> Float[Tensor, "row move"]:
+    """Return how far each move can be made from each row before a weight is negative."""
+    falls = torch.where(moves < 0, -moves, torch.finfo(moves.dtype).tiny)
+    return torch.stack([(inside / one).amin(1) for one in falls], 1).clamp_max(1e6)
 
 
 _TOGETHER = 8

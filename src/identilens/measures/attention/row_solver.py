@@ -21,8 +21,8 @@ ALMOST_ZERO = 1e-9
 _DRAWN, _PAIRS = 4, 64
 """Programs with random costs, and of pairs of keys, that run together."""
 
-_NEWTON, _SETTLED = 20, 0.01
-"""Steps in the search of a radius at most, and the relative step after which it ends."""
+_NEWTON, _SETTLED, _RADIUS = 20, 0.01, 1e-8
+"""Steps in the search of a radius at most, the relative step after which it ends, and the accuracy of its programs."""
 
 Ends = tuple[Float[Tensor, " seen"], Float[Tensor, " seen"]]
 
@@ -237,27 +237,28 @@ class RowSolver:
         return torch.linalg.vector_norm(along)
 
     def radius(
-        self, costs: Float[Tensor, "program seen"], limits: Float[Tensor, " program"]
+        self,
+        costs: Float[Tensor, "program seen"],
+        limits: Float[Tensor, " program"],
+        start: float,
     ) -> Float[Tensor, " program"]:
         """Return up to which length of a change of the output each least cost is proven to reach its limit.
 
-        The least cost is convex in that length, and the multipliers of a program bound it by a line: Newton's method
-        from 0 stays on the proven side. NaN where the limit is not reached without any change.
+        It must do so at the length ``start``. The least cost is convex in that length, and the multipliers of a program
+        bound it by a line: Newton's method stays on the proven side.
         """
-        reached = torch.zeros(len(costs), dtype=torch.float64)
+        reached = torch.full((len(costs),), start, dtype=torch.float64)
         open_ = torch.arange(len(costs))
         for _ in range(_NEWTON):
             if not len(open_):
                 break
-            optima = self._shared.minimise(
-                costs[open_],
-                self.inside.expand(len(open_), -1),
-                reached[open_, None] / self._scales,
-            )
-            slope = torch.linalg.vector_norm(optima.multipliers / self._scales, dim=1)
-            step = (optima.bounds - limits[open_]) / slope
-            missed = (reached[open_] == 0) & ~(optima.bounds >= limits[open_])
-            reached[open_] += torch.where(missed, torch.nan, step.nan_to_num(0.0).clamp_min(0.0))
+            reach = reached[open_, None] / self._scales
+            programs = costs[open_], self.inside.expand(len(open_), -1)
+            _, multipliers = self._shared.near(*programs, reach, _RADIUS)
+            bounds = self._shared.proven(*programs, multipliers, reach)
+            slope = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
+            step = ((bounds - limits[open_]) / slope).nan_to_num(0.0).clamp_min(0.0)
+            reached[open_] += step
             open_ = open_[step > _SETTLED * reached[open_]]
         return reached
 

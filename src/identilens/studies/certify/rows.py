@@ -11,6 +11,7 @@ from torch import Tensor
 
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
+from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
 from identilens.studies.outcomes import KeptOutcome
 
@@ -137,19 +138,21 @@ class CertifiedColumns:
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
         farthest: The alternative met that is farthest from the row.
+        radii: `row_radii` of the keys.
     """
 
     keys: dict[str, list[Any]]
     row: dict[str, Any]
     order: list[list[int]]
     farthest: Float[Tensor, " key"]
+    radii: Float[Tensor, "two own"]
 
 
 def certified_columns(
     kept: KeptOutcome,
     allowed: float = 0.0,
     *,
-    radii: Float[Tensor, "two key"] | None = None,
+    radii: Float[Tensor, "two own"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
 ) -> CertifiedColumns:
@@ -158,8 +161,8 @@ def certified_columns(
     ``lo`` and ``hi`` are the proven ends of each weight; for ``norm_share`` and ``contribution`` see the measures;
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
-    determined by its interval alone. ``radii`` spares them where `row_radii` are known. Pairs of keys are certified
-    only with ``order``.
+    determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
+    keys are certified only with ``order``.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -189,7 +192,9 @@ def certified_columns(
         "removal": removal_effect(row[None], T, relative=True)[0][keys],
     }
     verdict = _verdicts(weight, lo, hi, columns["norm_share"])
-    determined, negligible = row_radii(kept) if radii is None else radii
+    if radii is None:
+        radii = row_radii(kept, solver, lo, hi, allowed)
+    determined, negligible = radii
     columns["radius"] = torch.where(
         verdict < 2, determined, torch.where(verdict == len(VERDICTS) - 1, negligible, torch.nan)
     )
@@ -215,20 +220,31 @@ def certified_columns(
         "pairs": len(keys) * (len(keys) - 1) // 2,
         "gap": solver.gap,
     }
-    return CertifiedColumns(listed, whole, pairs or [], farthest)
+    return CertifiedColumns(listed, whole, pairs or [], farthest, radii)
 
 
-def row_radii(kept: KeptOutcome) -> Float[Tensor, "two key"]:
+def row_radii(
+    kept: KeptOutcome,
+    solver: RowSolver,
+    lo: Float[Tensor, " own"],
+    hi: Float[Tensor, " own"],
+    allowed: float,
+) -> Float[Tensor, "two own"]:
     """Return the changes of the outcome up to which each weight is proven to stay determined, and negligible.
 
-    NaN where it is not without any change. The same for all tolerances.
+    NaN where it is not even with the change that is ``allowed``, whose ends are ``lo`` and ``hi``: also of any larger.
     """
-    solver = kept.solver(0.0)
+    weight, units = solver.inside, torch.eye(len(solver.inside)).double()
     own = kept.own[solver.keys]
-    weight, units = solver.inside[own], torch.eye(len(own)).double()[own]
-    small = torch.full_like(weight, -FLOOR / len(weight))
-    limits = torch.cat([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, small])
-    lower, upper, negligible = solver.radius(torch.cat([units, -units, -units]), limits).view(3, -1)
+    limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight])[:, own]
+    limits = torch.cat([limits, torch.full_like(limits[:1], -FLOOR / limits.shape[1])])
+    held = torch.stack([lo, -hi, -hi]) >= limits
+    held[:2] &= held[:2].all(0)
+    which, key = held.nonzero().T
+    costs = torch.where(which[:, None] == 0, 1.0, -1.0) * units[own][key]
+    found = torch.full_like(limits, torch.nan)
+    found[held] = solver.radius(costs, limits[held], kept.length(allowed))
+    lower, upper, negligible = found
     return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
 
 

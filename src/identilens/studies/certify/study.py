@@ -17,7 +17,7 @@ from identilens.models.substitution import Rows
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import RowCertificates, certified_columns, row_radii
+from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.outcomes import (
     KeptOutcome,
@@ -122,17 +122,22 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         precision = str(self.heads.lens.dtype).removeprefix("torch.")
         rows = RowCertificates.empty()
         for query in queries:
-            kept = self._kept(place, head, query)
-            radii = row_radii(kept)
+            kept, radii = self._kept(place, head, query), None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            for tolerance in tolerances(settings.tolerance, settings.outcome, precision):
-                columns = certified_columns(
+            asked = tolerances(settings.tolerance, settings.outcome, precision)
+            found = {}
+            # Radii are found for the smallest change: what is free there is free for every larger one.
+            for tolerance in sorted(asked, key=kept.allowed):
+                found[tolerance] = certified_columns(
                     kept,
                     kept.allowed(tolerance),
                     radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
                 )
+                radii = found[tolerance].radii
+            for tolerance in asked:
+                columns = found[tolerance]
                 put = Rows([query], columns.farthest[None])
                 measured = kept.answer and kept.answer.with_rows(head, put)
                 also = {"outcome": settings.outcome, "measured": measured}
