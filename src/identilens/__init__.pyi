@@ -1,5 +1,6 @@
 from . import lab as lab
 from .cli.rerun import rerun as rerun
+from .cli.rerun import verify as verify
 from .demo.examples import examples as examples
 from .models.attentions import attentions as attentions
 from .models.bundled import bundled_model as bundled_model

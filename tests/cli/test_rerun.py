@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 
 import identilens as idl
@@ -145,6 +146,30 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
     (tmp_path / "texts.txt").write_text("Nobody came.")
     said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
     assert "text 0 differs" in said
+
+
+def test_a_run_is_verified(bundled_path, tmp_path):
+    typed = ("--model", bundled_path, "--text", TEXT, *TYPED, "--out", tmp_path / "run")
+    identilens("audit", *typed, code=0)
+    before = sorted((tmp_path / "run").iterdir())
+    assert "identical, every column" in identilens("verify", tmp_path / "run", code=0).output
+    assert sorted((tmp_path / "run").iterdir()) == before
+    file = tmp_path / "run" / "table.parquet"
+    table = pl.read_parquet(file)
+    table.with_columns(pl.col("output_share") * (1 + 1e-12)).write_parquet(file)
+    said = identilens("verify", tmp_path / "run", code=0).output
+    assert "output_share" in said
+    assert "equal up to rounding" in said
+    table.with_columns(pl.col("output_share") + 0.5, kind=pl.lit("decoder")).write_parquet(file)
+    assert "differs from what its request" in identilens("verify", tmp_path / "run", code=1).error
+    found = idl.verify(tmp_path / "run")
+    assert found["column"].to_list() == ["kind", "output_share"]
+    assert found["differ"].to_list() == [len(table)] * 2
+    assert found["largest"].to_list() == [None, pytest.approx(0.5)]
+    table.head(3).write_parquet(file)
+    found = idl.verify(tmp_path / "run").row(0, named=True)
+    assert (found["column"], found["differ"], found["of"]) == ("(rows)", len(table) - 3, len(table))
+    assert "already" not in failing("verify", tmp_path / "none")
 
 
 def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, monkeypatch):

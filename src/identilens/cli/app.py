@@ -161,6 +161,11 @@ COMMANDS = {
         "identilens.cli.rerun:rerun_folder",
         "Run a finished or interrupted run again, from its run.toml.",
     ),
+    "verify": (
+        RESULTS,
+        "identilens.cli.rerun:verify_folder",
+        "Run a finished run again, and say whether its tables are identical.",
+    ),
     "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
     "selfcheck": (
         CHECKS,

@@ -1,15 +1,16 @@
-"""``identilens rerun`` and ``identilens.rerun``: repeating a run from the request in its folder."""
+"""``identilens rerun`` and ``verify``: repeating a run from the request in its folder, and what is different then."""
 
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 from cyclopts import Parameter
 
 from identilens.cli.commands import study_command
 from identilens.cli.options import INPUTS, RunOptions
-from identilens.errors import InputError
+from identilens.errors import CheckFailedError, InputError
 from identilens.runs.bucket import errors_naming_url, url_in
 from identilens.runs.files import downloaded
 from identilens.runs.provenance import model_and_texts
@@ -18,8 +19,11 @@ from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, Switch, hints_of
 from identilens.runs.study import Progress, bound_study, run_study
+from identilens.runs.tables import print_table
 from identilens.runs.terminal import say
+from identilens.studies.comparison import ROUNDING
 from identilens.studies.registry import STUDIES, study_named
+from identilens.studies.reports import load_result
 
 
 def rerun(
@@ -99,6 +103,90 @@ def rerun_folder(
     _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
     say(f"results: {new}")
     say(f"against {folder}: {outcome}.")
+
+
+def verify(
+    folder: str | Path,
+    *,
+    lens: Any = None,
+    texts: Any = None,
+    progress: Progress | bool | None = None,
+    trust_remote_code: bool = False,
+) -> pl.DataFrame:
+    """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
+
+    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference,
+    absolutely and as a share of the column's largest number. Matrices are not compared.
+
+    Args:
+        folder: Folder or URL of the run.
+        lens: The model, if it was given in Python, or another model.
+        texts: The texts, if they were given in Python, or other texts.
+        progress: False for no progress bar, or a function called with (finished units, total units, note).
+        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
+
+    Raises:
+        IdentilensError: Any error of `rerun` or `load_result`.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(idl.load("bundled"), "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> idl.verify(folder).is_empty()
+        True
+    """
+    first = load_result(folder)
+    given = {"lens": lens, "texts": texts, "trust_remote_code": trust_remote_code}
+    again = rerun(folder, progress=progress, **given)
+    rows = []
+    for name, columns in first.schema.items():
+        there, here = getattr(first, name), getattr(again, name)
+        of = max(len(there), len(here))
+        if len(there) != len(here):
+            missing = {"differ": abs(len(there) - len(here)), "largest": None, "share": None}
+            rows.append({"table": name, "column": "(rows)", "of": of, **missing})
+            continue
+        for column in columns:
+            before, after = there[column], here[column]
+            if differ := int(before.ne_missing(after).sum()):
+                numbers = columns[column].is_numeric()
+                largest = (after - before).abs().max() if numbers else None
+                share = largest / before.abs().max() if largest else None
+                changes = {"differ": differ, "of": of, "largest": largest, "share": share}
+                rows.append({"table": name, "column": column, **changes})
+    return pl.DataFrame(rows, schema=DIFFERENCES)
+
+
+DIFFERENCES = {
+    "table": pl.String,
+    "column": pl.String,
+    "differ": pl.Int64,
+    "of": pl.Int64,
+    "largest": pl.Float64,
+    "share": pl.Float64,
+}
+"""Columns of what `verify` returns."""
+
+
+def verify_folder(folder: str, /, *, trust_remote_code: Switch = False) -> None:
+    """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
+
+    Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
+
+    Args:
+        folder: Folder or URL of the run, with its run.toml.
+        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
+    """
+    found = verify(folder, trust_remote_code=trust_remote_code)
+    if found.is_empty():
+        say(f"{folder}: identical, every column of every table.")
+        return
+    print_table(f"Columns of {folder} that differ", found)
+    if not found.select((pl.col("share") <= ROUNDING).fill_null(False).all()).item():
+        raise CheckFailedError(f"{folder} differs from what its request gives now.")
+    say(f"{folder}: equal up to rounding, {ROUNDING:g} of each column's largest number.")
 
 
 def _options_of_run(
