@@ -12,6 +12,7 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, certain_mass
 from identilens.models import Lens
+from identilens.studies.audit import study
 from identilens.studies.audit.certain import mean_and_error
 
 
@@ -93,6 +94,24 @@ def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
         "Determined: not looked at"
         in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
     )
+
+
+def test_long_texts_are_examined_where_there_are_no_shorter_ones(bundled, monkeypatch):
+    text = " ".join(TEXTS) + " The ferry left before dawn." * 4
+    longer = [f"{text} {text}", text, f"{text} {text} {text}"]
+    options = {"layers": [0], "example_length": 20}
+    found = idl.audit(bundled, longer, examples=2, **options)
+    rows = dict(found.table.group_by("text").agg(pl.col("certain_rows").max()).iter_rows())
+    assert rows == {0: 2, 1: 2, 2: 0}
+    assert set(found.effects["text"]) == {0, 1}
+    assert not found.matrices
+    assert "in 2 of the 3 texts, the shortest, standard error over texts" in found.summary().text
+    mixed = idl.audit(bundled, [*longer, TEXTS[1]], **options)
+    assert set(mixed.table.filter(pl.col("certain_rows") > 0)["text"]) == {3}
+    assert "no other row of weights gives the same output" in mixed.summary().text
+    monkeypatch.setattr(study, "_LONG", 30)
+    assert idl.audit(bundled, longer[:1], **options).effects.is_empty()
+    assert not idl.audit(bundled, longer[:1], effects="estimate", **options).effects.is_empty()
 
 
 def test_the_error_of_a_mean_of_rows():

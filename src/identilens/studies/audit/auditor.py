@@ -26,7 +26,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
 from identilens.runs.tables import Row, table_of
-from identilens.studies.audit.certain import EXAMPLE_ROWS, certain_rows, sampled_rows
+from identilens.studies.audit.certain import EXAMPLE_ROWS, LONG_ROWS, certain_rows, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
@@ -59,12 +59,13 @@ class Auditor:
         sites: tuple[Site, ...],
         settings: AuditSettings,
         keep: set[int],
+        long: set[int],
     ) -> None:
         self.lens = lens
         self.items = items
         self.sites = sites
         self.settings = settings
-        self.keep = keep
+        self.keep, self.long = keep, long
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
         if not items.streamed:
@@ -199,6 +200,7 @@ class Auditor:
         count = self.settings.certain_rows
         if count is None:
             count = EXAMPLE_ROWS if text in self.keep and not self.settings.matrices else 0
+            count = LONG_ROWS if text in self.long else count
         return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
     def _certain_rows(self, layer: LayerBatch, measures: LayerMeasures) -> list[list[Row]]:

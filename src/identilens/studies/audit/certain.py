@@ -18,6 +18,9 @@ from identilens.runs.tables import Row
 EXAMPLE_ROWS = 4
 """Rows of each map of an example."""
 
+LONG_ROWS = 2
+"""Rows of each map of a text that is examined although it is too long for an example: the programs grow with it."""
+
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import polars as pl
 
@@ -360,9 +360,12 @@ class Audit(Result):
         rows, texts = len(self.rows), self.rows["text"].n_unique()
         settings = self.provenance.get("settings", {})
         chosen = texts < self.table["text"].n_unique() and settings.get("certain_rows") is None
-        longest = (
-            f", the longest of at most {settings.get('example_length')} tokens" if chosen else ""
+        most, examined = settings.get("example_length", 0), self.rows["text"].unique()
+        least = self.table.filter(pl.col("text").is_in(examined.implode()))["n_query"].min()
+        which = (
+            "the shortest" if cast(int, least) > most else f"the longest of at most {most} tokens"
         )
+        longest = f", {which}" if chosen else ""
         some = (
             f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
         )
@@ -398,6 +401,13 @@ class Audit(Result):
                 f"every alternative with exactly the same head output, {rounded} up to rounding to {precision} (mean "
                 f"certain mass of {self._sample()}{apart})."
             )
+            if short := len(looked.filter(simplex_nullity=0)):
+                yield (
+                    f"In {short} of the {len(looked)} maps looked at, no other row of weights gives the same output in "
+                    f"exact arithmetic, because the text has hardly more tokens than the head has dimensions (d_v = "
+                    f"{looked['d_v'].max()}). Use longer texts, or see what is left when the output may change by 1 %: "
+                    "certify with --tolerance 1% (in Python: tolerance=0.01)."
+                )
             yield stacked_in_words(table)
         else:
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."

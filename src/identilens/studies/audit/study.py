@@ -33,6 +33,9 @@ _BYTES = 8
 _HEADS = 256
 """Most heads that are removed one by one without being asked for."""
 
+_LONG = 2048
+"""Most tokens of a text without whose heads the model is run without being asked for."""
+
 _FIRST = 1000
 """Where texts are tokenised only when they are measured, examples are chosen from this many first texts."""
 
@@ -80,7 +83,9 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             raise InputError(
                 f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0."
             )
-        self.auditor = Auditor(lens, self.items, sites, settings, _kept_texts(self.items, settings))
+        kept, long = _examples(self.items, settings)
+        self.auditor = Auditor(lens, self.items, sites, settings, kept, long)
+        self._examined = kept | long
         self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
@@ -107,14 +112,17 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
         output = auditor.output()
         rows = [
-            row for text in self.parts[part] if text in auditor.keep for row in self._effects(text)
+            row
+            for text in self.parts[part]
+            if text in self._examined
+            for row in self._effects(text)
         ]
         effects = table_of(Audit.schema["effects"], rows)
         return replace(output, tables={**output.tables, "effects": effects})
 
     @cached_property
     def _outcome(self) -> Answered:
-        return model_outcome(self.lens, self.items[min(self.auditor.keep)])
+        return model_outcome(self.lens, self.items[min(self._examined)])
 
     def _effects(self, text: int) -> Iterator[Row]:
         """Yield the effect of each head on the model's answer to one text."""
@@ -126,7 +134,9 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             if settings.layers is None or site.layer in settings.layers
             for head in range(site.heads)
         ]
-        if how == "auto":
+        if how == "auto" and item.length > _LONG:
+            how = "none"
+        elif how == "auto":
             how = "removal" if len(heads) <= _HEADS else "estimate"
         if how == "none":
             return
@@ -162,14 +172,17 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         return [*parts, range(start, total)]
 
 
-def _kept_texts(items: Items, settings: AuditSettings) -> set[int]:
+def _examples(items: Items, settings: AuditSettings) -> tuple[set[int], set[int]]:
+    """Return the texts whose matrices are kept; where all are too long for that, none, and the shortest ones."""
     if settings.matrices:
-        return set(range(len(items)))
+        return set(range(len(items))), set()
     # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
     first = range(min(len(items), _FIRST) if items.streamed else len(items))
     lengths = {text: items[text].length for text in first}
     fitting = [text for text, length in lengths.items() if length <= settings.example_length]
-    return set(sorted(fitting, key=lambda text: -lengths[text])[: settings.examples])
+    longest_first = sorted(fitting, key=lambda text: -lengths[text])
+    shortest_first = [] if fitting else sorted(lengths, key=lambda text: lengths[text])
+    return set(longest_first[: settings.examples]), set(shortest_first[: settings.examples])
 
 
 audit = study_function(AuditStudy, "audit")
