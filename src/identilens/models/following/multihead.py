@@ -33,7 +33,10 @@ def multi_head_attention(
         raise UnsupportedModelError(
             "torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn)."
         )
-    queries, keys, values = (_heads(part, arguments["num_heads"]) for part in _projected(arguments))
+    queries, keys, values = (
+        part.unflatten(-1, (arguments["num_heads"], -1)).permute(1, 2, 0, 3)
+        for part in _projected(arguments)
+    )
     logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
     for mask in (arguments["attn_mask"], arguments["key_padding_mask"]):
         if mask is not None:
@@ -62,10 +65,6 @@ def _projected(arguments: dict[str, Any]) -> list[Tensor]:
         nn.functional.linear(one, weight, bias)
         for one, weight, bias in zip(inputs, weights, biases, strict=True)
     ]
-
-
-def _heads(projected: Tensor, heads: int) -> Tensor:
-    return projected.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _masked(logits: Tensor, mask: Tensor) -> Tensor:

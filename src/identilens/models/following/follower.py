@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from identilens.models.contractions import NAMES, Contraction, contraction, matrix_product
-from identilens.models.multihead import multi_head_attention
-from identilens.models.parameters import ParameterProjection, parameter_projection
+from identilens.models.following.contractions import NAMES, Contraction, contraction, matrix_product
+from identilens.models.following.multihead import multi_head_attention
+from identilens.models.following.parameters import ParameterProjection, parameter_projection
 
 R = TypeVar("R")
 
