@@ -228,6 +228,12 @@ def choose(
     ).add_params(param)
 
 
+def choose_present(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
+    """Return a chart with a drop-down of the values of a frame's column, in its order, where there are several."""
+    values = frame[column].drop_nulls().unique(maintain_order=True).to_list()
+    return choose(chart, column, label, values) if len(values) > 1 else chart
+
+
 def _filtered(chart: AnyChart, test: str) -> Any:
     if isinstance(chart, alt.Chart):
         return chart.transform_filter(test)

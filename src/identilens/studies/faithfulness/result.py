@@ -10,7 +10,7 @@ import polars as pl
 import torch
 
 from identilens.charts.encoding import AnyChart, on_field
-from identilens.charts.kit import Charts, choose, intervals, scatter
+from identilens.charts.kit import Charts, choose_present, intervals, scatter
 from identilens.charts.page import Section
 from identilens.measures.explanations.agreement import bootstrap_interval
 from identilens.runs.result import Finding, Result
@@ -440,6 +440,5 @@ def by_explanation(means: pl.DataFrame, title: str, choices: Mapping[str, str]) 
         title=title,
     )
     for column, label in choices.items():
-        values = means[column].unique(maintain_order=True).to_list()
-        chart = choose(chart, column, label, values) if len(values) > 1 else chart
+        chart = choose_present(chart, means, column, label)
     return chart
