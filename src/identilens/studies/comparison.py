@@ -193,34 +193,18 @@ def compare(a: Result, b: Result) -> Comparison:
         name for name, kind in a.table.schema.items() if kind.is_float() and name not in places
     ]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
-    sides = [_by_text(one.table, places, measures) for one in (a, b)]
+    first, second = (_by_text(one.table, places, measures) for one in (a, b))
     keys = [*places, "measure"]
     if same:
         both = [*keys, _TEXT]
-        first, second = sides
-        sides = [
-            one.join(other, on=both, how="semi", maintain_order="left")
-            for one, other in ((first, second), (second, first))
-        ]
-    differences = _differences(*sides, keys, paired=same)
+        shared = first.join(second, on=both, how="semi", maintain_order="left")
+        first, second = shared, second.join(first, on=both, how="semi", maintain_order="left")
+    differences = _differences(first, second, keys, paired=same)
     if differences.is_empty():
         raise InputError(
             "the results have no layer and head in common. Compare models of one architecture."
         )
-    # Places of a text are not independent: the error of a mean over places is that over texts.
-    whole = [side.group_by(_TEXT, "measure").agg(pl.col("value").mean()) for side in sides]
-    overall = _differences(*whole, ["measure"], paired=same).select("measure", "error")
-    table = (
-        differences.group_by("measure", maintain_order=True)
-        .agg(
-            pl.col("a", "b", "difference").mean(),
-            spread=pl.col("difference").std(),
-            places=pl.len().cast(pl.Int64),
-        )
-        .join(overall, on="measure", maintain_order="left")
-        .sort(pl.col("measure").cast(pl.Enum(measures)))
-        .select(list(Comparison.schema["table"]))
-    )
+    table = _means(differences, first, second, measures, paired=same)
     full = differences.with_columns(
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in Comparison.schema["places"].items()
@@ -279,6 +263,32 @@ def _differences(
     joined = means[0].join(means[1], on=keys, suffix="_b", maintain_order="left")
     return joined.select(
         *keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error
+    )
+
+
+def _means(
+    differences: pl.DataFrame,
+    first: pl.DataFrame,
+    second: pl.DataFrame,
+    measures: Sequence[str],
+    *,
+    paired: bool,
+) -> pl.DataFrame:
+    """Return the means over all places, with the errors of their differences over texts."""
+    whole, other = (
+        side.group_by(_TEXT, "measure").agg(pl.col("value").mean()) for side in (first, second)
+    )
+    overall = _differences(whole, other, ["measure"], paired=paired).select("measure", "error")
+    return (
+        differences.group_by("measure", maintain_order=True)
+        .agg(
+            pl.col("a", "b", "difference").mean(),
+            spread=pl.col("difference").std(),
+            places=pl.len().cast(pl.Int64),
+        )
+        .join(overall, on="measure", maintain_order="left")
+        .sort(pl.col("measure").cast(pl.Enum(measures)))
+        .select(list(Comparison.schema["table"]))
     )
 
 

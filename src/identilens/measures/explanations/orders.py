@@ -56,24 +56,12 @@ def removal_sets(
     return ranks[..., None, :] < torch.tensor(list(sizes), device=order.device)[:, None]
 
 
-def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
-    """Return the area over the perturbation curve, the mean effect over the sizes (Samek et al. 2017).
-
-    Effects are changes of the output by the removal of the first k parts, in any unit.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.explanations.orders import area
-        >>> area(torch.tensor([0.2, 0.4]))
-        tensor(0.3000)
-    """
-    return effects.mean(-1)
-
-
 def normalised_area(
     areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0
 ) -> Float[Tensor, "*row"]:
     """Return (AOPC − lowest) / (highest − lowest), in [0, 1]: NAOPC of Edin et al. 2025 (arXiv 2408.08137).
+
+    AOPC is the area over the perturbation curve, the mean effect over the sizes (Samek et al. 2017).
 
     Areas of different inputs and models are not comparable; their places between the worst and the best order of the
     same input are. An area beyond the bounds (which a search may not reach) extends them: the value is 0 or 1. If all

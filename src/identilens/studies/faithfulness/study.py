@@ -18,7 +18,6 @@ from identilens.measures.attention.simplex import total_variation
 from identilens.measures.explanations.agreement import rank_agreement
 from identilens.measures.explanations.orders import (
     OrderBounds,
-    area,
     normalised_area,
     order_bounds,
     removal_order,
@@ -65,7 +64,7 @@ def evaluate(
     singles = removal(torch.eye(parts, dtype=torch.bool))
     sets = removal_sets(removal_order(scores, generator), sizes)
     areas = {
-        outcome: area(one.view(sets.shape[:2]))
+        outcome: one.view(sets.shape[:2]).mean(-1)
         for outcome, one in removal(sets.flatten(0, 1)).items()
     }
     for outcome, own in areas.items():
