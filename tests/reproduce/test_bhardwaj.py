@@ -8,7 +8,8 @@ import torch
 
 import identilens as idl
 from identilens.errors import InputError
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.sweep.study import D_K, TABLE_1, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
