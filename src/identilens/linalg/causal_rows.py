@@ -376,7 +376,7 @@ class CausalRows:
         received = solved @ typed + (solved @ block.mT).tril_() @ types[heads, rows]
         # What a regression of the ones on the values leaves grows with each row by the square of its recursive
         # residual: of 1 minus its prediction from the rows before it, divided by its standard deviation.
-        residuals = (nested.root @ (1 - block @ inverse @ summed.mT))[..., 0]
+        residuals = nested.root.sum(-1) - (nested.steps @ summed.mT)[..., 0]
         outside = left[:, None] + residuals.square().cumsum(-1)
         after = inverse - nested.steps.mT @ nested.steps
         return (whitened * solved).sum(-1), received, outside, solved, after
