@@ -70,7 +70,9 @@ def lines(
         )
         layers.insert(0, band)
     elif error:
-        layers.insert(0, _error_bars(base, y, error))
+        value, half = (f"datum['{field(name)}']" for name in (y, error))
+        ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
+        layers.insert(0, ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high"))
     if points:
         layers.append(_points(base, frame, color, opacity=1.0, size=36))
     return layered(layers).add_params(*offers)
@@ -255,9 +257,3 @@ def _reach(frame: pl.DataFrame, y: str, error: str | tuple[str, str] | None) -> 
     low, high = frame.select(low=(pl.col(y) - half).min(), high=(pl.col(y) + half).max()).row(0)
     room = 0.05 * (high - low) or 0.01
     return [float(f"{low - room:.4g}"), float(f"{high + room:.4g}")]
-
-
-def _error_bars(base: alt.Chart, y: str, error: str) -> alt.Chart:
-    value, half = (f"datum['{field(name)}']" for name in (y, error))
-    ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
-    return ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high")

@@ -134,7 +134,10 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         budget -= sum(one.characters for one in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        frame = None if section.frame is None else _filled(section.frame)
+        frame = section.frame
+        if frame is not None and frame.height:
+            # Columns in which no row has a value are left out.
+            frame = frame.select(one for one in frame if one.null_count() < frame.height)
         cells = [] if frame is None else _cells(frame)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append(
@@ -154,11 +157,6 @@ def table_html(frame: pl.DataFrame) -> str:
     """Return the first rows of a frame as a table, as pages have it, for a notebook."""
     table = environment().get_template("table.html").render(frame=frame, rows=_cells(frame))
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
-
-
-def _filled(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame without the columns in which no row has a value."""
-    return frame.select(one for one in frame if not frame.height or one.null_count() < frame.height)
 
 
 def _cells(frame: pl.DataFrame) -> list[list[str]]:
