@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from identilens.charts import (
-    bars,
     boxes,
     choose,
     heat,
@@ -68,7 +67,6 @@ def test_errors_are_bars_or_bands():
         band["layer"][0]["encoding"]["y"]["field"],
         band["layer"][0]["encoding"]["y2"]["field"],
     ) == ("lo", "hi")
-    assert marks(bars(frame, "x", "y", error="e").to_dict()) == ["bar", "rule"]
 
 
 def test_log_axes_leave_out_what_they_cannot_show():

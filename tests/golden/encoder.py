@@ -12,7 +12,8 @@ import torch
 import identilens as idl
 from golden.stored import Case, Tables, single
 from helpers.made_tasks import write_trec
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length
 from identilens.lab.encoder.training import build_tokenizer
 

@@ -8,7 +8,8 @@ import transformers as hf
 
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.models import Lens
 
 VOCAB = 96

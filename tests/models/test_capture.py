@@ -12,8 +12,8 @@ from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
 from identilens.models.eager import eager_attention_forward
+from identilens.models.following.watching import Meeting
 from identilens.models.interface import AttentionCall
-from identilens.models.watching import Meeting
 
 FAMILIES = sorted(BUILDERS | MORE)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from identilens.models.contractions import contraction
+from identilens.models.following.contractions import contraction
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from identilens.models.multihead import multi_head_attention
+from identilens.models.following.follower import multi_head_attention
 
 
 @pytest.mark.parametrize("bias", [True, False])

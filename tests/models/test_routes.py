@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from identilens.models.routes import Heads
+from identilens.models.following.routes import Heads
 
 
 @pytest.mark.parametrize(("axis", "count"), [(0, 3), (0, 6), (1, 2), (1, 4)])

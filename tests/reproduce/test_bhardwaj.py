@@ -8,8 +8,9 @@ import torch
 
 import identilens as idl
 from identilens.errors import InputError
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
-from identilens.lab.encoder.sweep.study import D_K, TABLE_1, published_accuracy
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderModel
+from identilens.lab.encoder.sweep.study import D_K, published_accuracies, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
 from identilens.reproduce.bhardwaj2021 import figure5, rank_figure
@@ -70,8 +71,10 @@ def test_logit_ranks_of_reviews():
 
 
 def test_published_table_is_whole():
-    assert set(TABLE_1) == set(TASKS)
-    assert all(len(row) == len(D_K) for task in TABLE_1.values() for row in task.values())
+    table = published_accuracies()
+    assert set(table["task"]) == set(TASKS)
+    assert table.columns[2:] == list(map(str, D_K))
+    assert not table.null_count().sum_horizontal().item()
     assert published_accuracy("trec", "add", 8) == 0.842
     assert published_accuracy("trec", "add", 3) is None
 

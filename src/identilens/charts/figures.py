@@ -50,18 +50,7 @@ def chart_page(chart: Any) -> str:
     """Return a chart as one HTML document that fits its height to what it shows."""
     data = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     shown = figure("chart", chart, "Chart", data)
-    return (
-        environment()
-        .get_template("chart.html")
-        .render(
-            figure=shown,
-            data=data,
-            looks={"light": LIGHT.variables, "dark": DARK.variables},
-            vega=packed_vega(),
-            viewer=Markup(viewer_script()),
-            own_file=own_file,
-        )
-    )
+    return document("chart.html", figure=shown, data=data, vega=packed_vega())
 
 
 def looks() -> dict[str, Any]:
@@ -85,6 +74,16 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
     spec["description"] = spec.get("description") or words or section
     data["charts"][name] = spec
     return {"id": name, "title": words, "description": spec["description"]}
+
+
+def document(template: str, **parts: Any) -> str:
+    """Return a template filled with these parts, and with the looks and the scripts that every document has."""
+    shared = {
+        "looks": {"light": LIGHT.variables, "dark": DARK.variables},
+        "own_file": own_file,
+        "viewer": Markup(viewer_script()),
+    }
+    return environment().get_template(template).render(**shared, **parts)
 
 
 def environment() -> Environment:

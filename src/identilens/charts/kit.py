@@ -70,7 +70,9 @@ def lines(
         )
         layers.insert(0, band)
     elif error:
-        layers.insert(0, _error_bars(base, y, error))
+        value, half = (f"datum['{field(name)}']" for name in (y, error))
+        ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
+        layers.insert(0, ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high"))
     if points:
         layers.append(_points(base, frame, color, opacity=1.0, size=36))
     return layered(layers).add_params(*offers)
@@ -101,23 +103,18 @@ def scatter(
 
 
 def bars(
-    frame: pl.DataFrame,
-    x: str,
-    y: str,
-    color: str | None = None,
-    *,
-    error: str | None = None,
-    **look: Unpack[Look],
-) -> AnyChart:
-    """Return bars from zero, side by side for the values of ``color``; text on y makes them lie.
-
-    ``error`` is a column of distances, drawn as bars up and down (standing bars only).
-    """
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, **look: Unpack[Look]
+) -> alt.Chart:
+    """Return bars from zero, side by side for the values of ``color``; text on y makes them lie."""
     across = "x" if frame.schema[y].is_numeric() else "y"
     if across == "y":
         look = Look(height=_room(frame, y, color)) | look
-    base = _beside(base_chart(frame, x, y, color, grouped=across, **look), frame, color, across)
-    return layered([base.mark_bar(), _error_bars(base, y, error)]) if error else base.mark_bar()
+    base = base_chart(frame, x, y, color, grouped=across, **look)
+    if color is None:
+        return base.mark_bar()
+    channel = alt.XOffset if across == "x" else alt.YOffset
+    offset: dict[str, Any] = {f"{across}Offset": named(channel, frame, color)}
+    return base.encode(**offset).mark_bar()
 
 
 def intervals(
@@ -142,18 +139,17 @@ def boxes(
     frame: pl.DataFrame,
     group: str,
     value_title: str,
-    color: str | None = None,
     *,
     lying: bool = False,
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
 
-    ``color`` gives each of its values a box within a group; ``lying`` puts the groups below each other (long names).
+    ``lying`` puts the groups below each other (long names).
     """
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
-        look = Look(height=_room(frame, group, color)) | look
+        look = Look(height=_room(frame, group)) | look
     look = (
         Look(
             x_title=value_title if lying else group,
@@ -163,7 +159,7 @@ def boxes(
         | look
     )
     places = ("median", group) if lying else (group, "median")
-    base = _beside(base_chart(frame, *places, color, grouped=across, **look), frame, color, across)
+    base = base_chart(frame, *places, grouped=across, **look)
     axis = base.encoding[value]
     whiskers = base.mark_rule().encode(**{value: on_field(axis, "low"), f"{value}2": "high"})
     thick: dict[str, Any] = {"height" if lying else "width": {"band": 0.7}}
@@ -228,6 +224,12 @@ def choose(
     ).add_params(param)
 
 
+def choose_present(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
+    """Return a chart with a drop-down of the values of a frame's column, in its order, where there are several."""
+    values = frame[column].drop_nulls().unique(maintain_order=True).to_list()
+    return choose(chart, column, label, values) if len(values) > 1 else chart
+
+
 def _filtered(chart: AnyChart, test: str) -> Any:
     if isinstance(chart, alt.Chart):
         return chart.transform_filter(test)
@@ -246,14 +248,6 @@ def _points(
     return drawn.encode(shape=named(alt.Shape, frame, color).title(base.encoding.color["title"]))
 
 
-def _beside(base: alt.Chart, frame: pl.DataFrame, color: str | None, across: str) -> alt.Chart:
-    if color is None:
-        return base
-    channel = alt.XOffset if across == "x" else alt.YOffset
-    offset: dict[str, Any] = {f"{across}Offset": named(channel, frame, color)}
-    return base.encode(**offset)
-
-
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:
     return _ROW * frame.select({group, color or group}).n_unique() + 10
 
@@ -263,9 +257,3 @@ def _reach(frame: pl.DataFrame, y: str, error: str | tuple[str, str] | None) -> 
     low, high = frame.select(low=(pl.col(y) - half).min(), high=(pl.col(y) + half).max()).row(0)
     room = 0.05 * (high - low) or 0.01
     return [float(f"{low - room:.4g}"), float(f"{high + room:.4g}")]
-
-
-def _error_bars(base: alt.Chart, y: str, error: str) -> alt.Chart:
-    value, half = (f"datum['{field(name)}']" for name in (y, error))
-    ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
-    return ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high")

@@ -6,13 +6,11 @@ from html import escape
 from math import inf
 from pathlib import Path
 
-from markupsafe import Markup
-
-from identilens.charts.figures import environment, own_file
+from identilens.charts.figures import document
 from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.thumbnails import contact_sheet
-from identilens.charts.viewer import TokenMap, fitting, viewer_data, viewer_script
+from identilens.charts.viewer import TokenMap, fitting, viewer_data
 from identilens.runs.files import as_path, write_atomically
 
 NOTEBOOK_BUDGET = 4_000_000
@@ -42,16 +40,7 @@ class MapView:
         ]
         looks = {"light": asdict(LIGHT), "dark": asdict(DARK)}
         data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks}
-        return (
-            environment()
-            .get_template("maps.html")
-            .render(
-                data=data,
-                looks={"light": LIGHT.variables, "dark": DARK.variables},
-                own_file=own_file,
-                viewer=Markup(viewer_script()),
-            )
-        )
+        return document("maps.html", data=data)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the viewer as one file and return its path.

@@ -13,11 +13,10 @@ import polars as pl
 from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.figures import environment, figure, looks, own_file, packed_vega
+from identilens.charts.figures import document, environment, figure, looks, packed_vega
 from identilens.charts.labels import visible_text
-from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.token_lines import TokenLine
-from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 from identilens.errors import OutputFolderError
 from identilens.runs.files import as_path, write_atomically
 
@@ -105,25 +104,18 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
     parts, data = _parts(page, budget)
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            page=page,
-            parts=parts,
-            groups=[
-                (of, list(group))
-                for of, group in groupby(page.sections, lambda section: section.of)
-            ],
-            data=data,
-            looks={"light": LIGHT.variables, "dark": DARK.variables},
-            facts=run_facts(page.record),
-            citation=citation(page.record),
-            version=version("identilens"),
-            vega=packed_vega() if data["charts"] else "",
-            viewer=Markup(viewer_script()),
-            own_file=own_file,
-        )
+    return document(
+        "page.html",
+        page=page,
+        parts=parts,
+        groups=[
+            (of, list(group)) for of, group in groupby(page.sections, lambda section: section.of)
+        ],
+        data=data,
+        facts=run_facts(page.record),
+        citation=citation(page.record),
+        version=version("identilens"),
+        vega=packed_vega() if data["charts"] else "",
     )
 
 
@@ -142,7 +134,10 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         budget -= sum(one.characters for one in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        frame = None if section.frame is None else _filled(section.frame)
+        frame = section.frame
+        if frame is not None and frame.height:
+            # Columns in which no row has a value are left out.
+            frame = frame.select(one for one in frame if one.null_count() < frame.height)
         cells = [] if frame is None else _cells(frame)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append(
@@ -162,11 +157,6 @@ def table_html(frame: pl.DataFrame) -> str:
     """Return the first rows of a frame as a table, as pages have it, for a notebook."""
     table = environment().get_template("table.html").render(frame=frame, rows=_cells(frame))
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
-
-
-def _filled(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame without the columns in which no row has a value."""
-    return frame.select(one for one in frame if not frame.height or one.null_count() < frame.height)
 
 
 def _cells(frame: pl.DataFrame) -> list[list[str]]:
@@ -201,32 +191,21 @@ _LABELS = {
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
-    rows = [
-        (_label(name), _value(value))
-        for name, value in record.get("model", {}).items()
-        if value is not None
-    ]
-    rows.append(("Number of texts", _value(record.get("texts", {}).get("count"))))
-    rows += [
-        (_label(name), _value(value))
-        for name, value in record.get("settings", {}).items()
-        if value is not None
-    ]
-    if record.get("seed") is not None:
-        rows.append(("Seed", _value(record["seed"])))
-    rows.append(
+    command, libraries = record.get("command") or None, record.get("libraries", {})
+    facts = [
+        *((_label(name), value) for name, value in record.get("model", {}).items()),
+        ("Number of texts", str(record.get("texts", {}).get("count"))),
+        *((_label(name), value) for name, value in record.get("settings", {}).items()),
+        ("Seed", record.get("seed")),
+        ("Libraries", ", ".join(f"{name} {number}" for name, number in libraries.items())),
         (
-            "Libraries",
-            ", ".join(f"{name} {number}" for name, number in record.get("libraries", {}).items()),
-        )
-    )
-    rows.append(
-        ("Python", f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}")
-    )
-    if command := record.get("command"):
-        rows.append(("Command", shlex.join(command) if isinstance(command, list) else str(command)))
-    rows.append(("Fingerprint of the run", _value(record.get("fingerprint"))))
-    return rows
+            "Python",
+            f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
+        ),
+        ("Command", shlex.join(command) if isinstance(command, list) else command),
+        ("Fingerprint of the run", str(record.get("fingerprint"))),
+    ]
+    return [(label, _value(value)) for label, value in facts if value is not None]
 
 
 def citation(record: Mapping[str, Any]) -> str:

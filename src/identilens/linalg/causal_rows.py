@@ -53,6 +53,35 @@ class _Block(NamedTuple):
     rebuilt: Float[Tensor, "head place r"]
 
 
+class _Nested(NamedTuple):
+    """Neighbouring rows, each of which sees the rows of the block up to its own, and all before the block.
+
+    Attributes:
+        inverse: G⁻¹, of the whitened values before the block.
+        root: N⁻¹, with N the Cholesky factor of I + B G⁻¹ Bᵀ and B the block's whitened values.
+        steps: D = N⁻¹ B G⁻¹: G_i⁻¹ is G⁻¹ minus the sum of d_k d_kᵀ over the rows of D up to i.
+    """
+
+    inverse: Float[Tensor, "head r r"]
+    root: Float[Tensor, "head row row"]
+    steps: Float[Tensor, "head row r"]
+
+    @classmethod
+    def of(
+        cls, block: Float[Tensor, "head row r"], inverse: Float[Tensor, "head r r"]
+    ) -> "_Nested":
+        moved = block @ inverse
+        gram = moved @ block.mT
+        gram.diagonal(dim1=-2, dim2=-1).add_(1)
+        root = inverse_of(torch.linalg.cholesky(gram))
+        return cls(inverse, root, root @ moved)
+
+    def solved(self, whitened: Float[Tensor, "head row r"]) -> Float[Tensor, "head row r"]:
+        """Return G_i⁻¹ w_i of each row of the block."""
+        down = (whitened @ self.steps.mT).tril_()
+        return torch.baddbmm(whitened @ self.inverse, down, self.steps, alpha=-1)
+
+
 class CausalRows:
     """Row i projects on the column space of T's first i + 1 rows.
 
@@ -61,9 +90,9 @@ class CausalRows:
     - The first rows, as long as the rows of T up to i are linearly independent: effective attention equals the weights.
     - The last rows, where the Gram matrix of the previous rows has full rank. Let G be the Gram matrix of the keys
       before a block. Then G_i = G + Σ v_k v_kᵀ over the keys of the block up to i. Woodbury's identity needs the
-      inverse of I + K_i, where K_i is the leading part of one matrix K of the block. Its Cholesky factor is nested:
-      a block costs a few triangular solves instead of one factorisation per row. Values are first whitened over the
-      whole text, which keeps G well conditioned.
+      inverse of I + K_i, where K_i is the leading part of one matrix K of the block. Its Cholesky factor is nested
+      (`_Nested`): a block costs a few products instead of one factorisation per row. Values are first whitened over
+      the whole text, which keeps G well conditioned.
     - The rows between: one singular value decomposition per row.
 
     Sums need no effective attention. With N the Cholesky factor of I + K, B the whitened values of a block and
@@ -153,16 +182,8 @@ class CausalRows:
                 white = outputs[:, local] @ self._whitener
             else:
                 white = weights[:, local, :end] @ self.white[:, :end]
-            block = self.white[:, begin:end]
-            lower = torch.linalg.cholesky(self.gram_before(begin))
-            half, start = (
-                torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, white)
-            )
-            nested, (partial,) = _leading_parts(half, start)
-            # G_i⁻¹ of each row's output by Woodbury's identity, from L⁻¹ of the output and its leading part.
-            update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
-            solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True)
-            result[:, local, :end] = (solved.mT @ self.white[:, :end].mT).tril(begin)
+            nested = _Nested.of(self.white[:, begin:end], self._inverse_of(begin))
+            result[:, local, :end] = (nested.solved(white) @ self.white[:, :end].mT).tril(begin)
         return result
 
     def gram_before(self, begin: int) -> Tensor:
@@ -349,19 +370,16 @@ class CausalRows:
         ``inverse`` is G⁻¹ before them, ``left`` ‖(I − P) 1‖² of the row before them.
         """
         block = self.white[heads, rows]
-        moved = block @ inverse
-        gram = moved @ block.mT
-        gram.diagonal(dim1=-2, dim2=-1).add_(1)
-        nested = inverse_of(torch.linalg.cholesky(gram))
-        steps = nested @ moved
-        solved = torch.baddbmm(whitened @ inverse, (whitened @ steps.mT).tril_(), steps, alpha=-1)
+        nested = _Nested.of(block, inverse)
+        solved = nested.solved(whitened)
         summed, typed = self._until(rows.start, types, heads)
         received = solved @ typed + (solved @ block.mT).tril_() @ types[heads, rows]
         # What a regression of the ones on the values leaves grows with each row by the square of its recursive
         # residual: of 1 minus its prediction from the rows before it, divided by its standard deviation.
-        residuals = (nested @ (1 - moved @ summed.mT))[..., 0]
+        residuals = nested.root.sum(-1) - (nested.steps @ summed.mT)[..., 0]
         outside = left[:, None] + residuals.square().cumsum(-1)
-        return (whitened * solved).sum(-1), received, outside, solved, inverse - steps.mT @ steps
+        after = inverse - nested.steps.mT @ nested.steps
+        return (whitened * solved).sum(-1), received, outside, solved, after
 
     def _until(
         self,
@@ -378,8 +396,11 @@ class CausalRows:
         self, row: int, heads: slice | Bool[Tensor, " all"] = slice(None)
     ) -> Float[Tensor, "head r r"]:
         """Return the inverse Gram matrix of the whitened values before a row."""
-        if self._inverse is not None:
-            return self._inverse
+        return self._inverse_of(row, heads) if self._inverse is None else self._inverse
+
+    def _inverse_of(
+        self, row: int, heads: slice | Bool[Tensor, " all"] = slice(None)
+    ) -> Float[Tensor, "head r r"]:
         inverse = inverse_of(torch.linalg.cholesky(self.gram_before(row)[heads]))
         return inverse.mT @ inverse
 
@@ -423,18 +444,3 @@ class CausalRows:
 
     def _limit(self, rows: int) -> float:
         return least_share(self.tolerance(rows))
-
-
-def _leading_parts(
-    half: Tensor, *sides: Float[Tensor, "head r row"]
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the Cholesky factor N of I + BᵀB, B = ``half``, and N⁻¹ Bᵀ of each side, of which row i uses a part.
-
-    Row i uses the leading entries only; the others are set to zero, and later solves leave them so.
-    """
-    size = half.shape[-1]
-    gram, products = (half.mT @ torch.cat([half, *sides], -1)).tensor_split([size], -1)
-    gram.diagonal(dim1=-2, dim2=-1).add_(1)
-    nested = torch.linalg.cholesky(gram)
-    parts = torch.linalg.solve_triangular(nested, products, upper=False).split(size, -1)
-    return nested, [part.triu() for part in parts]

@@ -95,7 +95,7 @@ class Item:
         tensors = {
             name: tensor
             if whole and not name.startswith("decoder_")
-            else _at_least_two(tensor)[:length]
+            else (tensor if len(tensor) > 1 else torch.cat([tensor, tensor]))[:length]
             for name, tensor in self.tensors.items()
         }
         names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
@@ -423,10 +423,6 @@ def is_per_token(name: str) -> bool:
     return name.removeprefix("decoder_") in _PER_TOKEN
 
 
-def _at_least_two(tensor: Tensor) -> Tensor:
-    return tensor if len(tensor) > 1 else tensor.repeat(2, *[1] * (tensor.ndim - 1))
-
-
 def _cut_padding(item: dict[str, Tensor], row: int) -> None:
     """Remove the padding that the masks of one text mark; masks that mark no padding are passed on to the model."""
     for mask_name, names in _MASKED.items():
@@ -463,13 +459,9 @@ def _cut_padding(item: dict[str, Tensor], row: int) -> None:
         # Without a mask, positions that begin anew separate documents that are packed into one row.
         if (
             any(name.endswith("input_ids") for name in cut)
-            and f"{_side(mask_name)}position_ids" not in item
+            and f"{mask_name.removesuffix('attention_mask')}position_ids" not in item
         ):
             del item[mask_name]
-
-
-def _side(mask_name: str) -> str:
-    return mask_name.removesuffix("attention_mask")
 
 
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:

@@ -157,18 +157,17 @@ class AttentionCall:
             )
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
-            weights = weights * self._sink_factor(output, weights)
+            # G if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink.
+            values = self.value.repeat_interleave(self.query.shape[1] // self.value.shape[1], 1)
+            mixed, given = (
+                (weights.to(values.dtype) @ values).float(),
+                output.transpose(1, 2).float(),
+            )
+            size = mixed.square().sum(-1, keepdim=True)
+            late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
+            factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
+            weights = weights * factor.to(weights.dtype)
         return output, weights
-
-    def _sink_factor(self, output: Tensor, weights: Tensor) -> Float[Tensor, "batch head row 1"]:
-        """Return g if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink."""
-        values = self.value.repeat_interleave(self.query.shape[1] // self.value.shape[1], 1)
-        mixed, given = (weights.to(values.dtype) @ values).float(), output.transpose(1, 2).float()
-        size = mixed.square().sum(-1, keepdim=True)
-        late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
-        return torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1.0).to(
-            weights.dtype
-        )
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture."""

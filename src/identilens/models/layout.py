@@ -14,10 +14,17 @@ from transformers import Cache, PreTrainedModel
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
+from identilens.models.following import (
+    LayerRun,
+    Meeting,
+    Place,
+    Route,
+    Watch,
+    capturing,
+    watched,
+)
 from identilens.models.interface import SUM_ERROR, AttentionCall, evaluation_mode
-from identilens.models.routes import Route, capturing
 from identilens.models.sequences import Kind
-from identilens.models.watching import LayerRun, Meeting, Place, Watch, watched
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from identilens.errors import (
 )
 from identilens.models.capture import CapturedText, Collector, Lengths, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
+from identilens.models.following import ParameterProjection, capturing, is_attention
 from identilens.models.identity import described, digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
@@ -28,15 +29,12 @@ from identilens.models.layout import (
     layers_without_attention,
     routes_of,
 )
-from identilens.models.parameters import ParameterProjection
 from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.registration import register_attention
-from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
-from identilens.models.watching import is_attention
 from identilens.models.windows import by_text
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
+from identilens.models.following import Route, capturing
 from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
-from identilens.models.routes import Route, capturing
 from identilens.models.threads import only_here
 from identilens.models.windows import by_text
 

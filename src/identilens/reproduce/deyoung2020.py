@@ -13,7 +13,7 @@ from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Positive
 from identilens.runs.tables import markdown_table
-from identilens.studies.faithfulness.means import differences, means
+from identilens.studies.faithfulness.result import differences, means
 from identilens.studies.rationales.study import rationales
 
 MEASURES = {"comprehensiveness": "larger", "sufficiency": "smaller"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite
 from typing import Any, ClassVar
 
 import polars as pl
@@ -15,6 +15,7 @@ from identilens.errors import InputError
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Row, Tables, decimals
+from identilens.studies.head_views import choose_kind
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
 _TEXT = "text"
@@ -192,18 +193,18 @@ def compare(a: Result, b: Result) -> Comparison:
         name for name, kind in a.table.schema.items() if kind.is_float() and name not in places
     ]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
-    sides = [_by_text(one.table, places, measures) for one in (a, b)]
-    joined = sides[0].join(sides[1], on=[*places, _TEXT, "measure"], suffix="_b") if same else None
-    differences = (
-        _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
-    )
+    first, second = (_by_text(one.table, places, measures) for one in (a, b))
+    keys = [*places, "measure"]
+    if same:
+        both = [*keys, _TEXT]
+        shared = first.join(second, on=both, how="semi", maintain_order="left")
+        first, second = shared, second.join(first, on=both, how="semi", maintain_order="left")
+    differences = _differences(first, second, keys, paired=same)
     if differences.is_empty():
         raise InputError(
             "the results have no layer and head in common. Compare models of one architecture."
         )
-    table = _means(
-        differences, joined, sides, [name for name in measures if name in differences["measure"]]
-    )
+    table = _means(differences, first, second, measures, paired=same)
     full = differences.with_columns(
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in Comparison.schema["places"].items()
@@ -238,18 +239,20 @@ def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]
     )
 
 
-def _paired(joined: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
-    change = pl.col("value_b") - pl.col("value")
-    return joined.group_by([*places, "measure"], maintain_order=True).agg(
-        a=pl.col("value").mean(),
-        b=pl.col("value_b").mean(),
-        difference=change.mean(),
-        error=change.std() / pl.len().sqrt(),
-    )
-
-
-def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
-    keys, value = [*places, "measure"], pl.col("value")
+def _differences(
+    a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str], *, paired: bool
+) -> pl.DataFrame:
+    """Return the means of both sides, their difference and its standard error over texts, by the keys."""
+    if paired:
+        joined = a.join(b, on=[*keys, _TEXT], suffix="_b", maintain_order="left")
+        change = pl.col("value_b") - pl.col("value")
+        return joined.group_by(keys, maintain_order=True).agg(
+            a=pl.col("value").mean(),
+            b=pl.col("value_b").mean(),
+            difference=change.mean(),
+            error=change.std() / pl.len().sqrt(),
+        )
+    value = pl.col("value")
     means = [
         side.group_by(keys, maintain_order=True).agg(
             mean=value.mean(), error=value.std() / pl.len().sqrt()
@@ -265,48 +268,28 @@ def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFr
 
 def _means(
     differences: pl.DataFrame,
-    joined: pl.DataFrame | None,
-    sides: Sequence[pl.DataFrame],
+    first: pl.DataFrame,
+    second: pl.DataFrame,
     measures: Sequence[str],
+    *,
+    paired: bool,
 ) -> pl.DataFrame:
-    rows = []
-    for name in measures:
-        of_measure = differences.filter(measure=name)
-        means = of_measure.select(pl.col("a", "b", "difference").mean()).row(0, named=True)
-        error = _error(joined, sides, name)
-        rows.append(
-            {
-                "measure": name,
-                **means,
-                "error": error,
-                "spread": of_measure["difference"].std(),
-                "places": len(of_measure),
-            }
+    """Return the means over all places, with the errors of their differences over texts."""
+    whole, other = (
+        side.group_by(_TEXT, "measure").agg(pl.col("value").mean()) for side in (first, second)
+    )
+    overall = _differences(whole, other, ["measure"], paired=paired).select("measure", "error")
+    return (
+        differences.group_by("measure", maintain_order=True)
+        .agg(
+            pl.col("a", "b", "difference").mean(),
+            spread=pl.col("difference").std(),
+            places=pl.len().cast(pl.Int64),
         )
-    return pl.DataFrame(rows, schema=pl.Schema(Comparison.schema["table"]))
-
-
-def _error(
-    joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measure: str
-) -> float | None:
-    """Return the standard error of the difference of the means over texts."""
-    if joined is not None:
-        change = (
-            joined.filter(measure=measure)
-            .group_by(_TEXT)
-            .agg((pl.col("value_b") - pl.col("value")).mean())
-        )
-        return _of_mean(change["value_b"])
-    errors = [
-        _of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"])
-        for side in sides
-    ]
-    return None if None in errors else sqrt(sum((error or 0) ** 2 for error in errors))
-
-
-def _of_mean(values: pl.Series) -> float | None:
-    spread: Any = values.std()
-    return None if spread is None else float(spread) / sqrt(len(values))
+        .join(overall, on="measure", maintain_order="left")
+        .sort(pl.col("measure").cast(pl.Enum(measures)))
+        .select(list(Comparison.schema["table"]))
+    )
 
 
 def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
@@ -324,8 +307,7 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
         also=("error",),
         title=f"{_named(name).capitalize()}: b − a",
     )
-    kinds = frame["kind"].unique(maintain_order=True).drop_nulls().to_list()
-    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
+    return choose_kind(chart, frame)
 
 
 def _sentence(row: Row, names: tuple[str, str]) -> str:

@@ -1,13 +1,13 @@
 """What charts of heads share: names, choices, and how much of a table a page contains."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose
-from identilens.models.sequences import names_at, sides
+from identilens.models.sequences import Kind, names_at, sides
 from identilens.runs.matrices import Tokens
 from identilens.runs.tables import HEAD, Row
 
@@ -42,8 +42,8 @@ def choose_head(chart: AnyChart, names: dict[int, str], first: int) -> AnyChart:
 
 def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     """Return a chart with a drop-down of the kinds of attention in a table, where there are several."""
-    kinds = frame["kind"].unique().sort().to_list()
-    return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
+    kinds = [kind for kind in get_args(Kind) if kind in frame["kind"]]
+    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:

@@ -5,7 +5,10 @@ import torch
 from torch import nn
 
 from identilens.errors import InputError
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableTransformerLayer
+from identilens.lab.encoder import (
+    IdentifiableTransformerLayer,
+)
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.layer import IdentifiableEncoderLayer
 from identilens.measures.attention import numerical_rank
 

@@ -6,8 +6,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 import identilens as idl
 from identilens.errors import InputError
-from identilens.lab.encoder import (
-    IdentifiableEncoderConfig,
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import (
     IdentifiableEncoderForSequenceClassification,
     IdentifiableEncoderModel,
 )

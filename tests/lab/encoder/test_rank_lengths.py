@@ -5,7 +5,8 @@ import torch
 
 import identilens as idl
 from identilens.errors import InputError
-from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length
 from identilens.lab.encoder.training import build_tokenizer
 

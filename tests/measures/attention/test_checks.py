@@ -9,11 +9,9 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certify_row,
-    check_logit_alternative,
     effective_attention,
     far_alternative,
     far_alternatives,
-    largest_step,
     least_logit_rank,
     logit_alternative,
     logit_rank_study,
@@ -26,6 +24,8 @@ from identilens.measures.attention import (
     uniform_alternatives,
 )
 from identilens.measures.attention.billiard import analytic_centre
+from identilens.measures.attention.logits import check_logit_alternative
+from identilens.measures.attention.simplex import largest_step
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 

@@ -22,7 +22,7 @@ from identilens.measures.explanations import (
     value_zeroing,
 )
 from identilens.measures.explanations.agreement import Interval, bootstrap_interval
-from identilens.measures.explanations.orders import OrderBounds, area, removal_order, removal_sets
+from identilens.measures.explanations.orders import OrderBounds, removal_order, removal_sets
 
 
 def drawn(*shape, seed=0):
@@ -121,7 +121,10 @@ def test_a_wide_beam_finds_the_best_and_the_worst_order(seed):
 
     singles, sizes = effect(torch.eye(5, dtype=torch.bool)), [1, 2, 3, 4]
     areas = torch.stack(
-        [area(effect(removal_sets(torch.tensor(order), sizes))) for order in permutations(range(5))]
+        [
+            effect(removal_sets(torch.tensor(order), sizes)).mean(-1)
+            for order in permutations(range(5))
+        ]
     )
     exact = order_bounds(effect, singles, sizes, width=120)
     assert (exact.lowest, exact.highest) == pytest.approx((float(areas.min()), float(areas.max())))

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from identilens.errors import InputError
-from identilens.measures.structure import best_clusters, choose_clusters
-from identilens.measures.structure.representatives import cluster
+from identilens.measures.structure.representatives import best_clusters, choose_clusters, cluster
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
 

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
-from identilens.measures.structure import against_subspace, column_projector, subspace_of
+from identilens.measures.structure import (
+    against_subspace,
+)
+from identilens.measures.structure.subspace import column_projector, subspace_of
 
 
 def texts(seed, count, n=10, rank=2, heads=2):

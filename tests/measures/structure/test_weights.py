@@ -5,8 +5,13 @@ from hypothesis import strategies as st
 
 from helpers.heads import random_weights
 from identilens.errors import InputError
-from identilens.measures.structure import cut, normalise_rows, pattern_scores, structure_weights
+from identilens.measures.structure import (
+    cut,
+    pattern_scores,
+    structure_weights,
+)
 from identilens.measures.structure.patterns import pattern_of
+from identilens.measures.structure.weights import normalise_rows
 
 
 def stack(count=5, n=8):

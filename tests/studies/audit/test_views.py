@@ -19,6 +19,7 @@ from identilens.runs.tables import print_table
 from identilens.studies.audit import views
 from identilens.studies.audit.heads import heads_in_words
 from identilens.studies.audit.maps import fitting_maps, kept_maps
+from identilens.studies.head_views import choose_kind
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def report(mixed, tmp_path_factory):
 )
 def test_kinds_are_to_be_chosen_where_there_are_several(mixed, kinds):
     frame = mixed.by_head().filter(pl.col("kind").is_in(kinds))
-    chart = views.by_kind(lines(frame, "layer", "null_share"), frame)
+    chart = choose_kind(lines(frame, "layer", "null_share"), frame)
     offered = [one["bind"]["options"] for one in chart.to_dict().get("params", ())]
     ordered = [kind for kind in ("encoder", "decoder", "cross") if kind in kinds]
     assert offered == ([ordered] if len(kinds) > 1 else [])

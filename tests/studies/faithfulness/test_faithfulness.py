@@ -16,9 +16,13 @@ from identilens.measures.explanations import explain_rows
 from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness.evaluation import evaluate, self_agreement
 from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap
-from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
+from identilens.studies.faithfulness.study import (
+    FaithfulnessStudy,
+    evaluate,
+    faithfulness,
+    self_agreement,
+)
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 

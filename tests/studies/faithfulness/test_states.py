@@ -8,9 +8,8 @@ from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
-from identilens.studies.faithfulness.evaluation import self_agreement
 from identilens.studies.faithfulness.inputs import FinalStates
-from identilens.studies.faithfulness.study import faithfulness
+from identilens.studies.faithfulness.study import faithfulness, self_agreement
 
 QUICK = {"rows": 1, "groups": (1, 2), "searched": 4, "alternatives": 1, "explained": 2}
 

@@ -94,12 +94,10 @@ def generalisation(
 
 
 @torch.no_grad()
-def support_accuracy(
-    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], least: float = 1e-6
-) -> float:
+def support_accuracy(model: DyckForCausalLM, tokens: Int[Tensor, "count n"]) -> float:
     """Return the share of prefixes, with the empty one, for which a model allows exactly the possible next tokens.
 
-    The model allows a token if its probability exceeds ``least``. The sequences have a start token; the prefixes are
+    The model allows a token if its probability exceeds 1e-6. The sequences have a start token; the prefixes are
     those without the last bracket.
     """
     language = model.config.language
@@ -107,6 +105,6 @@ def support_accuracy(
     law = next_token_distribution(language, parsed.depth, parsed.top_type)[:, :-1]
     right = 0
     for row, possible in zip(tokens[:, :-1], law > 0, strict=True):
-        given = torch.softmax(model(row[None]).logits[0], -1) > least
+        given = torch.softmax(model(row[None]).logits[0], -1) > 1e-6
         right += int((given == possible).all(-1).sum())
     return right / law[..., 0].numel()

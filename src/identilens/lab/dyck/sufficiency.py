@@ -259,7 +259,7 @@ def between_steps(count: int) -> Float[Tensor, "place units"]:
     return torch.cat([steps, -steps], 1)
 
 
-def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Tensor, " d"]:
+def _code(embeddings: Tensor, directions: Tensor) -> Float[Tensor, " d"]:
     """Return a vector orthogonal to all directions on which the embeddings have different places (Lemma 15)."""
     off = embeddings - embeddings @ directions.T @ directions
     count = len(off)
@@ -267,7 +267,7 @@ def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Te
         code = torch.linalg.pinv(off) @ torch.arange(count).double()
         return code - directions.T @ (directions @ code)
     drawn = torch.randn(
-        off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        off.shape[1], 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
     drawn = drawn - directions.T @ (directions @ drawn)
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)

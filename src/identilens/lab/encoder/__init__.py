@@ -1,13 +1,6 @@
 """Identifiable transformer encoders (Bhardwaj et al. 2021): models, data, training."""
 
-from identilens.lab.encoder.configuration import (
-    IdentifiableEncoderConfig as IdentifiableEncoderConfig,
-)
 from identilens.lab.encoder.layer import (
     IdentifiableTransformerLayer as IdentifiableTransformerLayer,
 )
-from identilens.lab.encoder.modeling import (
-    IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
-)
-from identilens.lab.encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length as rank_by_length

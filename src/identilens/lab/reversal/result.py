@@ -81,9 +81,9 @@ class Reversal(Result):
         """The part of it that the head's output depends on."""
         return self.matrices["cross.effective"]
 
-    def head_sweep(self, head: int = 0, scale: str = "mean", weights: str = "raw") -> pl.DataFrame:
-        """Return one head's sweep, in units of the mean or of the sum."""
-        return self.sweep.filter(head=head, scale=scale, weights=weights)
+    def head_sweep(self, head: int = 0) -> pl.DataFrame:
+        """Return the sweep of one head's raw weights, in units of the mean."""
+        return self.sweep.filter(head=head, scale="mean", weights="raw")
 
     def best_head(self) -> int:
         """Return the head whose W matches the antidiagonal best at any threshold on the mean."""

@@ -169,12 +169,12 @@ def threshold_sweep(
     return table_of(SWEEP, rows)
 
 
-def best_range(sweep: pl.DataFrame, within: float = 1e-3) -> tuple[float, float, float]:
+def best_range(sweep: pl.DataFrame) -> tuple[float, float, float]:
     """Return the best score of a sweep, with the first and last threshold of the run that holds it.
 
-    Scores ``within`` so much of the best count as it; the sweep has one scale, and thresholds in rising order.
+    Scores within 0.001 of the best count as it; the sweep has one scale, and thresholds in rising order.
     """
     score, place = pl.col("score"), pl.col("score").arg_max()
-    run = (score >= score.max() - within).rle_id()
+    run = (score >= score.max() - 1e-3).rle_id()
     thresholds = sweep.filter(run == run.get(place))["threshold"]
     return sweep["score"].max(), thresholds[0], thresholds[-1]  # pyright: ignore[reportReturnType] columns of floats

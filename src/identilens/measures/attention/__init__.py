@@ -1,7 +1,6 @@
 """Effective attention, intervals and alternatives: measures on tensors, and analyses that apply them to texts."""
 
 from identilens.linalg import ProjectedValues as ProjectedValues
-from identilens.measures.attention.billiard import Mixing as Mixing
 from identilens.measures.attention.billiard import chain_mixing as chain_mixing
 from identilens.measures.attention.billiard import uniform_alternatives as uniform_alternatives
 from identilens.measures.attention.determined import certain_mass as certain_mass
@@ -21,7 +20,6 @@ from identilens.measures.attention.intervals import certify_row as certify_row
 from identilens.measures.attention.intervals import (
     minimum_norm_alternative as minimum_norm_alternative,
 )
-from identilens.measures.attention.logits import check_logit_alternative as check_logit_alternative
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
@@ -36,7 +34,6 @@ from identilens.measures.attention.samplers import far_alternative as far_altern
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives
 from identilens.measures.attention.samplers import sample_alternatives as sample_alternatives
-from identilens.measures.attention.simplex import largest_step as largest_step
 from identilens.measures.attention.simplex import simplex_space as simplex_space
 from identilens.measures.attention.simplex import total_variation as total_variation
 from identilens.measures.attention.tied import tied_alternative as tied_alternative

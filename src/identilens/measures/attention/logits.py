@@ -143,7 +143,7 @@ def check_logit_alternative(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.attention import check_logit_alternative
+        >>> from identilens.measures.attention.logits import check_logit_alternative
         >>> logits, T = torch.eye(3), torch.tensor([[1.0], [1.0], [1.0]])
         >>> found = check_logit_alternative(logits, logits.roll(1, 0), T, d_k=2)
         >>> found.rank, found.producible, round(found.distance, 4)

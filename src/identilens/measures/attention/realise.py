@@ -1,6 +1,5 @@
 """Queries and keys that give other weights and the same output."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +10,8 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import SoftmaxMap, checked_head, output_constraints
-from identilens.measures.attention.walk import OUTPUT_GOAL, RIDGE, Walk
+from identilens.measures.attention.softmax_map import checked_head
+from identilens.measures.attention.walk import OUTPUT_GOAL, Walk
 
 
 @dataclass(frozen=True)
@@ -40,65 +39,6 @@ class RealisableAlternative:
     output_error: float
     reached: bool
     steps: int
-
-
-class _Linearised:
-    """The Jacobian J of the output in (Q, K) at one point, with orthonormal rows for each query."""
-
-    def __init__(self, given: SoftmaxMap, queries: Tensor, keys: Tensor, weights: Tensor):
-        self.given, self.queries, self.keys = given, queries, keys
-        conditions, self.maps = output_constraints(given, weights)
-        self.rows, self.owner = conditions.rows, conditions.owner
-        self.felt, self.owned = self.rows @ keys, queries[self.owner]
-        gram = self.rows @ self.rows.mT
-        gram *= self.owned @ self.owned.mT
-        gram += (self.owner[:, None] == self.owner[None, :]) * (self.felt @ self.felt.mT)
-        diagonal = gram.diagonal()
-        diagonal += RIDGE * diagonal.mean()
-        self.factor = torch.linalg.cholesky_ex(gram).L
-
-    def forward(self, move: Sequence[Tensor]) -> Tensor:
-        """Return J (dQ, dK) / s."""
-        queries, keys = move
-        return (self.felt * queries[self.owner]).sum(-1) + ((self.rows @ keys) * self.owned).sum(-1)
-
-    def least_move(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the (dQ, dK) of least norm with J (dQ, dK) / s = target."""
-        multipliers = torch.cholesky_solve(target[:, None], self.factor)
-        queries = torch.zeros_like(self.queries).index_add_(0, self.owner, multipliers * self.felt)
-        return queries, self.rows.mT @ (multipliers * self.owned)
-
-
-@dataclass(frozen=True)
-class _FreeVectors:
-    """A head whose queries and keys may be any vectors."""
-
-    outputs: SoftmaxMap
-
-    @property
-    def start(self) -> tuple[Tensor, Tensor]:
-        """Q and K."""
-        return self.outputs.queries, self.outputs.keys
-
-    @property
-    def unit(self) -> float:
-        """The factor s of the logits, which `linearised` leaves out."""
-        return self.outputs.scaling
-
-    def at(self, point: Sequence[Tensor]) -> Tensor:
-        """Return the weights of some Q and K."""
-        queries, keys = point
-        return self.outputs.weights(queries, keys)
-
-    def slope(self, logits: Tensor, point: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the gradient in Q and K, over s, of a function of the logits with this gradient."""
-        queries, keys = point
-        return logits @ keys, logits.mT @ queries
-
-    def linearised(self, weights: Tensor, point: Sequence[Tensor]) -> _Linearised:
-        """Return the Jacobian of the output at some Q and K."""
-        queries, keys = point
-        return _Linearised(self.outputs, queries, keys, weights)
 
 
 def realisable_alternative(
@@ -144,7 +84,7 @@ def realisable_alternative(
     given = checked_head(queries, keys, T, scaling, visible, bias)
     size = sum(basis.shape[1] for basis in given.kept)
     refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))
-    walk = Walk(_FreeVectors(given), generator)
+    walk = Walk(given, generator)
     walk.go(distance, max_steps)
     error = _output_error(walk, T.compact)
     if error > OUTPUT_GOAL:

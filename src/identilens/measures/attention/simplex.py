@@ -39,7 +39,7 @@ def largest_step(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.attention import largest_step
+        >>> from identilens.measures.attention.simplex import largest_step
         >>> largest_step(torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[-1.0, 0.5, 0.5]]))
         tensor([0.2000])
 

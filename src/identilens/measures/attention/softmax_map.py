@@ -1,5 +1,6 @@
 """F(Q, K) = softmax(s Q Kᵀ + bias) C and its Jacobian in closed form; the full Jacobian is never computed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +11,9 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, attention_logits, head_values, visible_softmax
 from identilens.linalg.checks import check_finite, check_mask
+
+RIDGE = 1e-13
+"""Share of the mean diagonal added to J Jᵀ, so that redundant conditions do not make it singular."""
 
 ROW_TOLERANCE = 1e-10
 """Singular values of one row's softmax Jacobian below this share of the row's largest are left out."""
@@ -63,6 +67,31 @@ class SoftmaxMap:
         return visible_softmax(
             attention_logits(queries, keys, self.scaling, self.bias), self.visible
         )
+
+    @property
+    def start(self) -> tuple[Tensor, Tensor]:
+        """Q and K."""
+        return self.queries, self.keys
+
+    @property
+    def unit(self) -> float:
+        """The factor s of the logits, which `slope` and `linearised` leave out."""
+        return self.scaling
+
+    def at(self, point: Sequence[Tensor]) -> Tensor:
+        """Return the weights of some Q and K."""
+        queries, keys = point
+        return self.weights(queries, keys)
+
+    def slope(self, logits: Tensor, point: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the gradient in Q and K, over s, of a function of the logits with this gradient."""
+        queries, keys = point
+        return logits @ keys, logits.mT @ queries
+
+    def linearised(self, weights: Tensor, point: Sequence[Tensor]) -> "VectorJacobian":
+        """Return the Jacobian of the output at some Q and K."""
+        queries, keys = point
+        return VectorJacobian(self, queries, keys, weights)
 
 
 @dataclass(frozen=True)
@@ -187,3 +216,30 @@ def weight_constraints(given: RowOutputs) -> Constraints:
         rows.append(centred.new_zeros((count - 1, len(seen))).masked_scatter(seen, centred))
         owners.append(torch.full((count - 1,), index, device=seen.device))
     return Constraints(torch.cat(rows), torch.cat(owners))
+
+
+class VectorJacobian:
+    """The Jacobian J of a head's output in (Q, K) at one point, with orthonormal rows for each query."""
+
+    def __init__(self, given: SoftmaxMap, queries: Tensor, keys: Tensor, weights: Tensor):
+        self.given, self.queries, self.keys = given, queries, keys
+        conditions, self.maps = output_constraints(given, weights)
+        self.rows, self.owner = conditions.rows, conditions.owner
+        self.felt, self.owned = self.rows @ keys, queries[self.owner]
+        gram = self.rows @ self.rows.mT
+        gram *= self.owned @ self.owned.mT
+        gram += (self.owner[:, None] == self.owner[None, :]) * (self.felt @ self.felt.mT)
+        diagonal = gram.diagonal()
+        diagonal += RIDGE * diagonal.mean()
+        self.factor = torch.linalg.cholesky_ex(gram).L
+
+    def forward(self, move: Sequence[Tensor]) -> Tensor:
+        """Return J (dQ, dK) / s."""
+        queries, keys = move
+        return (self.felt * queries[self.owner]).sum(-1) + ((self.rows @ keys) * self.owned).sum(-1)
+
+    def least_move(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the (dQ, dK) of least norm with J (dQ, dK) / s = target."""
+        multipliers = torch.cholesky_solve(target[:, None], self.factor)
+        queries = torch.zeros_like(self.queries).index_add_(0, self.owner, multipliers * self.felt)
+        return queries, self.rows.mT @ (multipliers * self.owned)

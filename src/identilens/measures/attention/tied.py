@@ -20,11 +20,12 @@ from identilens.measures.attention.realisable import (
 )
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import (
+    RIDGE,
     Constraints,
     output_constraints,
     weight_constraints,
 )
-from identilens.measures.attention.walk import OUTPUT_LIMIT, RIDGE, Walk
+from identilens.measures.attention.walk import OUTPUT_LIMIT, Walk
 
 _CHUNK = 2**23
 """Entries of the gradients that are computed at once."""
@@ -70,11 +71,6 @@ class TiedHeads:
     def shared(self) -> bool:
         """Whether all rows have the same basis."""
         return all(basis is self.kept[0] for basis in self.kept)
-
-    @property
-    def outputs(self) -> "TiedHeads":
-        """What the rows' outputs are made of."""
-        return self
 
     @property
     def start(self) -> tuple[Tensor, ...]:

@@ -18,9 +18,6 @@ OUTPUT_LIMIT = 1e-10
 _EXACT = 1e-15
 """Relative output error that the last correction aims at: it goes on while that helps."""
 
-RIDGE = 1e-13
-"""Share of the mean diagonal added to J Jᵀ, so that redundant conditions do not make it singular."""
-
 
 @runtime_checkable
 class Linearised(Protocol):
@@ -38,13 +35,8 @@ class Linearised(Protocol):
 
 
 @runtime_checkable
-class Family(Protocol):
+class Family(RowOutputs, Protocol):
     """Attention as a function of a point: queries and keys, or the parameters that make them."""
-
-    @property
-    def outputs(self) -> RowOutputs:
-        """What each row's output is made of."""
-        ...
 
     @property
     def start(self) -> tuple[Tensor, ...]:
@@ -170,7 +162,7 @@ class Walk:
                 return None
             last = error
             difference = weights - self.original
-            kept = self.family.outputs.kept
+            kept = self.family.kept
             # What J must give to undo the effect of the change on the output.
             undoing = [
                 -(here.maps[index] @ (kept[index].mT @ row)) for index, row in enumerate(difference)
@@ -180,10 +172,10 @@ class Walk:
         return None
 
     def _output_norm(self, weights: Tensor) -> float:
-        outputs = self.family.outputs
-        if outputs.shared:
-            return float(torch.linalg.vector_norm(weights @ outputs.kept[0]))
-        parts = [row @ basis for row, basis in zip(weights, outputs.kept, strict=True)]
+        kept = self.family.kept
+        if self.family.shared:
+            return float(torch.linalg.vector_norm(weights @ kept[0]))
+        parts = [row @ basis for row, basis in zip(weights, kept, strict=True)]
         return float(torch.linalg.vector_norm(torch.cat(parts)))
 
 

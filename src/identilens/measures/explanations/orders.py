@@ -1,4 +1,4 @@
-"""Perturbation curves: parts are removed in an explanation's order, and the area is put between its best and worst."""
+"""Perturbation curves: parts are removed in an explanation's order; their area, its best and worst, and rationales."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,24 +56,12 @@ def removal_sets(
     return ranks[..., None, :] < torch.tensor(list(sizes), device=order.device)[:, None]
 
 
-def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
-    """Return the area over the perturbation curve, the mean effect over the sizes (Samek et al. 2017).
-
-    Effects are changes of the output by the removal of the first k parts, in any unit.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.explanations.orders import area
-        >>> area(torch.tensor([0.2, 0.4]))
-        tensor(0.3000)
-    """
-    return effects.mean(-1)
-
-
 def normalised_area(
     areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0
 ) -> Float[Tensor, "*row"]:
     """Return (AOPC − lowest) / (highest − lowest), in [0, 1]: NAOPC of Edin et al. 2025 (arXiv 2408.08137).
+
+    AOPC is the area over the perturbation curve, the mean effect over the sizes (Samek et al. 2017).
 
     Areas of different inputs and models are not comparable; their places between the worst and the best order of the
     same input are. An area beyond the bounds (which a search may not reach) extends them: the value is 0 or 1. If all
@@ -173,3 +161,52 @@ def _children(effect: Effect, held: Tensor, pool: Tensor, count: int, width: int
         child[best[first : first + count]] = True
         found.append(child)
     return found
+
+
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+"""Shares of the tokens in ERASER's area over the perturbation curve."""
+
+
+def comprehensiveness(
+    whole: Float[Tensor, "*#text"], without: Float[Tensor, "*text share"]
+) -> Float[Tensor, "*text"]:
+    """Return the mean of p(x) − p(x without its first k % tokens) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
+
+    p is the probability of the class that the model predicts for the whole text. In [−1, 1]; large if the tokens are
+    needed.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import comprehensiveness
+        >>> comprehensiveness(torch.tensor(0.9), torch.tensor([0.8, 0.4]))
+        tensor(0.3000)
+
+    Raises:
+        InputError: If no share is given.
+    """
+    return _mean_drop(whole, without)
+
+
+def sufficiency(
+    whole: Float[Tensor, "*#text"], only: Float[Tensor, "*text share"]
+) -> Float[Tensor, "*text"]:
+    """Return the mean of p(x) − p(only the first k % tokens of x) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
+
+    In [−1, 1]; small, or negative, if the tokens are enough.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import sufficiency
+        >>> sufficiency(torch.tensor(0.9), torch.tensor([0.5, 0.9]))
+        tensor(0.2000)
+
+    Raises:
+        InputError: If no share is given.
+    """
+    return _mean_drop(whole, only)
+
+
+def _mean_drop(whole: Tensor, changed: Tensor) -> Tensor:
+    if not changed.shape[-1]:
+        raise InputError("expected at least one share of tokens; got none.")
+    return (whole[..., None] - changed).mean(-1)

@@ -1,7 +1,5 @@
 """Contributions of the context by distance and by relative position."""
 
-from collections.abc import Sequence
-
 import polars as pl
 
 NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
@@ -49,19 +47,18 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
+def by_relative_position(table: pl.DataFrame) -> pl.DataFrame:
     """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
 
-    By default for the first, the middle and the last layer. Cross attention has no relative positions.
+    For the first, the middle and the last layer. Cross attention has no relative positions.
 
     Returns:
         Columns kind, layer, offset (input position minus hidden position, never 0), total, share (of the layer's
         total) and pairs (number of pairs of tokens in the total).
     """
-    chosen = first_middle_last(table) if layers is None else list(layers)
     totals = (
         _context(table)
-        .filter(pl.col("layer").is_in(chosen))
+        .filter(pl.col("layer").is_in(first_middle_last(table)))
         .group_by("kind", "layer", offset=pl.col("input") - pl.col("hidden"))
         .agg(total=pl.col("contribution").sum(), pairs=pl.len())
     )

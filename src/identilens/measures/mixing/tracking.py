@@ -14,12 +14,11 @@ def context_of_token(
     tokens: pl.DataFrame,
     token: str = "[CLS]",
     centre: str = "[CLS]",
-    layers: Sequence[int] | None = None,
 ) -> pl.DataFrame:
     """Return each position's contribution to the first ``token`` of a text, relative to ``centre`` (Brunner Fig. 18).
 
-    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". By default for the first, the middle and
-    the last layer.
+    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". For the first, the middle and the
+    last layer.
 
     Returns:
         Columns kind, layer, offset (input position minus that of the centre), total over all texts, share of the
@@ -29,11 +28,10 @@ def context_of_token(
         InputError: If no text contains both tokens.
     """
     whose, where = (_first(tokens, name) for name in (token, centre))
-    chosen = first_middle_last(table) if layers is None else list(layers)
     keys = ["text", "kind"]
     rows = (
         table.lazy()
-        .filter((pl.col("kind") != "cross") & pl.col("layer").is_in(chosen))
+        .filter((pl.col("kind") != "cross") & pl.col("layer").is_in(first_middle_last(table)))
         .join(whose.lazy().rename({"position": "hidden"}), on=[*keys, "hidden"], how="inner")
         .join(where.lazy().rename({"position": "centre"}), on=keys, how="inner")
         .filter(pl.col("input") != pl.col("hidden"))
@@ -58,12 +56,11 @@ def track_token(
     token: str | int,
     text: int = 0,
     kind: Literal["encoder", "decoder", "cross"] | None = None,
-    occurrence: int = 0,
 ) -> pl.DataFrame:
     """Return the contribution of every input token to one token's hidden state, in all layers (Brunner Fig. 19–25).
 
-    The token is written as by the tokenizer, or given by its position. ``occurrence`` selects one of several equal
-    tokens; it counts from 0, like texts. The default kind is the first of the result.
+    The token is given by its position, or written as by the tokenizer: then the first of several equal ones. The
+    default kind is the first of the result.
 
     Returns:
         Columns layer, position, token (of the input), contribution, standard_error.
@@ -78,7 +75,12 @@ def track_token(
         raise InputError(
             f"expected a text from 0 to {table['text'].max()} with {kind} states; got text {text}."
         )
-    position = token if isinstance(token, int) else _position(hidden, token, occurrence)
+    names = hidden["token"].to_list()
+    if isinstance(token, str) and token not in names:
+        raise InputError(
+            f"text {text} does not contain {token!r}; its tokens are: {' '.join(names)}"
+        )
+    position = names.index(token) if isinstance(token, str) else token
     if not 0 <= position < len(hidden):
         raise InputError(f"text {text} has the positions 0 to {len(hidden) - 1}; got {position}.")
     return (
@@ -118,16 +120,6 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
 
 def _unmarked(name: str) -> str:
     return name.strip("Ġ▁# ") or name
-
-
-def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
-    positions = hidden.filter(pl.col("token") == token)["position"].to_list()
-    if not 0 <= occurrence < len(positions):
-        raise InputError(
-            f"the text contains {token!r} {len(positions)} times; occurrence {occurrence} was requested (from 0). "
-            f"Its tokens are: {' '.join(hidden['token'])}"
-        )
-    return positions[occurrence]
 
 
 def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:

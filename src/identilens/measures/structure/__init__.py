@@ -11,12 +11,7 @@ from identilens.measures.structure.perturbation import (
     perturbation_directions as perturbation_directions,
 )
 from identilens.measures.structure.perturbation import perturbed as perturbed
-from identilens.measures.structure.representatives import best_clusters as best_clusters
-from identilens.measures.structure.representatives import choose_clusters as choose_clusters
 from identilens.measures.structure.subspace import Subspace as Subspace
 from identilens.measures.structure.subspace import against_subspace as against_subspace
-from identilens.measures.structure.subspace import column_projector as column_projector
-from identilens.measures.structure.subspace import subspace_of as subspace_of
 from identilens.measures.structure.weights import cut as cut
-from identilens.measures.structure.weights import normalise_rows as normalise_rows
 from identilens.measures.structure.weights import structure_weights as structure_weights

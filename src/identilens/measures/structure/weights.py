@@ -57,7 +57,7 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.structure import normalise_rows
+        >>> from identilens.measures.structure.weights import normalise_rows
         >>> normalise_rows(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
         tensor([[0.2500, 0.7500],
                 [0.0000, 0.0000]])

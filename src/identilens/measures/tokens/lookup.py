@@ -114,9 +114,17 @@ def _looked_up(
             nearest = _nearest(
                 predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance
             )
-            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[
-                :, queries >= 0
-            ]
+            # Credit, token credit, chance and token chance of each query, given the nearest rows as 0 or 1.
+            share = nearest / nearest.sum(-1, keepdim=True)
+            real = (padded >= 0)[:, None, :]
+            size = real.sum(-1).double()
+            credit = (share * (padded[:, None, :] == targets[..., None])).sum(-1)
+            alike = (
+                ids[padded.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]
+            ) & real
+            chance = (1 / size).expand_as(credit)
+            found = torch.stack([credit, (share * alike).sum(-1), chance, alike.sum(-1) / size])
+            scores[:, queries[queries >= 0]] = found[:, queries >= 0]
     return scores[:, ~scores[0].isnan()]
 
 
@@ -144,18 +152,6 @@ def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
     queries = torch.where(targets >= 0, rows, -1)
     step = max(1, BLOCK_ENTRIES // (sentences * n))
     yield from zip(queries.split(step, dim=1), targets.split(step, dim=1), strict=True)
-
-
-def _scores(nearest: Tensor, targets: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """Return credit, token credit, chance and token chance of each query, given the nearest rows as 0 or 1."""
-    share = nearest / nearest.sum(-1, keepdim=True)
-    real = (rows >= 0)[:, None, :]
-    size = real.sum(-1).double()
-    credit = (share * (rows[:, None, :] == targets[..., None])).sum(-1)
-    alike = (ids[rows.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]) & real
-    return torch.stack(
-        [credit, (share * alike).sum(-1), (1 / size).expand_as(credit), alike.sum(-1) / size]
-    )
 
 
 def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -> Tensor:

@@ -8,6 +8,7 @@ from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import visible_text
 from identilens.runs.tables import counted
 from identilens.studies.audit.heads import DETERMINED
+from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import INFLUENTIAL
 
 MOST_POINTS = 5000
@@ -53,7 +54,7 @@ def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
     chart = rule(chart, x=DETERMINED, label="")
     for outcome in known["outcome"].unique():
         chart = rule(chart, y=INFLUENTIAL[outcome], label="")
-    return by_kind(chart, known)
+    return choose_kind(chart, known)
 
 
 def correlation_map(by_head: pl.DataFrame) -> AnyChart:
@@ -94,7 +95,7 @@ def correlation_by_length(table: pl.DataFrame) -> AnyChart:
     )
     for kind, d_v in near:
         chart = rule(chart, x=d_v, label=f"d_v = {d_v}", kind=kind)
-    return by_kind(chart, table)
+    return choose_kind(chart, table)
 
 
 def correlation_points(table: pl.DataFrame, most: int = MOST_POINTS) -> tuple[pl.DataFrame, int]:
@@ -160,7 +161,7 @@ def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
         scatter(heads, "layer", weights, "key_type", size=10, **(look | Look(also=["head"]))),
         lines(means, "layer", weights, "key_type", **look),
     ]
-    return by_kind(layered(drawn), received)
+    return choose_kind(layered(drawn), received)
 
 
 def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
@@ -193,16 +194,10 @@ def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
         also=["Weights", "Lowest head", "Highest head"],
     )
     types = token_types["key_type"].unique(maintain_order=True)
-    return by_kind(
+    return choose_kind(
         choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}),
         token_types,
     )
-
-
-def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
-    """Return a chart that shows one kind of attention, to be chosen where there are several."""
-    kinds = [kind for kind in ("encoder", "decoder", "cross") if kind in frame["kind"]]
-    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
 def _head_map(
@@ -221,7 +216,7 @@ def _head_map(
         y_title="Layer",
         color_title=" ".join(title.split()[:3]),
     )
-    return by_kind(chart, by_head)
+    return choose_kind(chart, by_head)
 
 
 def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:

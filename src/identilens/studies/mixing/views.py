@@ -4,7 +4,7 @@ import polars as pl
 from polars import selectors
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import AnyChart, bars, boxes, choose, lines
+from identilens.charts.kit import AnyChart, bars, boxes, choose, choose_present, lines
 from identilens.studies.mixing.series import ClassContext
 
 _NEARBY = 20
@@ -208,5 +208,4 @@ def _reach(ends: pl.Series) -> float:
 
 
 def _by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
-    kinds = frame["kind"].unique(maintain_order=True).to_list()
-    return choose(chart, "kind", "Hidden states", kinds) if len(kinds) > 1 else chart
+    return choose_present(chart, frame, "kind", "Hidden states")

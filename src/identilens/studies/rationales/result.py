@@ -10,7 +10,7 @@ from identilens.charts.kit import Charts, intervals
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Tables, counted, integers
-from identilens.studies.faithfulness.means import differences, in_words, means
+from identilens.studies.faithfulness.result import differences, in_words, means
 
 Measure = Literal["comprehensiveness", "sufficiency"]
 

@@ -12,8 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.explanations.orders import removal_order, removal_sets
-from identilens.measures.explanations.rationales import SHARES, comprehensiveness, sufficiency
+from identilens.measures.explanations.orders import (
+    SHARES,
+    comprehensiveness,
+    removal_order,
+    removal_sets,
+    sufficiency,
+)
 from identilens.models.inputs import Item, is_per_token
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap

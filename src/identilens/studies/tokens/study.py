@@ -34,8 +34,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     Brunner et al. 2020, section 4, B, D.1: a probe g is trained to predict the input x_i from the hidden state e_i^l.
     A token counts as recovered when x_i is nearer to g(e_i^l) than any other input of the same sentence. x is the
     output of the embedding block (``hidden_states[0]``: token, position and segment embeddings after their norm).
-    A sentence is never split between training, validation and test. All layers (and rates) of a fold are trained
-
+    A sentence is never split between training, validation and test.
 
     Args:
         lens: The model. If it is on a GPU with enough memory for the hidden states, probes are trained there too.

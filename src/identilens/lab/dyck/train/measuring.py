@@ -87,7 +87,7 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 
 def head_rows(
-    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3, seed: int = 0
+    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3
 ) -> list[Row]:
     """Return, for every head of a model, how stack-like it looks and what changing its attention does.
 
@@ -117,9 +117,7 @@ def head_rows(
         for head in range(site.heads):
             looks = stack_likeness(language, weights[index][:, head], tokens[:, :-1])
             fallen = {
-                what: fmean(
-                    accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count)
-                )
+                what: fmean(accuracy(_Changed(index, head, what, draw)) for draw in range(count))
                 for what, count in (("removed", 1), ("even", 1), ("random", draws))
             }
             fall = whole - min(fallen.values())

@@ -12,9 +12,15 @@ from transformers import PreTrainedModel
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.models.affine import is_basic, is_pointwise
-from identilens.models.following import Follower, Mixed, Mixture, Outputs, holds_distributions
+from identilens.models.following.follower import (
+    Follower,
+    Mixed,
+    Mixture,
+    Outputs,
+    holds_distributions,
+)
+from identilens.models.following.routes import Route, read_route
 from identilens.models.interface import AttentionCall, intercept
-from identilens.models.routes import Route, read_route
 from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 

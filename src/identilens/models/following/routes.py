@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.eager import eager_attention_forward
-from identilens.models.following import Follower, Mixed, Mixture, Scores, replay
+from identilens.models.following.follower import Follower, Mixed, Mixture, Scores, replay
+from identilens.models.following.parameters import ParameterProjection
 from identilens.models.interface import AttentionCall, Handler, intercept, next_call
-from identilens.models.parameters import ParameterProjection
 
 HIDDEN = 9000.0
 """Logits this far below the largest of their row come from a mask; masks in use add -10,000 or less."""
