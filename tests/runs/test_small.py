@@ -254,10 +254,13 @@ def test_a_file_of_options_has_a_largest_size(tmp_path, monkeypatch):
         read_toml(file)
 
 
-def test_a_request_is_read_as_it_was_written(tmp_path):
+def test_a_request_is_read_as_it_was_written(tmp_path, monkeypatch):
     there = tmp_path / "texts.txt"
     there.touch()
     options = {"file": there, "layers": (1, 2), "share": 0.5, "none": None, "odd": object()}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "encoder").mkdir()
+    options |= {"model": "encoder", "dataset": "hub/name", "kind": "encoder"}
     with_manifest = Manifest(tmp_path)
     with_manifest.file.touch()
     request = Request("lab toy", options, ["texts"])
@@ -267,7 +270,10 @@ def test_a_request_is_read_as_it_was_written(tmp_path):
     with_manifest.add(NAME)
     found = Request.read(tmp_path, ["toy", "lab toy"])
     assert found.study == "lab toy"
-    assert found.options == {"file": str(there), "layers": [1, 2], "share": 0.5}
+    assert found.options == {
+        "file": str(there), "layers": [1, 2], "share": 0.5, "model": str(tmp_path / "encoder"),
+        "dataset": "hub/name", "kind": "encoder",
+    }, "a model's folder is found from everywhere; a word that a folder has as its name stays a word"  # fmt: skip
     assert list(found.lost) == ["texts", "odd"]
     assert (tmp_path / NAME).read_text().splitlines()[0] == (
         f"# Run it again: identilens rerun FOLDER, or identilens lab toy --config {NAME} --out NEW"
@@ -302,6 +308,7 @@ def run(digest=None, texts=("t0", "t1"), count=2):
         (run("a", (), 0), run("a", (), 0), True, "the same model"),
         (run(None, (), 0), run(None, (), 0), True, "it has no digests of a model or texts"),
         (run("a", ("t0", "x")), run("a"), False, "text 1 differs"),
+        (run("a", ("x", "y")), run("a"), False, "text 0 differs"),
         (run("a", ("all",), 9), run("a", ("other",), 9), False, "the texts differ"),
         (run("a", ("all",), 9), run("a", ("all",), 9), True, "the same model and texts"),
     ],
