@@ -280,6 +280,9 @@ def test_a_request_is_read_as_it_was_written(tmp_path, monkeypatch):
     )
     with pytest.raises(InputError, match=r"one of \[audit\], \[mixing\]"):
         Request.read(tmp_path, ["audit", "mixing"])
+    (tmp_path / NAME).write_text("seed = 3\n" + (tmp_path / NAME).read_text())
+    with pytest.raises(InputError, match=r"one study, all of them under one of \[toy\]"):
+        Request.read(tmp_path, ["toy"])
     with pytest.raises(InputError, match="it is no run"):
         Request.read(tmp_path / "none", ["toy"])
 

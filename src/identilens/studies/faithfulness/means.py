@@ -42,8 +42,9 @@ def differences(
     paired = texts.filter(pl.col("explanation") != reference).join(
         base, on=keys, maintain_order="left"
     )
-    moved = paired.with_columns(pl.col(measure) - pl.col("base"))
-    return means(moved, [*by, "explanation"], measure)
+    return means(
+        paired.with_columns(pl.col(measure) - pl.col("base")), [*by, "explanation"], measure
+    )
 
 
 def on_axes(faithful: pl.DataFrame, stable: pl.DataFrame) -> pl.DataFrame:
