@@ -81,7 +81,9 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         assert float(certain) == pytest.approx(
             float(attention_intervals(row, T).lo.sum()), abs=1e-9
         )
-    far = far_alternatives(rows, T, generator=seeded())
+    generator = seeded()
+    far = far_alternatives(rows, T, generator=generator)
+    assert not torch.equal(generator.get_state(), seeded().get_state()), "it draws the starts"
     assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
 
 
