@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import ClassVar
 
 import polars as pl
@@ -211,6 +213,19 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     load_study(job, {"sub/one.txt": b"held"}, 3)
     assert threads == [3]
+
+
+def test_an_actor_that_dies_is_not_started_again_behind_our_back(monkeypatch, tmp_path):
+    actors = []
+    ray = SimpleNamespace(
+        __version__="2.99.0",
+        is_initialized=lambda: True,
+        put=lambda content: content,
+        remote=lambda **options: actors.append(options) or (lambda one: one),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with Ray(gpus_per_worker=0.5).opened(Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)):
+        assert actors == [{"num_cpus": 1, "num_gpus": 0.5, "max_restarts": 0}]
 
 
 def test_numbers_of_workers():

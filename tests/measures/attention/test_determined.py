@@ -81,9 +81,7 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         assert float(certain) == pytest.approx(
             float(attention_intervals(row, T).lo.sum()), abs=1e-9
         )
-    generator = seeded()
-    far = far_alternatives(rows, T, generator=generator)
-    assert not torch.equal(generator.get_state(), seeded().get_state()), "it draws the starts"
+    far = far_alternatives(rows, T, generator=seeded())
     assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
 
 
