@@ -10,6 +10,7 @@ import identilens as idl
 from helpers.command import failing
 from helpers.zoo import build
 from identilens.errors import IdentilensError
+from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
@@ -105,6 +106,12 @@ IN_PYTHON = {
     ),
     "a batch of no texts": (lambda lens: lens.read({"input_ids": torch.ones(0, 3).long()}), "got {'input_ids': (0, "),
     "a rate of no recording": (lambda lens: idl.Audio(torch.zeros(5).numpy(), 1).at(10**9), "from 1 to 1,000,000"),
+    "an aim left empty": (lambda lens: idl.alternatives(lens, TEXT, aim=None), "aim as one value or several"),
+    "estimates without end": (lambda lens: idl.influence(lens, TEXT, directions=10**9), "of at most 10000"),
+    "a projection of what is projected": (
+        lambda lens: effective_attention(ProjectedValues.of(T), weights=A, output_projection=torch.eye(2)),
+        "the values are projected",
+    ),
     "a folder that contains nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
     "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
 }  # fmt: skip
@@ -190,6 +197,7 @@ ON_THE_COMMAND_LINE = {
     "too few sentences": (("tokens", *ONE), "folds"),
     "no length": (("structure", *ONE), "--length"),
     "texts too short": (("structure", *ONE, "--length", "64"), "64"),
+    "texts of any length": (("structure", *ONE, "--length", "9" * 12), "--length of at most 2147483646"),
     "no epochs": (("lab", "reversal", "--epochs", "0", "-o", "o"), "--epochs of at least 1"),
     "no task": ((*TRAIN, "-o", "o"), "--task"),
     "a task that is none": ((*TRAIN, "--task", "chess", "--data", ".", "-o", "o"), "chess"),

@@ -205,6 +205,17 @@ def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
     )
 
 
+def test_an_option_that_a_study_lacks_is_not_passed_over(bundled, tmp_path):
+    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
+    request = tmp_path / "run" / "run.toml"
+    request.write_text(request.read_text() + "layerz = [3]\n")
+    assert "expected --layerz to be one of the options layers, " in failing(
+        "rerun", tmp_path / "run"
+    )
+    with pytest.raises(InputError, match="expected layerz to be one of the options layers"):
+        idl.rerun(tmp_path / "run", lens=bundled, texts=[TEXT])
+
+
 @pytest.mark.parametrize(
     ("there", "here", "expected"),
     [

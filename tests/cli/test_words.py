@@ -1,6 +1,7 @@
 """What commands hand on and print, without their work: models, studies and reports are stood in for."""
 
 import json
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,21 @@ TRIALS = {
     "d": Trial("d", "no attention"),
     "e": Trial("e", "part"),
 }
+
+
+@pytest.mark.parametrize(
+    ("words", "headings"),
+    [
+        ((), ["Questions", "Explorer, reports and runs", "Checks", "Papers", "Options"]),
+        (("lab",), ["Commands"]),
+    ],
+)
+def test_the_help_has_commands_under_headings(words, headings):
+    said = identilens(*words, "--help", code=0).output
+    found = re.findall("╭─ (.*?) ─", said)
+    assert found == headings
+    under = dict(zip(found, re.split("╭─", said)[1:], strict=True))
+    assert "│ dyck " in under["Commands"] if words else "│ lab " in under["Papers"]
 
 
 def test_families_are_counted_and_told(monkeypatch):

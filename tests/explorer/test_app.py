@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -584,3 +585,34 @@ def test_exact_contributions_stop_in_the_midst_of_a_text(bundled):
     at = measured(bundled, TEXT, *QUIET)
     assert left(desk, lambda check, tell: contributions(bundled, at, True, check, tell), 0.5) < 0.5
     desk.close()
+
+
+def test_an_explorer_closes_at_once_and_begins_nothing_that_waits(bundled):
+    desk, begun, go_on = Desk({"model": bundled}), threading.Event(), threading.Event()
+    later = []
+
+    def job(check, tell):
+        begun.set()
+        go_on.wait(10)
+
+    async def ask():
+        asked = [desk.steps("model", one, gone) for one in (job, lambda *_: later.append(1))]
+        waiting = [asyncio.ensure_future(anext(one)) for one in asked]
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        desk.close()
+        closed = not go_on.is_set()
+        go_on.set()
+        await waiting[0]
+        await asyncio.sleep(0.1)
+        waiting[1].cancel()
+        return closed
+
+    async def gone():
+        return False
+
+    with ThreadPoolExecutor(1) as apart:
+        began = time.monotonic()
+        assert apart.submit(lambda: asyncio.run(ask())).result()
+    assert time.monotonic() - began < 5
+    assert not later

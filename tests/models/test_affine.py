@@ -119,6 +119,15 @@ def test_a_hook_that_changes_the_projection_counts():
     assert off_by(lens, ids(9)) < 1e-5
 
 
+def test_a_layer_with_a_forward_of_its_own_is_not_read_but_run():
+    model = build("bert")
+    lens, item = Lens(model), Lens(model).read([ids(9)])[0]
+    plain = lens.sites(item)[0].output_projection
+    layer = model.encoder.layer[0].attention.output.dense
+    layer.forward = lambda inputs: 3 * nn.Linear.forward(layer, inputs)
+    torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
+
+
 def test_a_wrapper_that_bends_its_output_is_refused():
     class Bent(Doubled):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,16 +1,18 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from transformers import AttentionInterface
+from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.capture import Collector
+from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.eager import eager_attention_forward
 from identilens.models.following.watching import Meeting
 from identilens.models.interface import AttentionCall
@@ -252,3 +254,13 @@ def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kin
         eager_attention_forward,
     )
     assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
+
+
+def test_states_of_a_decoder_that_gives_no_encoder_states_are_its_own(unchecked_shapes):
+    items = [SimpleNamespace(tokens={"encoder": "ab", "decoder": "abc"[:n]}) for n in (3, 2)]
+    states = torch.randn(3, 2, 3, 4)
+    output = Seq2SeqModelOutput(decoder_hidden_states=tuple(states))
+    for index, n in enumerate((3, 2)):
+        [(sequence, found)] = split_states(output, Lengths(items), index).items()
+        assert sequence == "decoder"
+        assert torch.equal(found, states[:, index, :n])

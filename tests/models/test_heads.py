@@ -98,6 +98,14 @@ def test_the_error_of_other_weights_is_relative_to_the_output():
         assert head.output_error(3 * head.attention) == pytest.approx(2)
 
 
+def test_the_freedom_of_a_causal_head_is_that_of_its_freest_row():
+    lens, text = idl.Lens(build("gpt2")), [list(range(3, 33))]
+    heads = next(lens.capture(text, weights=True)).heads
+    table = idl.audit(lens, text, certain_rows=0, examples=0).table
+    assert [head.simplex_nullity for head in heads] == table["simplex_nullity"].to_list()
+    assert table["simplex_nullity"].min() > 0, "the last row, which sees most keys"
+
+
 def test_heads_without_weights_say_how_to_get_them():
     head = next(idl.Lens(build("bert")).capture([[5, 6, 7]])).layers[0].head(0)
     for read in (lambda: head.attention, lambda: head.family_weights):

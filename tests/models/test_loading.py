@@ -143,6 +143,24 @@ def test_weights_in_pickles_are_not_read(tmp_path):
         idl.load(tmp_path, device="cpu")
 
 
+def test_an_index_that_names_pickles_is_not_followed(tmp_path):
+    names = load_file(saved(tmp_path, "bert") / "model.safetensors")
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "weights.bin")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index.json names files that are no safetens"):
+        idl.load(tmp_path, device="cpu")
+
+
+def test_a_configuration_without_end_is_not_read(tmp_path):
+    with (saved(tmp_path, "bert") / "config.json").open("r+b") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(
+        ModelError, match=r"config.json is .* more than 268,435,456 bytes. Download"
+    ):
+        idl.load(tmp_path, device="cpu")
+
+
 def test_an_unknown_type_with_control_characters_is_an_error_of_ours(tmp_path):
     folder = changed(saved(tmp_path, "bert"), model_type="\x1b[31mbert\x07")
     with pytest.raises(IdentilensError, match="no model found"):
@@ -304,7 +322,7 @@ def test_what_never_ends_is_not_read(tmp_path, name, kind):
         os.mkfifo(tmp_path / name)
     else:
         (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(ModelError, match=rf"{name} is a pipe or a device, not a file. Download"):
+    with pytest.raises(ModelError, match=rf"{name} is a pipe or a device, .* bytes. Download"):
         idl.load(tmp_path)
     message = failing("audit", "-m", tmp_path, "-t", "some words", "-o", tmp_path / "out")
     assert f"{name} is a pipe or a device" in message

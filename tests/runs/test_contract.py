@@ -82,6 +82,20 @@ def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
     assert ToyStudy.runs == []
 
 
+def test_a_run_that_ended_before_its_first_part_is_in_nobodys_way(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        toy(fail=0, out=tmp_path / "run")
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    found = toy(layers=4, out=tmp_path / "run")
+    equal(found, Toy.load(tmp_path / "run"))
+    assert found.table["number"].to_list() == [4]
+    assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
+    with pytest.raises(KeyboardInterrupt):
+        toy(layers="1-3", fail=1, out=tmp_path / "later")
+    with pytest.raises(OutputFolderError, match="contains another run"):
+        toy(layers=4, out=tmp_path / "later")
+
+
 def test_another_run_is_refused_or_dropped(tmp_path):
     toy(layers=1, out=tmp_path / "run")
     (tmp_path / "run" / "mine.txt").write_text("mine")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import ClassVar
 
 import polars as pl
@@ -213,6 +215,19 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
     assert threads == [3]
 
 
+def test_an_actor_that_dies_is_not_started_again_behind_our_back(monkeypatch, tmp_path):
+    actors = []
+    ray = SimpleNamespace(
+        __version__="2.99.0",
+        is_initialized=lambda: True,
+        put=lambda content: content,
+        remote=lambda **options: actors.append(options) or (lambda one: one),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with Ray(gpus_per_worker=0.5).opened(Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)):
+        assert actors == [{"num_cpus": 1, "num_gpus": 0.5, "max_restarts": 0}]
+
+
 def test_numbers_of_workers():
     assert (Local().workers, Local(1).workers, Ray(gpus_per_worker=0.5).gpus_per_worker) == (
         2,
@@ -254,10 +269,13 @@ def test_a_file_of_options_has_a_largest_size(tmp_path, monkeypatch):
         read_toml(file)
 
 
-def test_a_request_is_read_as_it_was_written(tmp_path):
+def test_a_request_is_read_as_it_was_written(tmp_path, monkeypatch):
     there = tmp_path / "texts.txt"
     there.touch()
     options = {"file": there, "layers": (1, 2), "share": 0.5, "none": None, "odd": object()}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "encoder").mkdir()
+    options |= {"model": "encoder", "dataset": "hub/name", "kind": "encoder"}
     with_manifest = Manifest(tmp_path)
     with_manifest.file.touch()
     request = Request("lab toy", options, ["texts"])
@@ -267,13 +285,19 @@ def test_a_request_is_read_as_it_was_written(tmp_path):
     with_manifest.add(NAME)
     found = Request.read(tmp_path, ["toy", "lab toy"])
     assert found.study == "lab toy"
-    assert found.options == {"file": str(there), "layers": [1, 2], "share": 0.5}
+    assert found.options == {
+        "file": str(there), "layers": [1, 2], "share": 0.5, "model": str(tmp_path / "encoder"),
+        "dataset": "hub/name", "kind": "encoder",
+    }, "a model's folder is found from everywhere; a word that a folder has as its name stays a word"  # fmt: skip
     assert list(found.lost) == ["texts", "odd"]
     assert (tmp_path / NAME).read_text().splitlines()[0] == (
         f"# Run it again: identilens rerun FOLDER, or identilens lab toy --config {NAME} --out NEW"
     )
     with pytest.raises(InputError, match=r"one of \[audit\], \[mixing\]"):
         Request.read(tmp_path, ["audit", "mixing"])
+    (tmp_path / NAME).write_text("seed = 3\n" + (tmp_path / NAME).read_text())
+    with pytest.raises(InputError, match=r"one study, all of them under one of \[toy\]"):
+        Request.read(tmp_path, ["toy"])
     with pytest.raises(InputError, match="it is no run"):
         Request.read(tmp_path / "none", ["toy"])
 
@@ -302,6 +326,7 @@ def run(digest=None, texts=("t0", "t1"), count=2):
         (run("a", (), 0), run("a", (), 0), True, "the same model"),
         (run(None, (), 0), run(None, (), 0), True, "it has no digests of a model or texts"),
         (run("a", ("t0", "x")), run("a"), False, "text 1 differs"),
+        (run("a", ("x", "y")), run("a"), False, "text 0 differs"),
         (run("a", ("all",), 9), run("a", ("other",), 9), False, "the texts differ"),
         (run("a", ("all",), 9), run("a", ("all",), 9), True, "the same model and texts"),
     ],

@@ -185,7 +185,13 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
     ):
         read_texts(file, max_text_bytes=1_000_000)
     assert len(read_texts(file, max_text_bytes=2**24)) == 64
-    file.write_bytes(file.read_bytes()[:-40])
+    whole = file.read_bytes()
+    file.write_bytes(2 * whole)
+    assert len(read_texts(file)) == 128
+    file.write_bytes(whole + b"more words")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_texts(file)
+    file.write_bytes(whole[:-40])
     with pytest.raises(InputError, match="cannot be read"):
         read_texts(file)
 

@@ -1,10 +1,12 @@
 import re
 from dataclasses import replace
+from itertools import permutations
 
 import polars as pl
 import pytest
 
 from helpers.audits import Plan, made_audit, words
+from helpers.charts import drop_downs
 from identilens.errors import InputError
 from identilens.studies.comparison import Comparison, compare
 
@@ -64,6 +66,17 @@ def test_only_places_in_common_are_compared(audit):
         compare(audit, replace(audit, table=audit.table.with_columns(layer=pl.lit(9, pl.Int64))))
     with pytest.raises(InputError, match="two results of one study; got audit and compare"):
         compare(audit, compare(audit, audit))
+
+
+def test_kinds_of_attention_are_offered_in_their_order(audit):
+    kinds = ["encoder", "decoder", "cross"]
+    offered = []
+    for order in permutations(kinds):
+        parts = [audit.table.with_columns(kind=pl.lit(kind)) for kind in order]
+        whole = replace(audit, table=pl.concat(parts))
+        chart = compare(whole, shifted(whole)).charts()["difference_null_share"]
+        offered.append((list(order), drop_downs(chart)["Kind of attention"]))
+    assert all(kinds == found for kinds, found in offered), offered
 
 
 def test_rounding_is_no_finding(audit):

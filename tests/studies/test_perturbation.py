@@ -2,9 +2,10 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.zoo import tiny_encoder
 from identilens.measures.structure.norm import positive_structure
 from identilens.measures.structure.perturbation import perturbation_directions
-from identilens.studies.perturbation import DRAWS, SHARES, _moves
+from identilens.studies.perturbation import DRAWS, SHARES, _moves, perturbation_rows
 from identilens.studies.perturbation_views import (
     NORMS,
     PERTURBATIONS,
@@ -91,3 +92,21 @@ def test_moves_of_a_draw_have_its_directions_and_one_size_for_every_kind():
             size = share * reach / direction.norm()
             assert torch.allclose(after, weights + size * direction, atol=1e-12)
     assert not torch.equal(moves["random", 0, None], moves["random", 1, None])
+
+
+def test_the_change_is_that_of_the_final_states():
+    lens = tiny_encoder()
+    [item] = lens.read([list(range(3, 9))])
+    heads = list(next(lens.capture([list(range(3, 9))], weights=True)).heads)
+    raw = torch.stack([one.attention for one in heads])
+    rows = perturbation_rows(lens, item, 0, {"encoder.layer0": (raw, raw)})
+    plain = lens.substitute({}, item).hidden_states["encoder"][-1]
+    for row in rows:
+        moves = {
+            move[:3]: move[3] for move in _moves(heads[row["head"]].attention, raw[row["head"]], 0)
+        }
+        after = moves[row["perturbation"], row["draw"], row["share"]]
+        given = lens.substitute({(0, row["head"], "encoder"): after}, item)
+        change = given.hidden_states["encoder"][-1] - plain
+        assert row["hidden"] == pytest.approx(float(change.norm() / plain.norm()), rel=1e-6)
+        assert row["hidden"] > 0

@@ -30,9 +30,7 @@ def families(*, family: Annotated[str | None, Parameter(alias="-f")] = None) -> 
         for outcome in MEANINGS:
             names = [name for name, entry in table.items() if entry.outcome == outcome]
             if names:
-                console.print(
-                    Text(f"{outcome}: ", "bold") + Text(", ".join(names)), highlight=False
-                )
+                console.print(Text(f"{outcome}: ", "bold") + Text(", ".join(names)))
         console.print("For one model type: identilens families --family NAME", highlight=False)
     else:
         trial = table[known(family, table)]

@@ -17,7 +17,7 @@ from identilens.runs.provenance import model_and_texts
 from identilens.runs.reading import read_record
 from identilens.runs.request import Request
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings, Switch, hints_of
+from identilens.runs.settings import Switch, hints_of
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.runs.tables import print_table
 from identilens.runs.terminal import say
@@ -202,16 +202,17 @@ def _options_of_run(
             f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
             f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
         )
-    kinds: dict[str, type[Settings]] = {
-        name: INPUTS[name][1] for name in study.takes if given.get(name) is None
-    }
-    kinds["settings"] = study.settings_type
-    if request.options.get("trust_remote_code") and not trusted and "lens" in kinds:
+    options: dict[str, Any] = {"trust_remote_code": False, **request.options}
+    if options["trust_remote_code"] and not trusted and given.get("lens") is None:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."
         )
-    options = {**request.options, "trust_remote_code": trusted}
-    return study, {
-        name: kind.of(None, {one: options[one] for one in hints_of(kind) if one in options})
-        for name, kind in kinds.items()
-    }
+    options["trust_remote_code"] = trusted
+    groups = {}
+    for name in {"lens", *study.takes}:
+        kind = INPUTS[name][1]
+        own = {one: options.pop(one) for one in hints_of(kind) if one in options}
+        if name in study.takes and given.get(name) is None:
+            groups[name] = kind.of(None, own)
+    # What no input takes must be a setting of the study.
+    return study, {**groups, "settings": study.settings_type.of(None, options)}

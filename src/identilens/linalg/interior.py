@@ -321,8 +321,9 @@ class SharedPrograms:
             return (wanted - x * ds) / s, dy, ds, *cone
 
         def length(dx: Tensor, ds: Tensor, dv: Tensor, dz: Tensor) -> Tensor:
-            rooms = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
-            return torch.cat(rooms, 1).amin(1, keepdim=True)
+            return torch.cat([_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)], 1).amin(
+                1, keepdim=True
+            )
 
         dx, _, ds, dv, dz = direction(-x * s, -v)
         left = 1 - length(dx, ds, dv, dz).clamp_max(1.0)

@@ -226,12 +226,18 @@ def projected(
     values: Float[Tensor, "*head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
 ) -> ProjectedValues:
-    """Return the projected values of some heads, from tensors (see `ProjectedValues.of`) or unchanged."""
-    return (
-        values
-        if isinstance(values, ProjectedValues)
-        else ProjectedValues.of(values, output_projection)
-    )
+    """Return the projected values of some heads, from tensors (see `ProjectedValues.of`) or unchanged.
+
+    Raises:
+        InputError: For values that are projected, and an output projection as well.
+    """
+    if not isinstance(values, ProjectedValues):
+        return ProjectedValues.of(values, output_projection)
+    if output_projection is not None:
+        raise InputError(
+            "expected no output_projection: the values are projected. Pass one of them."
+        )
+    return values
 
 
 def head_values(projected_values: HeadValues) -> ProjectedValues:

@@ -120,10 +120,9 @@ def least_outside(
     Where they do, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
     but it needs a decomposition per row.
     """
-    least = torch.tensor(
+    return torch.tensor(
         [tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=torch.float64
-    )
-    return least.to(sizes.device)
+    ).to(sizes.device)
 
 
 @one_thread()

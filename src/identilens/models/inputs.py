@@ -35,7 +35,7 @@ _MASKED = {
 """Inputs whose padding each mask marks, if the mask has an entry for every position."""
 
 
-_MOST_TOKENS = 2**31 - 2
+MOST_TOKENS = 2**31 - 2
 """Largest length to which a text can be cut."""
 
 _MOST_NAMED = 5
@@ -150,9 +150,9 @@ class InputReader:
         if (
             not whole
             or max_length is True
-            or not 1 <= (1 if max_length is None else max_length) <= _MOST_TOKENS
+            or not 1 <= (1 if max_length is None else max_length) <= MOST_TOKENS
         ):
-            raise SettingError("max_length", f"from 1 to {_MOST_TOKENS}", max_length)
+            raise SettingError("max_length", f"from 1 to {MOST_TOKENS}", max_length)
         if isinstance(inputs, Item):
             return [inputs]
         if isinstance(inputs, Mapping):

@@ -225,14 +225,22 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
 
 
 _REMEDY = "Download the model again, or save it again with save_pretrained."
+_MOST_JSON = 2**28
+"""Largest size of a JSON file; the largest tokenizers have a tenth of it."""
 
 
 def refuse_endless_files(model: str | Path) -> None:
-    """Raise ModelError for a pipe or a device in a model's folder, which cannot be read to its end."""
+    """Raise ModelError for a file in a model's folder that cannot be read whole: a pipe, a device, too much JSON."""
     folder = Path(model)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise ModelError(f"{path} is a pipe or a device, not a file. {_REMEDY}")
+        if path.is_file():
+            endless = path.suffix == ".json" and path.stat().st_size > _MOST_JSON
+        else:
+            endless = path.exists() and not path.is_dir()
+        if endless:
+            raise ModelError(
+                f"{path} is a pipe or a device, or has more than {_MOST_JSON:,} bytes. {_REMEDY}"
+            )
 
 
 def damaged_file(model: str | Path) -> str | None:
@@ -302,14 +310,9 @@ def refuse_endless(model: str | Path, common: Mapping[str, Any]) -> None:
         InputError: Naming the number.
     """
     fields, _ = PreTrainedConfig.get_config_dict(model, **common)
-    large = [
-        (name, number)
-        for name, number in _numbers(fields)
-        if number > _QUICK and _COUNTED.search(name)
-    ]
-    count = _tensors(model, common) if large else None
-    for name, number in large:
-        if count is not None and number > count:
+    count = _tensors(model, common)
+    for name, number in _numbers(fields):
+        if count is not None and number > max(count, _QUICK) and _COUNTED.search(name):
             raise InputError(
                 f"the config.json of {str(model)!r} declares {name} {number:,}, and its weights are {count:,} tensors, "
                 "too few for that. Download the model again, or correct its config.json."
@@ -326,10 +329,17 @@ def _numbers(fields: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _tensors(model: str | Path, common: Mapping[str, Any]) -> int | None:
-    """Return the number of tensors of a checkpoint in safetensors; None if it has none."""
+    """Return the number of tensors of a checkpoint in safetensors; None if it has none.
+
+    Raises:
+        ModelError: If its index names other files, which would not be read as safetensors.
+    """
     index = cached_file(model, "model.safetensors.index.json", **common, **QUIET)
     if index is not None:
-        return len(json.loads(Path(index).read_bytes())["weight_map"])
+        places = json.loads(Path(index).read_bytes())["weight_map"]
+        if not all(str(file).endswith(".safetensors") for file in places.values()):
+            raise ModelError(f"{index} names files that are no safetensors. {_REMEDY}")
+        return len(places)
     file = cached_file(model, "model.safetensors", **common, **QUIET)
     if file is None:
         return None

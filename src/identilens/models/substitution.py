@@ -155,10 +155,9 @@ def text_losses(
         model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
     ):
         logits, labels = logits[:, :-1], labels[1:]
-    losses = [
-        cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()
-    ]
-    return torch.stack(losses)
+    return torch.stack(
+        [cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()]
+    )
 
 
 def _one_of(model: PreTrainedModel, *mappings: Any) -> bool:

@@ -32,6 +32,7 @@ from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import Record, differences, subject, version_changes
 from identilens.runs.reading import errors_naming, parquet_table, read_record
+from identilens.runs.request import NAME as REQUEST
 from identilens.runs.tables import Tables
 
 _PARTS = "parts/"
@@ -197,10 +198,12 @@ class RunFolder:
                 f"{self.path} contains a run whose {MANIFEST} is missing or damaged, so its files cannot be "
                 "identified. Choose another folder."
             )
+        files = [name for name in names if (self.path / name).exists()]
+        if previous is not None and not previous["finished"] and {*files} <= {PROVENANCE, REQUEST}:
+            return None  # it ended before its first part, so that nothing of it is lost
         if previous is not None or not self.path.exists():
             return previous
         # A run that was killed while it started leaves only known names, and none of a result.
-        files = [name for name in names if name != PROVENANCE and (self.path / name).exists()]
         if files and not overwrite:
             raise OutputFolderError(
                 f"{self.path / PROVENANCE} is missing or no file, but {MANIFEST} lists other files of a run. Restore "

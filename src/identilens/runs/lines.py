@@ -31,6 +31,7 @@ MostBytes = Annotated[Size, Ge(1)]
 
 STANDARD_INPUT = Path("-")
 
+
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _ENCODING = "Save it as UTF-8, or name its encoding with encoding=... (for example latin-1)."
 
@@ -94,6 +95,13 @@ def read_lines(
         )
     try:
         opened = sys.stdin.buffer if stdin else _OPENERS.get(file.suffix, open)(file, "rb")
+        if file.suffix == ".xz":
+            with file.open("rb") as raw:
+                raw.seek(-2, 2)
+                if raw.read() != b"YZ":  # Python would leave out what follows the end
+                    raise lzma.LZMAError(
+                        "it does not end as .xz files do: it was cut, or more follows"
+                    )
         stream = io.TextIOWrapper(opened, codec, "surrogateescape", newline="")
         try:
             while line := stream.readline(min(LONGEST_LINE, left + 1)):

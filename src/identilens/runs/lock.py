@@ -83,7 +83,9 @@ class BucketLock:
             why = repr(error.__cause__)
             known = ("FileExistsError", "PreconditionFailed", "At least one of the pre-conditions")
             if any(words in why for words in known):
-                raise _refusal(folder, "a process that has just begun") from error
+                raise _refusal(
+                    folder, f"a process that has just begun; if there is none, delete {self._name}"
+                ) from error
             raise
         self._renewed, self._end = time.monotonic(), Event()
         self._thread = Thread(target=self._renew_until_end, daemon=True, name="identilens-lock")

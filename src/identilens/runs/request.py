@@ -87,10 +87,10 @@ class Request:
             options: Any = content
             for word in study.split():
                 options = options.get(word) if isinstance(options, dict) else None
-            if isinstance(options, dict):
+            if isinstance(options, dict) and len(content) == 1:
                 return cls(study, options, list(chain.from_iterable(lost)))
         raise InputError(
-            f"{file} names no study: expected its options under one of [{'], ['.join(studies)}]."
+            f"{file}: expected the options of one study, all of them under one of [{'], ['.join(studies)}]."
         )
 
 

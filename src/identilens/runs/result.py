@@ -197,7 +197,7 @@ class Result(ABC):
     @_blaming_files
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
-        Console().print(plain(self.summary().text), highlight=False)
+        Console().print(plain(self.summary().text))
         for line in self.token_lines():
             Console().print(line.text())
         for title, frame in self.overview().items():

@@ -191,7 +191,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
             raise ValueError(values)
         values = values if is_pair else tuple(dict.fromkeys(values))
     except (ValueError, TypeError):
-        expected = _EXPECTED.get("pair" if is_pair else element, "to have another form")
+        expected = _EXPECTED.get("pair" if is_pair else element, "as one value or several")
         raise SettingError(name, expected, value) from None
     if optional and not values:
         raise SettingError(name, "with at least one value, or left out", value)
@@ -225,7 +225,7 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
             # A number may be one of numpy.
             value = make(value)
     except (ValueError, TypeError, OverflowError):
-        expected = "to have another form"
+        expected = "as a path or a number"
         if SIZE in metadata:
             expected = "in bytes, or as a size such as 512MiB or 2GB"
         raise SettingError(name, expected, value) from None

@@ -22,4 +22,4 @@ def plain(words: object) -> Text:
 def say(words: object, *, error: bool = False) -> None:
     """Print words in lines of any length; errors begin with ``error:`` and go to the standard error."""
     before = [Text("error:", "bold red")] if error else []
-    Console(stderr=error).print(*before, plain(words), soft_wrap=True, highlight=False)
+    Console(stderr=error).print(*before, plain(words), soft_wrap=True)

@@ -174,7 +174,9 @@ def test_one_hot_rows():
     T[0] = T[1:].mean(0)  # inside the others' hull: its one-hot row has many alternatives
     T[1] = 100.0  # a corner: its one-hot row has none
     A = torch.eye(12, dtype=torch.float64)
-    far = far_alternatives(A, T, generator=seeded())
+    generator = seeded()
+    far = far_alternatives(A, T, generator=generator)
+    assert not torch.equal(generator.get_state(), seeded().get_state()), "starts are drawn from it"
     walked = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
     scaled = sample_alternatives(A, T, 3, method="brunner", generator=seeded())
     for alternatives in (far[None], walked, scaled):

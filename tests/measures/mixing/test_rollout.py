@@ -3,6 +3,7 @@
 import torch
 
 from identilens.measures.mixing import alti_contributions
+from identilens.measures.mixing.alti import alti_rollout
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 
 
@@ -51,3 +52,10 @@ def test_parts_share_by_how_much_nearer_each_brings_the_output():
     both = torch.stack([parts, 5 * parts])
     found = alti_contributions(both, both.sum(-2))
     torch.testing.assert_close(found, torch.tensor([[3 / 6, 2 / 6, 1 / 6, 0.0]] * 2))
+
+
+def test_alti_of_all_layers_is_their_product():
+    layers = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    rolled = alti_rollout(layers)
+    assert torch.equal(rolled[0], layers[0])
+    assert torch.allclose(rolled[2], layers[2] @ layers[1] @ layers[0])

@@ -42,6 +42,16 @@ def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     assert note == "The first 5 of 50 rows are here to choose from."
 
 
+def test_rows_that_are_chosen_have_room_for_their_own_keys_only():
+    found = certainty(((0, 0),), ("0",))
+    other = found.table.with_columns(text=pl.lit(1, pl.Int64), token=pl.col("token") + "!")
+    [alone, both] = (
+        views.bars(pl.concat(tables), found.order).to_dict()["height"]
+        for tables in ([found.table], [found.table, other])
+    )
+    assert alone == both == 17 * 3 + 10
+
+
 def most_rows(chart):
     """Size of the largest table that a chart contains."""
     return max(map(len, chart.to_dict()["datasets"].values()))

@@ -252,6 +252,20 @@ def test_the_finding_says_what_was_found():
     assert [value for value, _ in found.headline] == ["60 %", "20 %", "100 %", "16"]
 
 
+def test_the_finding_keeps_kinds_of_hidden_states_apart():
+    own = np.array([[[0.6, 0.4], [0.3, 0.7]]])
+    one, other = (
+        mixing_of([weights], [["a", "b"]], kind)
+        for kind, weights in (("decoder", own), ("encoder", own[..., ::-1]))
+    )
+    both = replace(one, table=pl.concat([one.table, other.table]), tokens=one.tokens)
+    first, second, *_ = both.summary().text.splitlines()
+    assert "Of each encoder hidden state" in first
+    assert "35.0 % at layer 1 and 35.0 % at layer 1" in first
+    assert "Of each decoder hidden state" in second
+    assert "65.0 % at layer 1 and 65.0 % at layer 1" in second
+
+
 def test_one_token_alone():
     charts = random_mixing([["x"]])[1].charts()
     assert set(charts) == {

@@ -45,6 +45,24 @@ def row(result, **where):
     return found.row(0, named=True)
 
 
+def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
+    settings = TokenSettings(probes=("linear",), distances=("cosine",), **QUICK)
+    found = Runner(lambda _: None, settings, torch.device("cpu"), print)
+    same = {
+        "checkpoint": "model",
+        "probe": "linear",
+        "distance": "cosine",
+        "offset": 0,
+        "share": 1.0,
+    }
+    rows = [
+        {**same, "layer_trained": layer, "layer_target": 0, "fold": fold, "learning_rate": rate}
+        for layer, fold, rate in ((1, 0, 0.01), (2, 0, 0.003), (2, 1, 0.5), (1, 0, None))
+    ]
+    found.recall(pl.DataFrame(rows), {"model": 2})
+    assert {key[3].layer: rate for key, rate in found.rates.items()} == {1: 0.01, 2: 0.003}
+
+
 @pytest.mark.parametrize("search", ["first fold", "every fold"])
 def test_numbers_are_those_of_the_measures(search, lens, cache):
     result = token_identifiability(

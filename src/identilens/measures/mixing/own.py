@@ -100,5 +100,8 @@ def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select(
         "kind", "tag", last="median"
     )
-    joined = boxes.join(last, on=["kind", "tag"])
-    return joined.sort("kind", "layer", "last", descending=[False, False, True]).drop("last")
+    return (
+        boxes.join(last, on=["kind", "tag"])
+        .sort("kind", "layer", "last", descending=[False, False, True])
+        .drop("last")
+    )

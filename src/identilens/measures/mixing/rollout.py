@@ -71,11 +71,12 @@ def norm_weights(
         >>> norm_weights(torch.full((2, 1, 2), 0.5), values)
         tensor([[0.0000, 0.5000]])
     """
-    rows = [
-        torch.linalg.vector_norm((row[..., None] * projected_values).sum(0), dim=-1)
-        for row in weights.unbind(1)
-    ]
-    return torch.stack(rows)
+    return torch.stack(
+        [
+            torch.linalg.vector_norm((row[..., None] * projected_values).sum(0), dim=-1)
+            for row in weights.unbind(1)
+        ]
+    )
 
 
 def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:

@@ -105,9 +105,9 @@ def changes_by_state(changes: pl.DataFrame) -> AnyChart:
     of_state = _in_order(_hidden(changes)).group_by(
         "alternative", "state", "state_layer", maintain_order=True
     )
-    states = of_state.agg(largest)
     return _change_lines(
-        states.with_columns(_TITLE), "Largest change of each hidden state over all heads"
+        of_state.agg(largest).with_columns(_TITLE),
+        "Largest change of each hidden state over all heads",
     )
 
 
@@ -161,8 +161,7 @@ def printed_maps(
 def in_words(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table as a report shows it: kinds of alternatives by what they are called, no empty columns."""
     empty = [column.name for column in table if column.null_count() == len(table)]
-    named = table.with_columns(_TITLE.alias("alternative"))
-    return named.drop("n_query", "n_key", *empty)
+    return table.with_columns(_TITLE.alias("alternative")).drop("n_query", "n_key", *empty)
 
 
 def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:

@@ -103,8 +103,11 @@ class Auditor:
         }
         table = pl.DataFrame(columns, schema=schema).sort("text", maintain_order=True)
         rows = table_of(Audit.schema["rows"], self._certain).sort("text", maintain_order=True)
-        tables = {"table": table, "token_types": self._received.table(), "rows": rows}
-        return Output(tables, self._matrices, self._tokens)
+        return Output(
+            {"table": table, "token_types": self._received.table(), "rows": rows},
+            self._matrices,
+            self._tokens,
+        )
 
     def measure(self, call: AttentionCall) -> Tensor:
         """Measure one attention call of the batch, and return its output."""

@@ -222,9 +222,9 @@ def _head_map(
 def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:
     middle = (pl.col("n_key") // width) * width + (width - 1) / 2
     groups = ["kind", "length", "layer"]
-    means = (
+    return (
         defined.with_columns(length=middle)
         .group_by(groups)
         .agg(pl.col("pearson").mean(), maps=pl.len())
+        .sort(groups)
     )
-    return means.sort(groups)

@@ -87,8 +87,9 @@ def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
     shares = pl.col("weight", "lo", "hi", "radius", "norm_share", "contribution", "removal").round(
         3
     )
-    ordered = row.sort("weight", descending=True, maintain_order=True)
-    return ordered.select(sign.alias(""), "token", "key", shares)
+    return row.sort("weight", descending=True, maintain_order=True).select(
+        sign.alias(""), "token", "key", shares
+    )
 
 
 _ALSO = (
@@ -321,8 +322,11 @@ def _compared(order: pl.DataFrame) -> pl.DataFrame:
     for key, other in (("above", "below"), ("below", "above")):
         joined = pl.format(",{},", pl.col(other).cast(pl.String).str.join(",")).alias(f"of_{key}")
         sides.append(order.group_by(*ROW, pl.col(key).alias("key")).agg(joined))
-    both = sides[0].join(sides[1], on=[*ROW, "key"], how="full", coalesce=True)
-    return both.rename({"of_above": "above", "of_below": "below"})
+    return (
+        sides[0]
+        .join(sides[1], on=[*ROW, "key"], how="full", coalesce=True)
+        .rename({"of_above": "above", "of_below": "below"})
+    )
 
 
 def _percent(share: float) -> str:

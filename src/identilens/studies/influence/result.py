@@ -68,8 +68,12 @@ class Influence(Result):
 
     def heads(self) -> pl.DataFrame:
         """Return the means of each head over texts, and ``relative_effect``, its effect over that of the largest."""
-        means = self.table.group_by(_HEAD).agg(pl.exclude("text").mean()).sort(_HEAD)
-        return means.with_columns(RELATIVE_EFFECT)
+        return (
+            self.table.group_by(_HEAD)
+            .agg(pl.exclude("text").mean())
+            .sort(_HEAD)
+            .with_columns(RELATIVE_EFFECT)
+        )
 
     def summary(self) -> Finding:
         """Return the finding: the head of the largest effect, how many come near it, how well estimates order heads."""

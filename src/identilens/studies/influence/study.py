@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
@@ -44,7 +44,7 @@ class InfluenceSettings(RowSettings):
 
     outcome: Outcome = "prediction"
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
-    directions: Annotated[int, Ge(0)] = 16
+    directions: Annotated[int, Ge(0), Le(10_000)] = 16
     seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
@@ -118,8 +118,12 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             if settings.queries is not None
             for row in self._keys(answer, heads.read(place), place, heads)
         ]
-        tables = {"table": rows, "hidden_keys": keys}
-        return Output({name: table_of(Influence.schema[name], one) for name, one in tables.items()})
+        return Output(
+            {
+                name: table_of(Influence.schema[name], one)
+                for name, one in {"table": rows, "hidden_keys": keys}.items()
+            }
+        )
 
     def _keys(
         self, answer: Answer, head: Head, place: Place, heads: TextHeads

@@ -263,8 +263,12 @@ def _own_sentence(kind: str, rows: pl.DataFrame) -> str:
 
 def _near(positions: pl.DataFrame) -> pl.DataFrame:
     """Return the share of context that comes from the tokens on both sides, by layer."""
-    near = positions.filter(pl.col("offset").abs() == 1)
-    return near.group_by("layer").agg(pl.col("share").sum()).sort("layer")
+    return (
+        positions.filter(pl.col("offset").abs() == 1)
+        .group_by("layer")
+        .agg(pl.col("share").sum())
+        .sort("layer")
+    )
 
 
 def _near_sentence(kind: str, near: pl.DataFrame) -> str:

@@ -219,8 +219,9 @@ class Structure(Result):
     def sections(self) -> list[Section]:
         """Return the report: W of every head first, how to read it last."""
         special = self.provenance["settings"].get("special_positions", [])
-        shown = maps.token_maps(self.table, self.matrices, self._penalty, special)
-        return report_sections(self._frames(), shown)
+        return report_sections(
+            self._frames(), maps.token_maps(self.table, self.matrices, self._penalty, special)
+        )
 
     @property
     def _penalty(self) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from cyclopts import Parameter
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,7 +27,7 @@ from identilens.measures.structure.subspace import against_subspace, column_proj
 from identilens.measures.structure.weights import Scale, check_threshold
 from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import Item
+from identilens.models.inputs import MOST_TOKENS, Item
 from identilens.models.lens import Lens
 from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
@@ -62,7 +62,7 @@ class StructureSettings(Settings):
         seed: Seed of clusters, pool and perturbations.
     """
 
-    length: Annotated[int, Ge(2), Parameter(alias="-n")]
+    length: Annotated[int, Ge(2), Le(MOST_TOKENS), Parameter(alias="-n")]
     cut: Cut = "clip"
     shorter: Shorter = "error"
     threshold: Annotated[float | None, Ge(0)] = None
@@ -343,8 +343,15 @@ class StructureStudy(Study[StructureSettings, Structure]):
     @cached_property
     def closing(self) -> Closing:
         """What the last tables are made of, once all texts have gone by."""
-        how = self.clusterings, self.chosen, self.threshold, self.settings.penalty
-        return Closing(self.state.sums, self._sites, len(self.items), *how)
+        return Closing(
+            self.state.sums,
+            self._sites,
+            len(self.items),
+            self.clusterings,
+            self.chosen,
+            self.threshold,
+            self.settings.penalty,
+        )
 
     def members(self, clusters: int) -> list[int]:
         """Return the texts nearest to the centroids, largest cluster first."""
