@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import polars as pl
@@ -192,28 +193,24 @@ def certified_columns(
         "removal": removal_effect(row[None], T, relative=True)[0][keys],
     }
     verdict = _verdicts(weight, lo, hi, columns["norm_share"])
-    if radii is None:
-        radii = row_radii(kept, solver, lo, hi, allowed)
+    radii = row_radii(kept, solver, lo, hi, allowed) if radii is None else radii
     determined, negligible = radii
     columns["radius"] = torch.where(
         verdict < 2, determined, torch.where(verdict == len(VERDICTS) - 1, negligible, torch.nan)
     )
     listed = {"key": keys.tolist()} | {name: column.tolist() for name, column in columns.items()}
     for name in ("removal", "radius"):
-        finite = columns[name].isfinite().tolist()
-        listed[name] = [
-            value if known else None for value, known in zip(listed[name], finite, strict=True)
-        ]
+        listed[name] = [value if isfinite(value) else None for value in listed[name]]
     listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
     pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
     farthest = solver.farthest()
-    predicted = kept.change(solver.length(farthest))
+    predicted = float(kept.change(solver.length(farthest)))
     farthest = row.scatter(0, keys, farthest[own])
     whole = {
         "allowed": allowed,
         "effect": kept.effect,
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
-        "predicted": float(predicted),
+        "predicted": predicted,
         "simplex_nullity": T.simplex_space(visible).nullity,
         "certified_top": None if top is None else top % len(row),
         "certified_pairs": None if pairs is None else len(pairs),
