@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 304_700,
-    "syntax-tree nodes of the core": 246_700,
+    "syntax-tree nodes": 306_800,
+    "syntax-tree nodes of the core": 248_800,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.51,
-    "modules with one importer": 47,
+    "modules with one importer": 45,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
