@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.linalg.checks import explained
 from identilens.linalg.factor import inverse_cholesky, inverse_of
 
 
@@ -54,6 +55,7 @@ class OutputFactor:
         )
 
 
+@explained
 def compact_values(
     values: Float[Tensor, "*batch n d_v"],
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
-from identilens.linalg.checks import check_finite, check_mask, check_values
+from identilens.linalg.checks import check_finite, check_mask, check_values, explained
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
 from identilens.linalg.full_rows import FullRows
@@ -222,6 +222,7 @@ HeadValues = Float[Tensor, "key d_model"] | ProjectedValues
 """T of one head, as a tensor or as factors."""
 
 
+@explained
 def projected(
     values: Float[Tensor, "*head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
@@ -240,6 +241,7 @@ def projected(
     return values
 
 
+@explained
 def head_values(projected_values: HeadValues) -> ProjectedValues:
     """Return T of one head as factors."""
     if isinstance(projected_values, Tensor):

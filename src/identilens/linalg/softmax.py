@@ -4,7 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.linalg.checks import explained
 
+
+@explained
 def attention_logits(
     queries: Float[Tensor, "query d_k"],
     keys: Float[Tensor, "key d_k"],
@@ -19,6 +22,7 @@ def attention_logits(
     return logits if bias is None else logits + bias.double()
 
 
+@explained
 def visible_softmax(
     logits: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
 ) -> Float[Tensor, "query key"]:

@@ -2,6 +2,8 @@
 
 import torch
 
+from identilens.linalg.checks import explained
+
 HALF = (torch.float16, torch.bfloat16)
 """Precisions whose rounding errors would change ranks, intervals and alternatives."""
 
@@ -9,6 +11,7 @@ FLOAT32_EPS = 1.1920929e-07
 """Machine epsilon of float32, the precision in which models compute their values."""
 
 
+@explained
 def relative_tolerance(n: int, d_model: int) -> float:
     """Return the share of the largest singular value below which a singular value counts as zero.
 

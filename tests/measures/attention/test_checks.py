@@ -5,10 +5,12 @@ import torch
 
 from helpers.heads import causal, random_weights
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues
+from identilens.linalg import ProjectedValues, attention_logits, relative_tolerance
+from identilens.linalg.checks import explained
 from identilens.measures.attention import (
     attention_intervals,
     certify_row,
+    chain_mixing,
     effective_attention,
     far_alternative,
     far_alternatives,
@@ -162,3 +164,23 @@ def test_values_in_half_precision_are_the_numbers_that_they_are(dtype):
         found, expected = (attention_intervals(A[0], one) for one in (values, T.double()))
         assert torch.equal(found.lo, expected.lo)
         assert torch.equal(found.hi, expected.hi)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_an_argument_that_is_not_as_annotated_is_named():
+    generator, rows = torch.Generator(), torch.eye(3)
+    for call, words in (
+        (lambda: relative_tolerance([1], 2), "relative_tolerance needs n as int; got list"),
+        (lambda: attention_logits("a", rows, 1.0), r"needs queries as Float\[Tensor, 'query d_k'\]; got str"),
+        (lambda: attention_logits(rows, rows[:, :2], 1.0), r"needs keys .*float32, shape \(3, 2\); axes of one"),
+        (lambda: chain_mixing(rows, 2, generator), "chain_mixing needs spaces as .*Sequence.*; got int"),
+        (lambda: uniform_alternatives(rows, 1, 2), "needs weights_row as "),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            call()
+    # An error that no argument explains stays what it is.
+    with pytest.raises(ZeroDivisionError):
+        explained(lambda: 1 / 0)()
+    assert attention_logits(rows, rows, 1).equal(rows.double()), (
+        "whole numbers are decimal ones, too"
+    )

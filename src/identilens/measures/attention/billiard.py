@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
+from identilens.linalg.checks import explained
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import check_numbers, checked_row
 
@@ -166,6 +167,7 @@ class Mixing:
         return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
 
 
+@explained
 def uniform_alternatives(
     weights_row: Float[Tensor, " key"],
     space: SimplexSpace,
@@ -208,6 +210,7 @@ def uniform_alternatives(
     return chains.points[0]
 
 
+@explained
 def chain_mixing(
     weights: Float[Tensor, "row key"], spaces: Sequence[SimplexSpace], generator: Generator = None
 ) -> Mixing:

@@ -16,7 +16,7 @@ from identilens.linalg import (
     projected,
     relative_tolerance,
 )
-from identilens.linalg.checks import check_finite, check_mask, check_values, check_width
+from identilens.linalg.checks import check_finite, check_mask, check_values, check_width, explained
 from identilens.linalg.factor import values_span
 from identilens.measures.attention.checks import without_hidden
 
@@ -45,6 +45,7 @@ class EffectiveAttention:
         return None if self.weights is None else self.weights - self.effective
 
 
+@explained
 def effective_attention(
     values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     *,

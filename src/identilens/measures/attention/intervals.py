@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.linalg.checks import explained
 from identilens.linalg.programs import LeastNorm, least_norm
 from identilens.measures.attention.row_solver import (
     Ends,
@@ -62,6 +63,7 @@ class RowCertificate:
     top: int | None
 
 
+@explained
 def attention_intervals(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,
@@ -94,6 +96,7 @@ def attention_intervals(
     return _intervals(row, space, solver, solver.ends(), (tolerance, pin_tolerance))
 
 
+@explained
 def certify_row(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,
@@ -128,6 +131,7 @@ def certify_row(
     )
 
 
+@explained
 def minimum_norm_alternative(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
-from identilens.linalg.checks import check_finite
+from identilens.linalg.checks import check_finite, explained
 from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
@@ -74,6 +74,7 @@ class LogitRankStudy:
         return float((self.ranks <= self.d_k).double().mean())
 
 
+@explained
 def logit_alternative(
     logits: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -166,6 +167,7 @@ def check_logit_alternative(
     )
 
 
+@explained
 def least_logit_rank(
     weights: Float[Tensor, "*batch query key"],
     *,
@@ -213,6 +215,7 @@ def least_logit_rank(
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
 
 
+@explained
 def uncapped_logits(
     weights: Float[Tensor, "query key"],
     softcap: float,
@@ -258,6 +261,7 @@ def uncapped_logits(
     return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
 
+@explained
 def logit_rank_study(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,

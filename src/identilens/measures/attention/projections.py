@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import check_finite
+from identilens.linalg.checks import check_finite, explained
 
 ACCEPTED_ERROR = 1e-8
 """Largest accepted relative error of the projection's queries or keys."""
@@ -30,6 +30,7 @@ class ChangedProjection:
     change: float
 
 
+@explained
 def changed_projection(
     embeddings: Float[Tensor, "n d_model"],
     wanted: Float[Tensor, "n d_k"],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues
+from identilens.linalg.checks import explained
 from identilens.measures.attention.checks import check_numbers
 from identilens.measures.attention.softmax_map import (
     Constraints,
@@ -78,6 +79,7 @@ class RealisableDimension:
         return self.jacobian_rank == self.output_rank
 
 
+@explained
 def realisable_formula(n: int, d_k: int, rank: int) -> int:
     """Return max(0, n (2 d_k − r) − d_k² − d_k): the generic dimension for a long bidirectional text.
 
@@ -100,6 +102,7 @@ def realisable_formula(n: int, d_k: int, rank: int) -> int:
     return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
 
 
+@explained
 def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     """Return the generic dimension for rows with nested visible sets (bidirectional, causal, prefix, cross).
 
@@ -151,6 +154,7 @@ def nested_rank(reached: Sequence[int], ranks: Sequence[int]) -> int:
     return min(inner + outer for inner, outer in zip(reached, reversed(rest), strict=True))
 
 
+@explained
 def realisable_dimension(
     queries: Float[Tensor, "query d_k"],
     keys: Float[Tensor, "key d_k"],

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
+from identilens.linalg.checks import explained
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import checked_head
@@ -41,6 +42,7 @@ class RealisableAlternative:
     steps: int
 
 
+@explained
 def realisable_alternative(
     queries: Float[Tensor, "query d_k"],
     keys: Float[Tensor, "key d_k"],

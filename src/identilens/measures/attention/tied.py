@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import visible_softmax
-from identilens.linalg.checks import check_finite, check_mask
+from identilens.linalg.checks import check_finite, check_mask, explained
 from identilens.measures.attention.realisable import (
     COPIES,
     MEMORY_LIMIT,
@@ -158,6 +158,7 @@ class TiedAlternative:
     steps: int
 
 
+@explained
 def tied_dimension(
     tied: TiedHeads,
     *,
@@ -215,6 +216,7 @@ def tied_dimension(
     )
 
 
+@explained
 def tied_alternative(
     tied: TiedHeads,
     *,

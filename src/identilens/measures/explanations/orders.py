@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.linalg.checks import explained
 from identilens.measures.explanations.agreement import TIE
 
 Effect = Callable[[Bool[Tensor, "set part"]], Float[Tensor, " set"]]
@@ -56,6 +57,7 @@ def removal_sets(
     return ranks[..., None, :] < torch.tensor(list(sizes), device=order.device)[:, None]
 
 
+@explained
 def normalised_area(
     areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0
 ) -> Float[Tensor, "*row"]:
@@ -80,6 +82,7 @@ def normalised_area(
     return ((areas - bounds.lowest) / reach).clamp(0, 1)
 
 
+@explained
 def order_bounds(
     effect: Effect,
     singles: Float[Tensor, " part"],
@@ -167,6 +170,7 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Shares of the tokens in ERASER's area over the perturbation curve."""
 
 
+@explained
 def comprehensiveness(
     whole: Float[Tensor, "*#text"], without: Float[Tensor, "*text share"]
 ) -> Float[Tensor, "*text"]:
@@ -187,6 +191,7 @@ def comprehensiveness(
     return _mean_drop(whole, without)
 
 
+@explained
 def sufficiency(
     whole: Float[Tensor, "*#text"], only: Float[Tensor, "*text share"]
 ) -> Float[Tensor, "*text"]:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.linalg.checks import explained
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class MatrixNorms:
     frobenius: float
 
 
+@explained
 def structure_norm(
     matrix: Float[Tensor, "*batch query key"], structure: Float[Tensor, "*#batch query key"]
 ) -> Float[Tensor, "*batch"]:
@@ -44,6 +46,7 @@ def structure_norm(
     return (structure * matrix.abs()).mean((-2, -1))
 
 
+@explained
 def matrix_norms(
     matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]
 ) -> MatrixNorms:
@@ -63,6 +66,7 @@ def matrix_norms(
     )
 
 
+@explained
 def positive_structure(
     structure: Float[Tensor, "*batch query key"], floor: float = 1e-3
 ) -> Float[Tensor, "*batch query key"]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, relative_tolerance
+from identilens.linalg.checks import explained
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class AgainstR:
     outside: Float[Tensor, " head"]
 
 
+@explained
 def against_subspace(
     weights: Float[Tensor, "head query key"],
     column: Float[Tensor, "head key key"],
