@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 306_800,
-    "syntax-tree nodes of the core": 248_800,
+    "syntax-tree nodes": 307_300,
+    "syntax-tree nodes of the core": 249_300,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.51,
     "modules with one importer": 45,
