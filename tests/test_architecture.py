@@ -31,7 +31,7 @@ BELOW = {
     "families": {"errors"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "studies", "lab"},
-    "explorer": {"errors", "measures", "models", "charts", "studies"},
+    "explorer": {"errors", "measures", "models", "charts", "runs.settings", "studies"},
     "cli": {"errors", "models", "runs", "studies", "reproduce", "families", "demo", "explorer"},
     "__main__": {"cli"},
 }

@@ -237,8 +237,9 @@ def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
     out = tmp_path / "run"
     with pytest.raises(BrokenOffError):
         structure(tiny(), corpus(8), **options, out=out, progress=break_off)
-    with pytest.raises(OutputFolderError, match="interrupted"):
-        structure(tiny(), corpus(8), **options, out=out)
+    if stop > 1:  # a run without parts is in nobody's way
+        with pytest.raises(OutputFolderError, match="interrupted"):
+            structure(tiny(), corpus(8), **options, out=out)
     resumed = structure(tiny(), corpus(8), **options, out=out, resume=True)
     for name in Structure.schema:
         assert_frame_equal(getattr(resumed, name), getattr(whole, name))
