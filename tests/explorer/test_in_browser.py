@@ -164,7 +164,7 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
     page.get_by_label("Heads that change").select_option("layer")
     page.get_by_role("button", name="Same answer, other row").click()
     page.wait_for_selector(".found:has-text('The model')")
-    assert "where 1% of what these rows of 4 heads change is allowed" in page.inner_text(".found")
+    assert "where 1% of the effect of these rows of 4 heads is allowed" in page.inner_text(".found")
     for head in (2, 0):
         page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
         page.wait_for_selector(f"#maps-0 .viewer-title:text-is('Layer 1, head {head}')")

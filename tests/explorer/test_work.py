@@ -128,7 +128,7 @@ def test_another_row_keeps_the_answer(at, lens, which, count):
     assert 0 < found["measured"] <= study["allowed"][0]
     before, after = (100 * study[name].mean() for name in ("mass_before", "mass_after"))
     assert f"had {before:.1f} % and have {after:.1f} %" in found["words"]
-    assert "10% of what" in found["words"]
+    assert "10% of the effect of" in found["words"]
     assert found["states"][-1]["change"] > 1e-5
 
 

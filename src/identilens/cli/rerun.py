@@ -115,8 +115,8 @@ def verify(
 ) -> pl.DataFrame:
     """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
 
-    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference,
-    absolutely and as a share of the column's largest number. Matrices are not compared.
+    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference, the
+    largest number before (``size``), and the first as a share of the second. Matrices are not compared.
 
     Args:
         folder: Folder or URL of the run.
@@ -138,25 +138,27 @@ def verify(
         True
     """
     first = load_result(folder)
-    given = {"lens": lens, "texts": texts, "trust_remote_code": trust_remote_code}
-    again = rerun(folder, progress=progress, **given)
+    again = rerun(
+        folder, lens=lens, texts=texts, progress=progress, trust_remote_code=trust_remote_code
+    )
     rows = []
     for name, columns in first.schema.items():
         there, here = getattr(first, name), getattr(again, name)
         of = max(len(there), len(here))
         if len(there) != len(here):
-            missing = {"differ": abs(len(there) - len(here)), "largest": None, "share": None}
-            rows.append({"table": name, "column": "(rows)", "of": of, **missing})
+            differ = abs(len(there) - len(here))
+            rows.append({"table": name, "column": "(rows)", "differ": differ, "of": of})
             continue
         for column in columns:
             before, after = there[column], here[column]
             if differ := int(before.ne_missing(after).sum()):
-                numbers = columns[column].is_numeric()
-                largest = (after - before).abs().max() if numbers else None
-                share = largest / before.abs().max() if largest else None
-                changes = {"differ": differ, "of": of, "largest": largest, "share": share}
-                rows.append({"table": name, "column": column, **changes})
-    return pl.DataFrame(rows, schema=DIFFERENCES)
+                row = {"table": name, "column": column, "differ": differ, "of": of}
+                if columns[column].is_numeric():
+                    row["largest"] = (after - before).abs().max()
+                    row["size"] = before.abs().max()
+                rows.append(row)
+    found = pl.DataFrame(rows, schema=DIFFERENCES)
+    return found.with_columns(share=pl.col("largest") / pl.col("size"))
 
 
 DIFFERENCES = {
@@ -165,9 +167,9 @@ DIFFERENCES = {
     "differ": pl.Int64,
     "of": pl.Int64,
     "largest": pl.Float64,
-    "share": pl.Float64,
+    "size": pl.Float64,
 }
-"""Columns of what `verify` returns."""
+"""Columns of what `verify` finds; their share is added."""
 
 
 def verify_folder(folder: str, /, *, trust_remote_code: Switch = False) -> None:

@@ -1,10 +1,10 @@
 """Checks of values and masks, with errors that name the remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from types import UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import jaxtyped
@@ -44,7 +44,7 @@ def _require_as_annotated(
     # Axes of one name must be equal in all arguments.
     with jaxtyped("context"):
         for name, value in arguments.items():
-            if not _is_as_annotated(value, hints.get(name, Any)):
+            if not _is_as_annotated(value, hints[name]):
                 got = type(value).__name__
                 if isinstance(value, Tensor):
                     dtype = str(value.dtype).removeprefix("torch.")
@@ -58,11 +58,13 @@ def _is_as_annotated(value: Any, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return any(_is_as_annotated(value, one) for one in get_args(hint))
-    if origin is Literal:
-        return value in get_args(hint)
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        return False
+    if isinstance(value, list):
+        return origin is Sequence and all(_is_as_annotated(one, get_args(hint)[0]) for one in value)
     kind = float | int if hint is float else origin or hint
     try:
-        return hint is Any or isinstance(value, kind)
+        return isinstance(value, kind)
     except TypeError:
         return True
 

@@ -5,7 +5,12 @@ import torch
 
 from helpers.heads import causal, random_weights
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, attention_logits, relative_tolerance
+from identilens.linalg import (
+    ProjectedValues,
+    attention_logits,
+    relative_tolerance,
+    visible_softmax,
+)
 from identilens.linalg.checks import explained
 from identilens.measures.attention import (
     attention_intervals,
@@ -174,6 +179,8 @@ def test_an_argument_that_is_not_as_annotated_is_named():
         (lambda: attention_logits("a", rows, 1.0), r"needs queries as Float\[Tensor, 'query d_k'\]; got str"),
         (lambda: attention_logits(rows, rows[:, :2], 1.0), r"needs keys .*float32, shape \(3, 2\); axes of one"),
         (lambda: chain_mixing(rows, 2, generator), "chain_mixing needs spaces as .*Sequence.*; got int"),
+        (lambda: chain_mixing(rows, [[]], generator), "chain_mixing needs spaces as .*Sequence.*; got list"),
+        (lambda: visible_softmax(rows.to_sparse(), None), "visible_softmax needs logits as Float"),
         (lambda: uniform_alternatives(rows, 1, 2), "needs weights_row as "),
     ):  # fmt: skip
         with pytest.raises(InputError, match=words):

@@ -180,8 +180,8 @@ def _examples(items: Items, settings: AuditSettings) -> tuple[set[int], set[int]
     first = range(min(len(items), _FIRST) if items.streamed else len(items))
     lengths = {text: items[text].length for text in first}
     fitting = [text for text, length in lengths.items() if length <= settings.example_length]
-    longest_first = sorted(fitting, key=lambda text: -lengths[text])
-    shortest_first = [] if fitting else sorted(lengths, key=lambda text: lengths[text])
+    longest_first = sorted(fitting, key=lengths.__getitem__, reverse=True)
+    shortest_first = [] if fitting else sorted(lengths, key=lengths.__getitem__)
     return set(longest_first[: settings.examples]), set(shortest_first[: settings.examples])
 
 
