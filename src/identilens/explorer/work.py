@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -50,10 +51,16 @@ Tell = Callable[[Mapping[str, Any]], None]
 class Measured:
     """A text as a model computes it: its layers, in the order of their calls, and the answer that it gives."""
 
+    lens: Lens
     text: Any
     item: Item
     layers: Sequence[CapturedLayer]
-    answer: Answer
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The last prediction, or the final hidden states: found when it is first asked for."""
+        outcome = outcomes.model_outcome(self.lens, self.item)
+        return Answer(self.lens, self.item, outcome, [-1] if outcome == "prediction" else None)
 
     def head(self, layer: int, head: int, kind: str) -> Head:
         """Return one head.
@@ -108,9 +115,7 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
         return output
 
     lens.run([item], keep)
-    outcome = outcomes.model_outcome(lens, item)
-    positions = [-1] if outcome == "prediction" else None
-    return Measured(text, item, layers, Answer(lens, item, outcome, positions))
+    return Measured(lens, text, item, layers)
 
 
 def proven_row(

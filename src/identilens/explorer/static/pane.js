@@ -190,12 +190,11 @@ class Pane {
 
   // Another row, of one head or of many, with the answer that the model gives now.
   async same() {
-    const { choices, row } = this.viewer.now();
+    const { row } = this.viewer.now();
     if (row === null) { this.complaint.textContent = LOCK; return; }
     const last = await this.one("same", { ...this.at(), query: row, aim: this.aim.value, tolerance: this.within.value, heads: this.heads.value }, "looking for another row with the same answer");
     if (!last) return;
-    for (const { choices: place, layer } of last.same.maps) this.viewer.addLayer(place, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
-    this.viewer.open(choices);
+    for (const { choices, layer } of last.same.maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
     this.told(last.same.words, last.same);
   }
 

@@ -359,16 +359,14 @@ class Audit(Result):
         """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
         rows, texts = len(self.rows), self.rows["text"].n_unique()
         settings = self.provenance.get("settings", {})
-        chosen = texts < self.table["text"].n_unique() and settings.get("certain_rows") is None
+        of = self.table["text"].n_unique()
+        chosen = texts < of and settings.get("certain_rows") is None
         most, examined = settings.get("example_length", 0), self.rows["text"].unique()
         least = self.table.filter(pl.col("text").is_in(examined.implode()))["n_query"].min()
         which = (
             "the shortest" if cast(int, least) > most else f"the longest of at most {most} tokens"
         )
-        longest = f", {which}" if chosen else ""
-        some = (
-            f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
-        )
+        some = f" in {texts} of the {of} texts, {which}" if chosen else ""
         error, units = certain_error(self.rows)
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
