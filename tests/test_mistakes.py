@@ -113,6 +113,7 @@ IN_PYTHON = {
         "the values are projected",
     ),
     "a folder that contains nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
+    "a column of a list": (lambda lens: idl.read_texts([TEXT], columns="a"), "columns=... is for files and data sets"),
     "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
 }  # fmt: skip
 
@@ -136,6 +137,8 @@ ON_THE_COMMAND_LINE = {
     "no folder": (("audit", "-m", "MODEL", "-t", TEXT), "--out"),
     "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give exactly one of --text"),
     "texts twice": ((*AUDIT, "-f", "a.txt"), "give exactly one of --text"),
+    "a split of no data set": ((*AUDIT, "--split", "test"), "expected --split only with --dataset"),
+    "a branch of a folder": ((*AUDIT, "--revision", "main"), "expected --revision for ids of the hub only"),
     "an empty text": (("audit", "-m", "MODEL", "-t", "", "-o", "o"), "text 0 is empty"),
     "a text too long": (("audit", "-m", "MODEL", "-t", "word " * 700, "-o", "o"), "--max-length 512"),
     "layers backwards": ((*AUDIT, "--layers", "1-0"), "--layers as numbers and ranges"),

@@ -319,5 +319,15 @@ def test_texts_come_from_one_place(tmp_path):
     for given in ({}, {"text": ("a",), "file": tmp_path}, {"dataset": "d", "image": (tmp_path,)}):
         with pytest.raises(InputError, match="give exactly one of --text"):
             TextOptions(**given).load()
+    for given, words in (
+        ({"split": "test"}, "split only with --dataset; got 'test'"),
+        ({"subset": "en"}, "subset only with --dataset"),
+        ({"column": ("a",)}, "column only with --file or --dataset"),
+        ({"encoding": "latin-1"}, "encoding only with --file; got 'latin-1'"),
+    ):
+        with pytest.raises(SettingError, match=f"expected {words}"):
+            TextOptions(text=("a",), **given).load()
+    with pytest.raises(SettingError, match="pairs only with --text or --file or --dataset"):
+        TextOptions(image=(tmp_path,), pairs=True).load()
     assert list(TextOptions(text=("a", "b"), limit=1).load()) == ["a"]
     assert list(TextOptions(text=("a", "b"), pairs=True).load()) == [("a", "b")]

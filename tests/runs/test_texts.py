@@ -95,6 +95,13 @@ def test_what_holds_no_texts_is_named(source):
         read_texts(source)
 
 
+def test_pairs_of_a_frame_need_two_columns():
+    frame = pl.DataFrame({"a": ["one"], "b": ["two"]})
+    assert read_texts(frame, columns=["a", "b"], pairs=True) == [("one", "two")]
+    with pytest.raises(InputError, match="pairs=True needs two columns"):
+        read_texts(frame, columns="a", pairs=True)
+
+
 def test_numbered_columns_of_a_frame():
     assert read_texts(pd.DataFrame([["one"], ["two"]])) == ["one", "two"]
 

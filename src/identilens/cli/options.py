@@ -104,6 +104,11 @@ class TextOptions(Settings):
             raise InputError(
                 "give exactly one of --text (repeat it for each text), --file, --dataset, --image and --audio."
             )
+        for name, (default, sources) in _OF_SOURCES.items():
+            value = getattr(self, name)
+            if value != default and not any(getattr(self, source) for source in sources):
+                others = " or ".join(f"--{source}" for source in sources)
+                raise SettingError(name, f"only with {others}", value)
         if self.image or self.audio:
             read = [*map(read_image, self.image), *map(read_audio, self.audio)]
             return read[: self.limit]
@@ -197,6 +202,15 @@ class EngineOptions(Settings):
         given = {name: value for name, value in given.items() if value is not None}
         return None if self.engine is None else {"local": Local, "ray": Ray}[self.engine](**given)
 
+
+_OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "subset": (None, ("dataset",)),
+    "split": ("train", ("dataset",)),
+    "column": ((), ("file", "dataset")),
+    "encoding": ("utf-8", ("file",)),
+    "pairs": (False, ("text", "file", "dataset")),
+}
+"""Options of texts that some sources lack: their default, and the sources that have them."""
 
 INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}
 """For each input of a study: the heading of its options in the help, and the group of options."""

@@ -78,6 +78,8 @@ def load(
         raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
     place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if revision is not None and Path(place).exists():
+        raise SettingError("revision", "for ids of the hub only", revision)
     refuse_endless_files(place)
     precision, put = precision_name(dtype, Dtype), usable_device(device)
     try:

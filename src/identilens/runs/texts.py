@@ -153,6 +153,10 @@ def iter_texts(
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     elif is_columns(source):
         columns, rows = _column_rows(source, columns)
+        if pairs and len(columns) < 2:
+            raise InputError("pairs=True needs two columns=..., one for each sentence of a pair.")
+    elif columns:
+        raise InputError(f"columns=... is for files and data sets; got {type(source).__name__}.")
     elif not pairs:
         return islice(source, limit)
     else:
