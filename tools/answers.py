@@ -175,8 +175,7 @@ def rows_of(lens: Any, model: str, text: str, number: int) -> list[dict[str, Any
     for outcome in MODELS[model]:
         answer = None
         if outcome == "head":
-            visible = None if one.visible is None else one.visible[query]
-            kept = of_head(one.attention[query], one.projected, visible)
+            kept = of_head(one.attention[query], one.projected, one.seen(query))
         elif outcome == "layer":
             if number >= LAYER_TEXTS:
                 continue
@@ -184,7 +183,7 @@ def rows_of(lens: Any, model: str, text: str, number: int) -> list[dict[str, Any
         else:
             positions = [query] if outcome == "prediction" else None
             answer = Answer(lens, item, outcome, positions)
-            kept = of_answer(answer, one, answer.root([layer], query)[0, head], query)
+            kept = of_answer(answer, one, query)
         for row in certified(kept, outcome, "float32", outcome):
             put = Rows([query], row.pop("row")[None])
             measured = answer and answer.with_rows(one, put)

@@ -19,10 +19,10 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 307_300,
-    "syntax-tree nodes of the core": 249_300,
+    "syntax-tree nodes": 306_850,
+    "syntax-tree nodes of the core": 248_840,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.51,
+    "share of private helpers used once": 0.49,
     "modules with one importer": 45,
     "lines of the longest function": 60,
     "lines of the longest file": 500,

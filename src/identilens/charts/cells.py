@@ -107,7 +107,7 @@ def token_map(
     ]
     # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
     labels = [
-        alt.param(name=name, value=_labels(names))
+        alt.param(name=name, value=[shortened(visible_text(one), _LABEL) for one in names])
         for name, names in (("query_labels", queries), ("key_labels", keys))
     ]
     return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)
@@ -134,10 +134,6 @@ def _cells(matrix: Tensor) -> list[dict[str, Number]]:
         for key, value in enumerate(row)
         if isfinite(value)
     ]
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    return [shortened(visible_text(name), _LABEL) for name in names]
 
 
 def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:

@@ -35,12 +35,10 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:_LONGEST]
-        plain = (
-            plain
-            or re.sub(r"[^a-z0-9]+", "_", "_".join(_spelled(mark) for mark in name if mark != " "))[
-                :_LONGEST
-            ]
-        )
+        if not plain:
+            marks = [mark for mark in name if mark != " "]
+            words = [unicodedata.name(mark, f"u{ord(mark):04x}").lower() for mark in marks]
+            plain = re.sub(r"[^a-z0-9]+", "_", "_".join(words))[:_LONGEST]
         base, count = plain or "type", 1
         # Compared without case: some file systems do not tell "A" from "a".
         while plain.lower() in taken or not plain:
@@ -49,7 +47,3 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(plain.lower())
         found[name] = plain
     return found
-
-
-def _spelled(mark: str) -> str:
-    return unicodedata.name(mark, f"u{ord(mark):04x}").lower()

@@ -34,7 +34,10 @@ def save_charts(
     """
     chosen, place, paths = check_formats(formats), as_path(folder), []
     for name, chart in charts.items():
-        for full_name, spec in _choices(name, _for_print(chart)):
+        whole = chart.to_dict() | {"config": theme()}
+        if whole.get("width") == "container":
+            whole["width"] = _WIDTH
+        for full_name, spec in _choices(name, whole):
             svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
             for kind in chosen:
                 path, content = place / f"{full_name}.{kind}", _DRAW[kind](svg)
@@ -79,13 +82,6 @@ _DRAW: dict[str, Callable[[str], bytes]] = {
     "svg": lambda svg: svg.encode(),
     "pdf": _pdf,
 }
-
-
-def _for_print(chart: AnyChart) -> dict[str, Any]:
-    spec = chart.to_dict() | {"config": theme()}
-    if spec.get("width") == "container":
-        spec["width"] = _WIDTH
-    return spec
 
 
 def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

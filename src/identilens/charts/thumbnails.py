@@ -69,24 +69,12 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
     shade = np.round(_LEAST + (255 - _LEAST) * root).astype(np.uint8)
     pixels = np.empty((*shade.shape, 4), np.uint8)
     pixels[..., :3], pixels[..., 3] = _INK, shade
-    return "data:image/png;base64," + base64.b64encode(_png(pixels)).decode("ascii")
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    height, width, _ = pixels.shape
+    height, width = shade.shape
     # Each line begins with the number of its filter: none.
-    lines = np.concatenate(
-        [np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1
-    ).tobytes()
+    lines = np.insert(pixels.reshape(height, -1), 0, 0, axis=1).tobytes()
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(content))
-        + name
-        + content
-        + struct.pack(">I", zlib.crc32(name + content))
-    )
+    image = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")):
+        size, check = len(content), zlib.crc32(name + content)
+        image += struct.pack(">I", size) + name + content + struct.pack(">I", check)
+    return "data:image/png;base64," + base64.b64encode(image).decode("ascii")

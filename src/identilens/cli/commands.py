@@ -80,19 +80,19 @@ def with_options(
     A group is the name of the parameter, the heading in the help, and the settings. The first line of the docstring
     is the help.
     """
+    parameters = []
+    for name, heading, settings in groups:
+        options = inspect.signature(settings).parameters.values()
+        needed = any(option.default is option.empty for option in options)
+        parameters.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if needed else settings(),
+                annotation=Annotated[settings, Parameter(name="*", group=heading)],
+            )
+        )
     function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
-    function.__signature__ = inspect.Signature([_parameter(*group) for group in groups])  # pyright: ignore[reportFunctionMemberAccess]
+    function.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     function.__annotations__ = {}
     return function
-
-
-def _parameter(name: str, heading: str, settings: type[Settings]) -> inspect.Parameter:
-    needed = any(
-        option.default is option.empty for option in inspect.signature(settings).parameters.values()
-    )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if needed else settings(),
-        annotation=Annotated[settings, Parameter(name="*", group=heading)],
-    )

@@ -375,7 +375,12 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
         lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
     )
     if alternative.dimension == 0:
-        return {"none": f"{alternative.note.removesuffix('.')}{_longer(head)}."}
+        note, spare = alternative.note.removesuffix("."), 2 * head.d_k - head.values.shape[1]
+        # How long a text must be for the generic dimension to be above 0, where that is known.
+        if head.visible is None and spare > 0:
+            length = (head.d_k * head.d_k + head.d_k) // spare + 1
+            note += f"; take a text of {length} tokens or more"
+        return {"none": f"{note}."}
     if alternative.weights is None or parameters.weights is None or run is None:
         raise InputError(
             f"{(alternative.note if alternative.weights is None else parameters.note).removesuffix('.')}."
@@ -386,11 +391,3 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
         "note": alternative.note,
     }
     return {**in_numbers(head, parameters.weights), **changed(lens, at, run), **numbers}
-
-
-def _longer(head: Head) -> str:
-    """Return how long a text must be for the generic dimension to be above 0, where that is known."""
-    spare = 2 * head.d_k - head.values.shape[1]
-    if head.visible is not None or spare <= 0:
-        return ""
-    return f"; take a text of {(head.d_k * head.d_k + head.d_k) // spare + 1} tokens or more"

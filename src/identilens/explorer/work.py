@@ -18,7 +18,6 @@ from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
-from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import names_at, sides
@@ -133,16 +132,9 @@ def proven_row(
     head.refuse_sink()
     named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
     stays: outcomes.Outcome = at.answer.outcome if named == "answer" else named
-    if named == "head":
-        visible = None if head.visible is None else head.visible[query]
-        kept = outcomes.of_head(head.attention[query], head.projected, visible)
-    elif named == "layer":
-        kept = outcomes.of_layer(at.beside(head, "layer"), head.head, query)
-    else:
-        sites = tuple(one.site for one in at.layers)
-        number = find_site(sites, head.layer, head.head, head.kind)
-        root = at.answer.root([number], query)[0, head.head]
-        kept = outcomes.of_answer(at.answer, head, root, query)
+    kept = outcomes.kept_outcome(
+        stays, head, query, lambda: at.beside(head, "layer"), lambda: at.answer
+    )
     [read] = outcomes.tolerances([tolerance], stays, "float32")
     # A page shows no radius.
     radii = torch.full((2, 1), torch.nan, dtype=torch.float64)
@@ -173,7 +165,7 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     else:
         raise InputError(f"expected an alternative far or sampled; got {which!r}.")
     check()
-    run = lens.substitute({(head.layer, head.head, head.kind): found}, at.item)
+    run = lens.substitute({head.address: found}, at.item)
     return {**in_numbers(head, found), **changed(lens, at, run)}
 
 
@@ -245,11 +237,11 @@ def moved_row(
         InputError: For a change of other keys.
     """
     _require_query(head, query)
-    before, visible = head.attention[query], None if head.visible is None else head.visible[query]
+    before = head.attention[query]
     asked = torch.tensor(change, dtype=torch.float64)
     if asked.shape != before.shape or not bool(asked.isfinite().all()):
         raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
-    free = head.projected.simplex_space(visible).free
+    free = head.projected.simplex_space(head.seen(query)).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
     step = (
@@ -260,7 +252,7 @@ def moved_row(
     error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(
         before @ compact
     ).clamp_min(1e-300)
-    run = lens.substitute({(head.layer, head.head, head.kind): Rows([query], row[None])}, at.item)
+    run = lens.substitute({head.address: Rows([query], row[None])}, at.item)
     return {**changed(lens, at, run), "output_error": float(error), "weights": row.tolist()}
 
 

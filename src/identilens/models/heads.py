@@ -62,6 +62,11 @@ class Head:
         return self.site.kind
 
     @property
+    def address(self) -> tuple[int, int, Kind]:
+        """Layer, head and kind, as `Lens.substitute` takes them."""
+        return self.layer, self.head, self.kind
+
+    @property
     def bias_fixed(self) -> bool:
         """Whether the position bias does not depend on queries and keys, as relative terms may."""
         return self.bias is None or self.site.route is None or self.site.route.fixed
@@ -161,6 +166,10 @@ class Head:
                 "this head was captured without its weights; capture with weights=True."
             )
         return self.weights
+
+    def seen(self, query: int) -> Bool[Tensor, " key"] | None:
+        """Return which keys a query may use; None where every query may use all."""
+        return None if self.visible is None else self.visible[query]
 
     def refuse_sink(self) -> None:
         """Raise for a head with a learnt sink, whose rows are no distributions over its keys.

@@ -95,14 +95,12 @@ def described(lens: Any, sites: Sequence[Site] | None) -> str:
     head = f"Lens({lens.name!r}: {model}, {config.model_type}, {dtype} on {lens.device}"
     if sites is None:
         return f"{head},\n     {_configured(config)}; attention is looked for on the first text)"
-    kinds = dict.fromkeys(site.kind for site in sites)
-    sizes = "; ".join(_sizes(kind, [site for site in sites if site.kind == kind]) for kind in kinds)
-    return f"{head},\n     {sizes}; {_WAYS[lens.capture_way]})"
-
-
-def _sizes(kind: str, sites: Sequence[Site]) -> str:
-    heads, widths = {site.heads for site in sites}, {site.value_bias.shape[-1] for site in sites}
-    return f"{kind}: {len(sites)} layers × {_range(heads)} heads, d_v {_range(widths)}"
+    sizes = ""
+    for kind in dict.fromkeys(site.kind for site in sites):
+        own = [site for site in sites if site.kind == kind]
+        heads, widths = {site.heads for site in own}, {site.value_bias.shape[-1] for site in own}
+        sizes += f"{kind}: {len(own)} layers × {_range(heads)} heads, d_v {_range(widths)}; "
+    return f"{head},\n     {sizes}{_WAYS[lens.capture_way]})"
 
 
 def _range(numbers: set[int]) -> str:

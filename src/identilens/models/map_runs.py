@@ -52,7 +52,7 @@ class MapRuns:
         lens.prove_once([item])
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
-        self._site = find_site(sites, head.layer, head.head, head.kind)
+        self._site = find_site(sites, *head.address)
         place = sites[self._site].place
         self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
         self.own = Rows(range(len(head.attention)), head.attention)

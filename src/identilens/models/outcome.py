@@ -82,7 +82,7 @@ class Answer:
 
     def with_rows(self, head: Head, rows: Rows) -> float:
         """Return the change of the outcome when a head has other rows."""
-        return self.change({(head.layer, head.head, head.kind): rows})
+        return self.change({head.address: rows})
 
     def without(self, number: int, heads: Sequence[int], left: Left = "zero") -> list[float]:
         """Return the change of the outcome when a head writes nothing, or at each row its mean, for each of some heads.

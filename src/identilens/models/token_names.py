@@ -26,7 +26,11 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     of_bytes = hasattr(tokenizer, "byte_decoder") or any(
         step.get("type") == "ByteLevel" for step in steps
     )
-    marked = hasattr(tokenizer, "sp_model") or any(_spaces(step) for step in steps)
+    # Whether a step of the decoder makes spaces of the mark.
+    marked = hasattr(tokenizer, "sp_model") or any(
+        _SPACE in (step.get("replacement"), (step.get("pattern") or {}).get("String"))
+        for step in steps
+    )
     suffix = getattr(getattr(backend, "model", None), "end_of_word_suffix", None)
     added = getattr(tokenizer, "added_tokens_decoder", {})
 
@@ -40,11 +44,6 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         return piece.removesuffix(suffix) + " " if suffix and piece.endswith(suffix) else piece
 
     return tuple(map(name, pieces, ids))
-
-
-def _spaces(step: dict[str, Any]) -> bool:
-    """Return whether a step of a decoder makes spaces of the mark."""
-    return _SPACE in (step.get("replacement"), (step.get("pattern") or {}).get("String"))
 
 
 def _characters(content: bytes) -> str:

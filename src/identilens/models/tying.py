@@ -261,9 +261,10 @@ def _parts(replay: Replay, owned: Mapping[str, Tensor]) -> list[_Part]:
             continue
         rows, given = own.index_select(1 - axis, places), inputs[name.rpartition(".")[0]]
         rows = rows.mT if axis == 0 else rows
-        across, back = (
-            _reach(given.reshape(-1, given.shape[-1])) if not given.requires_grad else _whole(rows)
-        )
+        if given.requires_grad:  # the inputs of this map move, too
+            across = back = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        else:
+            across, back = _reach(given.reshape(-1, given.shape[-1]))
         parts.append(_Part(name, places, rows @ across, back, axis))
     return parts
 
@@ -273,12 +274,6 @@ def _reach(inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, Tensor]:
     _, sigma, right = torch.linalg.svd(inputs.detach(), full_matrices=False)
     rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
     return right[:rank].mT * sigma[:rank], right[:rank] / sigma[:rank, None]
-
-
-def _whole(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return coordinates of a map whose own inputs move."""
-    same = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    return same, same
 
 
 def _input_axis(module: nn.Module, name: str) -> int | None:

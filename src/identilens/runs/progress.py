@@ -53,30 +53,25 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
         elif sys.stderr is None or not sys.stderr.isatty():  # None in programs without a console
             yield _log_lines(unit)
         else:
-            with _terminal_bar(unit) as bar:
-                yield bar
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+            )
+            with Bar(*columns, console=Console(stderr=True)) as bar:
+                task = bar.add_task(unit, total=None, rate="", note="")
+
+                def update(done: int, total: int, note: str = "") -> None:
+                    rate = _rate(bar.tasks[0].speed)
+                    bar.update(task, completed=done, total=total, rate=rate, note=note)
+
+                yield update
     finally:
         _drawn.reset(token)
-
-
-@contextmanager
-def _terminal_bar(unit: str) -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(unit, total=None, rate="", note="")
-
-        def update(done: int, total: int, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, rate=_rate(bar.tasks[0].speed), note=note)
-
-        yield update
 
 
 def _log_lines(unit: str) -> Progress:

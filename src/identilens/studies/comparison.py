@@ -99,11 +99,14 @@ class Comparison(Result):
             order, descending=True, nulls_last=True
         )
         shown = list(apart.head(_SHOWN).iter_rows(named=True))
-        lines = [
-            self.subject() + ".",
-            *self._warnings(),
-            *(_sentence(row, self.names) for row in shown),
-        ]
+        lines = [self.subject() + "."]
+        lengths = self.provenance["settings"].get("mean_keys")
+        if lengths is not None and abs(lengths[0] - lengths[1]) > LENGTH_CHANGE * max(lengths):
+            lines.append(
+                f"The texts differ in length (on average {lengths[0]:.0f} and {lengths[1]:.0f} keys): nullity, null "
+                "share, certain mass and norm shares change with length alone. Compare texts of one length."
+            )
+        lines += [_sentence(row, self.names) for row in shown]
         if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
             lines.append(f"Equal up to rounding: {', '.join(map(_named, equal))}.")
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
@@ -112,17 +115,6 @@ class Comparison(Result):
             (_signed(row["difference"]), f"{_named(row['measure'])}, {change}") for row in shown
         ]
         return Finding("\n".join(lines), numbers, headline[:4])
-
-    def _warnings(self) -> list[str]:
-        """Return what makes the two results hard to compare."""
-        settings = self.provenance["settings"]
-        lengths = settings.get("mean_keys")
-        if lengths is None or abs(lengths[0] - lengths[1]) <= LENGTH_CHANGE * max(lengths):
-            return []
-        return [
-            f"The texts differ in length (on average {lengths[0]:.0f} and {lengths[1]:.0f} keys): nullity, null share, "
-            "certain mass and norm shares change with length alone. Compare texts of one length."
-        ]
 
     def overview(self) -> Tables:
         """Return the differences of the means."""

@@ -239,8 +239,21 @@ class RowStudy(HeadStudy[W, R]):
                 lens, read_items(lens, texts, settings.max_length), settings, settings.kind
             )
         )
-        self.parts = [] if self.heads.by_text else self._planned()
         self._read: tuple[Place, Head] | None = None
+        if self.heads.by_text:
+            return
+        # Heads of a layer have the same queries, which may take a run of the model to know.
+        places = [place for part in self.heads.parts for place in part]
+        layers = {(place.text, place.site): place for place in places}
+        rows = {
+            layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()
+        }
+        self.parts = [
+            (place, positions[at : at + _ROWS])
+            for place in places
+            for positions in [rows[place.text, place.site]]
+            for at in range(0, len(positions), _ROWS)
+        ]
 
     def sizes(self) -> Sequence[int]:
         """Return the rows of each part, or one text for each part."""
@@ -256,21 +269,6 @@ class RowStudy(HeadStudy[W, R]):
             for place in places
         ]
         return joined(self.result_type.schema, outputs)
-
-    def _planned(self) -> list[tuple[Place, list[int]]]:
-        # Heads of a layer have the same queries, which may take a run of the model to know.
-        places = [place for part in self.heads.parts for place in part]
-        layers = {(place.text, place.site): place for place in places}
-        rows = {
-            layer: self.heads.requested(place, self.settings.queries)
-            for layer, place in layers.items()
-        }
-        return [
-            (place, positions[at : at + _ROWS])
-            for place in places
-            for positions in [rows[place.text, place.site]]
-            for at in range(0, len(positions), _ROWS)
-        ]
 
     def _output(self, place: Place, queries: Sequence[int]) -> Output:
         if self._read is None or self._read[0] is not place:

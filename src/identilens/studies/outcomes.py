@@ -1,7 +1,7 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import sqrt
@@ -20,7 +20,7 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import Site
+from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left
 from identilens.runs.tables import counted
@@ -177,12 +177,28 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
     return KeptOutcome(own.projected, row, joint_space(whole, seen, tolerance), block, scale)
 
 
-def of_answer(answer: Answer, head: Head, root: Float[Tensor, "d_v r"], query: int) -> KeptOutcome:
-    """Return the model's answer as what must stay, to first order: ``root`` is the head's part of `Answer.root`."""
+def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
+    """Return the model's answer as what must stay, to first order."""
+    number = find_site(answer.lens.sites(answer.item), *head.address)
+    root = answer.root([number], query)[0, head.head]
     values = ProjectedValues.of(head.values.double(), root)
-    visible = None if head.visible is None else head.visible[query]
-    kept = of_head(head.attention[query], values, visible)
+    kept = of_head(head.attention[query], values, head.seen(query))
     return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)
+
+
+def kept_outcome(
+    outcome: Outcome,
+    head: Head,
+    query: int,
+    layer: Callable[[], Sequence[Head]],
+    answer: Callable[[], Answer],
+) -> KeptOutcome:
+    """Return what must stay the same when a row changes; ``layer`` and ``answer`` are asked for only if needed."""
+    if outcome == "head":
+        return of_head(head.attention[query], head.projected, head.seen(query))
+    if outcome == "layer":
+        return of_layer(layer(), head.head, query)
+    return of_answer(answer(), head, query)
 
 
 def asked_answer(

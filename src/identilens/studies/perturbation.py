@@ -55,7 +55,7 @@ def perturbation_rows(
             own, structure = one.attention.cpu(), positive_structure(raw)
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
             for name, draw, share, after in _moves(own, raw, seed):
-                after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))
+                after_run = _final(lens.substitute({one.address: after}, item))
                 changed = torch.linalg.matrix_norm(after_run - plain)
                 change = after - own
                 rows.append(

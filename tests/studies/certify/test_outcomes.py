@@ -225,7 +225,7 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     item = decoder.read(IDS)[0]
     answer = Answer(decoder, item, "prediction", [3])
     head = read_head(decoder, item, 0, 0)
-    kept = of_answer(answer, head, answer.root([0], 9)[0, 0], 9)
+    kept = of_answer(answer, head, 9)
     assert kept.effect == pytest.approx(0, abs=1e-12)
     lo, hi = kept.solver(0.0).ends()
     assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)

@@ -449,11 +449,15 @@ def multi_head_attention(
         for part in _queries_keys_values(arguments)
     )
     logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
-    for mask in (arguments["attn_mask"], arguments["key_padding_mask"]):
-        if mask is not None:
-            logits = _masked(
-                logits, mask if mask is arguments["attn_mask"] else mask[:, None, None]
-            )
+    mask, padding = arguments["attn_mask"], arguments["key_padding_mask"]
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unflatten(0, (len(logits), -1))
+    if padding is not None:
+        padding = padding[:, None, None]
+    for one in (mask, padding):
+        if one is not None:
+            hides = one.dtype == torch.bool
+            logits = logits.masked_fill(one, -torch.inf) if hides else logits + one
     joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
     weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
     module = projections.get(id(weight))
@@ -476,9 +480,3 @@ def _queries_keys_values(arguments: dict[str, Any]) -> list[Tensor]:
         nn.functional.linear(one, weight, bias)
         for one, weight, bias in zip(inputs, weights, biases, strict=True)
     ]
-
-
-def _masked(logits: Tensor, mask: Tensor) -> Tensor:
-    if mask.ndim == 3:
-        mask = mask.unflatten(0, (len(logits), -1))
-    return logits.masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else logits + mask

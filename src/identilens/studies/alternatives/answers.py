@@ -140,8 +140,7 @@ def in_row(
     if rows is None:
         return {}
     return {
-        (one.layer, one.head, one.kind): Rows([query], row[None].double())
-        for one, row in zip(heads, rows, strict=True)
+        one.address: Rows([query], row[None].double()) for one, row in zip(heads, rows, strict=True)
     }
 
 
@@ -193,7 +192,7 @@ def _near(
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
     sites = answer.lens.sites(answer.item)
-    numbers = [find_site(sites, one.layer, one.head, one.kind) for one in heads]
+    numbers = [find_site(sites, *one.address) for one in heads]
     layers = list(dict.fromkeys(numbers))
     linear = answer.linearised(layers, query, in_row(heads, query, rows))
     own_part = [layers.index(number) for number in numbers], [one.head for one in heads]

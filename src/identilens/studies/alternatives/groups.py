@@ -1,19 +1,18 @@
 """Alternatives that other parameters give: of a head alone, or together with the heads that share its keys."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from identilens.errors import IdentilensError, InputError, UnsupportedModelError
 from identilens.measures.attention.realisable import MEMORY_LIMIT, RealisableDimension
-from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
+from identilens.measures.attention.tied import tied_alternative, tied_dimension
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import query_key_projections
 from identilens.models.substitution import ModelRun
-from identilens.models.tying import GroupParameters, group_parameters
+from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.search import (
     Found,
     by_parameters,
@@ -80,7 +79,10 @@ def _together(
         alternative = or_note("realisable", lambda: realisable(head, distance, generator))
         return alternative, Found("parameters", None, note=str(error)), None
     tied = group.tied()
-    counted = _counted(group, tied, memory_limit)
+    try:
+        counted = tied_dimension(tied, formula=group.formula(tied), memory_limit=memory_limit)
+    except InputError:  # it takes too much memory
+        counted = None
     if counted is not None and not counted.dimension:
         return _neither(none_near(counted), 0, counted.formula)
     try:
@@ -91,11 +93,17 @@ def _together(
         return _neither(str(error), *_known(counted))
     with group.changed(lens, walked.parameters):
         weights, run = computed(lens, item, head)
-    notes = [*_notes(head, counted)]
+    notes = []
     if not walked.reached:
-        notes.insert(
-            0, f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps"
+        notes.append(f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
+    if head.group > 1:
+        notes.append(
+            f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
         )
+    if counted is None:
+        notes.append("the dimension was not counted: that takes too much memory")
+    else:
+        notes += dimension_notes(counted)
     pair, known = group.queries_and_keys(walked.parameters), _known(counted)
     alternative = Found("realisable", walked.weights[tied.rows], *pair, *known, "; ".join(notes))
     return (
@@ -112,22 +120,3 @@ def _neither(note: str, dimension: int | None, formula: int | None) -> Made:
 
 def _known(counted: RealisableDimension | None) -> tuple[int | None, int | None]:
     return (None, None) if counted is None else (counted.dimension, counted.formula)
-
-
-def _counted(
-    group: GroupParameters, tied: TiedHeads, memory_limit: int
-) -> RealisableDimension | None:
-    """Return the local dimension; None where that takes too much memory."""
-    try:
-        return tied_dimension(tied, formula=group.formula(tied), memory_limit=memory_limit)
-    except InputError:
-        return None
-
-
-def _notes(head: Head, counted: RealisableDimension | None) -> Iterator[str]:
-    if head.group > 1:
-        yield f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
-    if counted is None:
-        yield "the dimension was not counted: that takes too much memory"
-    else:
-        yield from dimension_notes(counted)

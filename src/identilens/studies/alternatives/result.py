@@ -1,6 +1,5 @@
 """The result of looking for alternatives: other weights with the same output, and what the model made of them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -103,8 +102,17 @@ class Alternatives(Result):
             f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
             "nor the sum of a row"
             + ("." if free else ", so that the output allows no other weights."),
-            *self._by_alternative(),
         ]
+        for name, sentence in _SENTENCES.items():
+            of_name = rows.filter(alternative=name)
+            if len(of_name):
+                line = sentence.format(
+                    distance=of_name["mean_total_variation"].mean(),
+                    largest=of_name["largest_total_variation"].max(),
+                    bound=of_name["distance_bound"].mean(),
+                    change=of_name["hidden_change"].max(),
+                )
+                lines.append(line)
         numbers = rows.select(
             distance=pl.col("mean_total_variation").filter(pl.col("alternative") == "far").mean(),
             distance_bound=pl.col("distance_bound").mean(),
@@ -195,28 +203,13 @@ class Alternatives(Result):
     def _keep_answers(self) -> bool:
         return self.table["outcome"].is_not_null().any()
 
-    def _by_alternative(self) -> Iterator[str]:
-        for name, sentence in _SENTENCES.items():
-            rows = self.found.filter(alternative=name)
-            if len(rows):
-                yield sentence.format(
-                    distance=rows["mean_total_variation"].mean(),
-                    largest=rows["largest_total_variation"].max(),
-                    bound=rows["distance_bound"].mean(),
-                    change=rows["hidden_change"].max(),
-                )
-
 
 def _of_answers(rows: pl.DataFrame) -> Finding:
     """Return the finding of alternatives that keep the model's answer."""
     numbers = rows.select(
+        pl.col("mass_before", "mass_after", "same_top").mean(),
+        pl.col("allowed", "measured", "predicted").max(),
         distance=pl.col("mean_total_variation").mean(),
-        mass_before=pl.col("mass_before").mean(),
-        mass_after=pl.col("mass_after").mean(),
-        allowed=pl.col("allowed").max(),
-        measured=pl.col("measured").max(),
-        predicted=pl.col("predicted").max(),
-        same_top=pl.col("same_top").mean(),
     ).row(0, named=True)
     outcome = rows["outcome"][0]
     unit = "nats" if outcome == "prediction" else "of their size"

@@ -79,7 +79,7 @@ def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iter
 
 def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
     """Return the weights that the model computes in a head, and what it gives, with the parameters it has now."""
-    weights = read_head(lens, item, head.layer, head.head, head.kind).attention
+    weights = read_head(lens, item, *head.address).attention
     return weights, lens.substitute({}, item)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -136,6 +136,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                 lens, read_items(lens, texts, settings.max_length), settings, settings.kind
             )
         )
+        # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
         if settings.together and not self.heads.by_text:
@@ -147,15 +148,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of all heads, on one text."""
         places = self.heads.parts[part]
-        if self.settings.together:
-            return joined(Alternatives.schema, self._together(places))
-        return joined(Alternatives.schema, map(self._output, places))
-
-    def _output(self, place: Place) -> Output:
-        head = self.heads.read(place)
         if self.settings.outcome == "head":
-            return self._tables(place, head, self._alternatives(place, head))
-        return joined(Alternatives.schema, self._together([place]))
+            return joined(Alternatives.schema, map(self._same_output, places))
+        groups = [places] if self.settings.together else [[place] for place in places]
+        return joined(Alternatives.schema, chain.from_iterable(map(self._together, groups)))
+
+    def _same_output(self, place: Place) -> Output:
+        head = self.heads.read(place)
+        return self._tables(place, head, self._alternatives(place, head))
 
     def _tables(
         self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
@@ -163,7 +163,10 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         rows, changes = [], []
         kept = {"raw": head.attention, "effective": head.effective}
         for alternative, run in found:
-            put = run and compare_runs(self._unchanged(place.text), run)
+            if place.text not in self._plain:
+                item = self.heads.items[place.text]
+                self._plain = {place.text: self.lens.substitute({}, item)}
+            put = run and compare_runs(self._plain[place.text], run)
             at = {**place.row, "alternative": alternative.name}
             (n_query, n_key), weights = head.attention.shape, alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
@@ -234,12 +237,6 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                 alternative = Found(f"answer_{aim}_{query}", weights, answer=own)
                 yield self._tables(place, head, [(alternative, run)])
 
-    def _unchanged(self, text: int) -> ModelRun:
-        """Return the model's run with its own weights; the run of the current text is stored."""
-        if text not in self._plain:
-            self._plain = {text: self.lens.substitute({}, self.heads.items[text])}
-        return self._plain[text]
-
     def _alternatives(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:
         """Yield each alternative with what the model gives when it is put back."""
         item, settings = self.heads.items[place.text], self.settings
@@ -253,12 +250,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             yield parameters, run
 
     def _with_weights(self, head: Head, item: Item, alternative: Found) -> ModelRun | None:
-        where = (head.layer, head.head, head.kind)
-        return (
-            None
-            if alternative.weights is None
-            else self.lens.substitute({where: alternative.weights}, item)
-        )
+        weights = alternative.weights
+        return None if weights is None else self.lens.substitute({head.address: weights}, item)
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

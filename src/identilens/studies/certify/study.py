@@ -1,6 +1,6 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,15 +19,7 @@ from identilens.runs.study import Output, study_function
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.heads import Place, RowSettings, RowStudy
-from identilens.studies.outcomes import (
-    KeptOutcome,
-    Outcome,
-    asked_answer,
-    of_answer,
-    of_head,
-    of_layer,
-    tolerances,
-)
+from identilens.studies.outcomes import Outcome, asked_answer, kept_outcome, tolerances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +114,14 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         precision = str(self.heads.lens.dtype).removeprefix("torch.")
         rows = RowCertificates.empty()
         for query in queries:
-            kept, radii = self._kept(place, head, query), None
+            kept = kept_outcome(
+                settings.outcome,
+                head,
+                query,
+                lambda: self._heads_beside(place),
+                lambda: self._answer(place, tokens),
+            )
+            radii = None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
             asked = tolerances(settings.tolerance, settings.outcome, precision)
             found = {}
@@ -144,22 +143,21 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
         return Output(rows.frames())
 
-    def _kept(self, place: Place, head: Head, query: int) -> KeptOutcome:
-        """Return what must stay the same when a row changes."""
+    def _heads_beside(self, place: Place) -> list[Head]:
+        """Return all heads of a layer."""
         lens, item = self.heads.lens, self.heads.items[place.text]
-        outcome, number = self.settings.outcome, lens.sites(item).index(place.site)
-        if outcome == "head":
-            visible = None if head.visible is None else head.visible[query]
-            return of_head(head.attention[query], head.projected, visible)
-        if outcome == "layer":
-            if self._layer[0] != (place.text, number):
-                self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
-            return of_layer(self._layer[1], head.head, query)
+        number = lens.sites(item).index(place.site)
+        if self._layer[0] != (place.text, number):
+            self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
+        return self._layer[1]
+
+    def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> Answer:
+        """Return the model's answer to a text; that to the current text is stored."""
         if place.text not in self._answers:
-            names = self.heads.tokens(head, place.text)
-            self._answers = {place.text: asked_answer(lens, item, self.settings, names, place.text)}
-        answer = self._answers[place.text]
-        return of_answer(answer, head, answer.root([number], query)[0, head.head], query)
+            lens, item = self.heads.lens, self.heads.items[place.text]
+            answer = asked_answer(lens, item, self.settings, tokens, place.text)
+            self._answers = {place.text: answer}
+        return self._answers[place.text]
 
 
 certify = study_function(CertifyStudy, "certify")

@@ -177,7 +177,7 @@ def alternatives_of(lens: Lens, item: Item, drawn: SampledMap, count: int) -> Al
         return alternatives
     try:
         with remade_projections(lens, item, head, *parameters):
-            computed = read_head(lens, item, head.layer, head.head, head.kind).attention
+            computed = read_head(lens, item, *head.address).attention
     except IdentilensError:
         return alternatives
     return {**alternatives, "parameters": [computed[drawn.queries]]}

@@ -219,13 +219,31 @@ def finding(series: Series) -> Finding:
     by_kind = _by_kind(series.own, series)
     share = pl.col("standard_error") / pl.col("contribution")
     typical = series.table.filter(pl.col("contribution") > 0).select(share.median()).item()
-    sentences = [_own_sentence(kind, rows) for kind, rows in by_kind]
+    sentences = []
+    for kind, rows in by_kind:
+        first, last = rows.row(0, named=True), rows.row(-1, named=True)
+        sentences.append(
+            f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median'])} "
+            f"at layer {first['layer']} and {percent(last['median'])} at layer {last['layer']} (medians over "
+            f"{first['tokens']} tokens); there, {percent(last['not_largest'])} of the tokens are not the largest "
+            "contributor to their own hidden state."
+        )
     estimated = (
         f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
     )
     sentences.append(estimated if typical else "All norms are exact.")
-    near = {kind: _near(rows) for kind, rows in _by_kind(series.positions, series)}
-    sentences += [_near_sentence(kind, rows) for kind, rows in near.items() if len(rows) > 1]
+    beside = series.positions.filter(pl.col("offset").abs() == 1)
+    sums = beside.group_by("kind", "layer").agg(pl.col("share").sum()).sort("layer")
+    # The share of context that comes from the tokens on both sides, by layer.
+    near = dict(_by_kind(sums, series))
+    for kind, rows in near.items():
+        if len(rows) > 1:
+            first, last = rows.row(0, named=True), rows.row(-1, named=True)
+            sentences.append(
+                f"Of the context in {'an' if kind == 'encoder' else 'a'} {kind} hidden state, "
+                f"{100 * first['share']:.0f} % comes from the tokens next to it at layer {first['layer']} and "
+                f"{100 * last['share']:.0f} % at layer {last['layer']}."
+            )
     agreement = {kind: _agreement(rows) for kind, rows in _by_kind(series.correlation, series)}
     sentences += [_rollout_sentence(kind, rows) for kind, rows in agreement.items() if len(rows)]
     numbers: dict[str, float | int | None] = {"typical_error": typical}
@@ -249,34 +267,6 @@ def finding(series: Series) -> Finding:
 
 def _by_kind(frame: pl.DataFrame, series: Series) -> list[tuple[str, pl.DataFrame]]:
     return [(kind, frame.filter(kind=kind)) for kind in series.own_kinds]
-
-
-def _own_sentence(kind: str, rows: pl.DataFrame) -> str:
-    first, last = rows.row(0, named=True), rows.row(-1, named=True)
-    return (
-        f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median'])} "
-        f"at layer {first['layer']} and {percent(last['median'])} at layer {last['layer']} (medians over "
-        f"{first['tokens']} tokens); there, {percent(last['not_largest'])} of the tokens are not the largest "
-        "contributor to their own hidden state."
-    )
-
-
-def _near(positions: pl.DataFrame) -> pl.DataFrame:
-    """Return the share of context that comes from the tokens on both sides, by layer."""
-    return (
-        positions.filter(pl.col("offset").abs() == 1)
-        .group_by("layer")
-        .agg(pl.col("share").sum())
-        .sort("layer")
-    )
-
-
-def _near_sentence(kind: str, near: pl.DataFrame) -> str:
-    (first, early), (last, late) = near.row(0), near.row(-1)
-    return (
-        f"Of the context in {'an' if kind == 'encoder' else 'a'} {kind} hidden state, {100 * early:.0f} % comes from "
-        f"the tokens next to it at layer {first} and {100 * late:.0f} % at layer {last}."
-    )
 
 
 def _agreement(correlation: pl.DataFrame) -> pl.DataFrame:

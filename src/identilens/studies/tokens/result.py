@@ -1,6 +1,6 @@
 """The result of a token identifiability analysis: how many input tokens are recovered from which hidden states."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -180,15 +180,14 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
             f"test tokens per fold, in {folds['sentences'].max():,} sentences",
         ),
     )
-    return Finding("\n".join([*_sentences(means, len(folds)), last]), numbers, headline)
-
-
-def _sentences(means: pl.DataFrame, folds: int) -> Iterator[str]:
+    lines = []
     for _, rows in means.group_by("checkpoint", "probe", "distance", maintain_order=True):
         first = rows.row(0, named=True)
         name = _name(first) + (f" ({first['checkpoint']})" if compared(means) else "")
-        fewer = f" (on {first['folds']} of {folds} folds)" if first["folds"] < folds else ""
-        yield f"{name}{fewer}: {_recovered(rows, first['experiment'])}."
+        if first["folds"] < len(folds):
+            name += f" (on {first['folds']} of {len(folds)} folds)"
+        lines.append(f"{name}: {_recovered(rows, first['experiment'])}.")
+    return Finding("\n".join([*lines, last]), numbers, headline)
 
 
 def _recovered(rows: pl.DataFrame, experiment: str) -> str:
