@@ -214,11 +214,17 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
     assert load_study(job, {"sub/one.txt": b"held"}, 3, 1) is None
     assert location.is_dir()
     assert restored == [b"held"]
+    assert not (tmp_path / "none").exists(), "what was sent lies in a folder of the worker's own"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert threads == []
     monkeypatch.delenv("OMP_NUM_THREADS")
     load_study(job, {"sub/one.txt": b"held"}, 3)
     assert threads == [3]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.txt").write_bytes(b"seen")
+    here = Job(Given, (Reference(),), made.settings, made.record, str(location), tmp_path)
+    assert load_study(here) is None
+    assert restored[-1] == b"seen"
 
 
 def test_an_actor_that_dies_is_not_started_again_behind_our_back(monkeypatch, tmp_path):
