@@ -46,7 +46,9 @@ def test_a_small_chart_in_every_format_with_its_size_in_print(tmp_path):
     assert drawn.startswith(b"%PDF")
     assert picture.startswith(b"\x89PNG")
     wide, high = struct.unpack(">II", picture[16:24])
-    assert 3 * 420 < wide < 3 * 520, "three points of a picture for each of the 420 pixels of the plot"
+    assert 3 * 420 < wide < 3 * 520, (
+        "three points of a picture for each of the 420 pixels of the plot"
+    )
     assert 3 * 20 < high < 3 * 90
     [narrow] = save_charts({"b": small.properties(width=100, height=20)}, tmp_path, ["png"])
     assert 3 * 100 < struct.unpack(">I", narrow.read_bytes()[16:20])[0] < 3 * 200

@@ -18,7 +18,16 @@ from scipy.io import wavfile
 from helpers.command import failing, identilens
 from helpers.toy import ToySettings, ToyStudy
 from identilens.cli import (
-    app, commands, demo, explore, families, options, reproductions, rerun, selfcheck, show,
+    app,
+    commands,
+    demo,
+    explore,
+    families,
+    options,
+    reproductions,
+    rerun,
+    selfcheck,
+    show,
 )  # fmt: skip
 from identilens.cli.options import (
     EngineOptions,
@@ -188,7 +197,9 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
     identilens("explore", "--model", "a", "--device", "cpu", code=0)
     assert served[1][2] == {"opened": "port 8765", "runs": None, "load": {"device": "cpu"}}
     for lacking in ("starlette", "uvicorn"):
-        monkeypatch.setattr(explore, "find_spec", lambda name, no=lacking: None if name == no else 1)
+        monkeypatch.setattr(
+            explore, "find_spec", lambda name, no=lacking: None if name == no else 1
+        )
         assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
 
 
@@ -348,7 +359,9 @@ def test_images_and_recordings_come_together(tmp_path):
 def test_a_data_set_is_read_with_every_option(monkeypatch):
     asked = []
     monkeypatch.setattr(options, "hub_dataset", lambda *given: given)
-    monkeypatch.setattr(options, "read_texts", lambda source, **given: asked.append((source, given)))
+    monkeypatch.setattr(
+        options, "read_texts", lambda source, **given: asked.append((source, given))
+    )
     chosen = {"encoding": "latin-1", "pairs": True, "limit": 3, "max_text_bytes": 7}
     TextOptions(dataset="d", subset="s", split="test", column=("a", "b"), **chosen).load(9)
     ((source, given),) = asked

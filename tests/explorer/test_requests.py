@@ -97,7 +97,9 @@ def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, hea
     assert (lens, item, given, distance, room) == ("lens", "item", head, 0.1, 8 * conditions**2)
     assert generator.initial_seed() == 0
     monkeypatch.setattr(app, "ROOM", 8 * (conditions - 1) ** 2)
-    words = rf"at most {conditions - 1} conditions on queries and keys; this one sets {conditions}\."
+    words = (
+        rf"at most {conditions - 1} conditions on queries and keys; this one sets {conditions}\."
+    )
     with pytest.raises(InputError, match=words):
         realised("lens", at, head)
 
@@ -167,7 +169,14 @@ def test_an_explorer_serves_until_it_is_interrupted(monkeypatch, tmp_path):
     monkeypatch.setattr(Desk, "close", lambda self: closed.append(list(self.lenses)))
     opened = server.opened_port(0)
     port = opened.getsockname()[1]
-    server.serve({"m": "lens"}, ["t"], opened=opened, runs=tmp_path, load={"dtype": "x"}, announce=told.append)
+    server.serve(
+        {"m": "lens"},
+        ["t"],
+        opened=opened,
+        runs=tmp_path,
+        load={"dtype": "x"},
+        announce=told.append,
+    )
     application, sockets = served
     assert sockets == [opened]
     assert opened.fileno() == -1
@@ -177,8 +186,16 @@ def test_an_explorer_serves_until_it_is_interrupted(monkeypatch, tmp_path):
     assert place == f"http://127.0.0.1:{port}"
     assert len(token) == 32
     client = TestClient(application)
-    for host, status in ((f"127.0.0.1:{port}", 200), (f"localhost:{port}", 200), ("localhost", 403)):
-        headers = {"host": host, "x-identilens-token": token, "content-type": "application/json; charset=utf-8"}
+    for host, status in (
+        (f"127.0.0.1:{port}", 200),
+        (f"localhost:{port}", 200),
+        ("localhost", 403),
+    ):
+        headers = {
+            "host": host,
+            "x-identilens-token": token,
+            "content-type": "application/json; charset=utf-8",
+        }
         answer = client.post("/api/start", content="{}", headers=headers)
         assert answer.status_code == status
     assert client.post("/api/start", content="{}", headers=headers | {"host": f"localhost:{port}"}).json() == {
@@ -188,7 +205,9 @@ def test_an_explorer_serves_until_it_is_interrupted(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("port", [-1, 2**16])
 def test_ports_that_there_are_not(port):
-    with pytest.raises(InputError, match=rf"port {port} cannot be used: ports are below 65536\. Choose"):
+    with pytest.raises(
+        InputError, match=rf"port {port} cannot be used: ports are below 65536\. Choose"
+    ):
         server.opened_port(port)
 
 
@@ -197,5 +216,7 @@ def test_a_port_is_open_to_this_machine_alone():
         assert opened.getsockname()[0] == "127.0.0.1"
         with socket.create_connection(opened.getsockname()):
             port = opened.getsockname()[1]
-            with pytest.raises(InputError, match=rf"port {port} cannot be used \(Address already in use"):
+            with pytest.raises(
+                InputError, match=rf"port {port} cannot be used \(Address already in use"
+            ):
                 server.opened_port(port)

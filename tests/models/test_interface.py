@@ -107,14 +107,19 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
     assert torch.equal(padded(mask=mask).bias, finite)
     both = padded(mask=mask, arguments={"position_bias": bias}).bias
     assert torch.equal(both, bias + finite)
-    assert seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist() == [True] * 3 + [False] * 2
+    assert (
+        seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist()
+        == [True] * 3 + [False] * 2
+    )
 
 
 def test_masks_of_single_heads_are_refused_unless_they_are_alike():
     mask = torch.ones(3, 2, 3, 4).tril().bool()
     assert torch.equal(padded(mask=mask).visible(), mask[:, 0])
     mask[:, 1, 0] = True
-    with pytest.raises(UnsupportedModelError, match="Module gives heads of one layer different masks"):
+    with pytest.raises(
+        UnsupportedModelError, match="Module gives heads of one layer different masks"
+    ):
         padded(mask=mask).visible()
 
 

@@ -7,8 +7,8 @@ import torch
 
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import InputError
-from identilens.models.lens import Lens
 from identilens.models import outcome as outcomes
+from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, _forward
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
@@ -181,7 +181,14 @@ def test_derivatives_of_layers_last_asked_for_are_kept(lens, monkeypatch):
     made = []
     monkeypatch.setattr(Answer, "_linear", lambda self, *given: made.append(given) or len(made))
     one, other = answer(lens, "states"), {(0, 1): "rows"}
-    asked = [([0], 4, None), ([0], 5, {}), ([0], 4, {}), ([0], 4, other), ([0], 5, None), ([0, 1], 4, None)]
+    asked = [
+        ([0], 4, None),
+        ([0], 5, {}),
+        ([0], 4, {}),
+        ([0], 4, other),
+        ([0], 5, None),
+        ([0, 1], 4, None),
+    ]
     assert [one.linearised(*given) for given in asked] == [1, 2, 1, 3, 2, 4]
     assert one.linearised([0], 4) == 5
     assert made[2] == ([0], 4, other)
@@ -193,7 +200,9 @@ def test_derivatives_that_are_too_large_or_of_no_states_are_refused(lens, monkey
     monkeypatch.setattr(outcomes, "LARGEST", needed)
     assert one.root([0], 4).shape[:3] == (1, 2, 4)
     monkeypatch.setattr(outcomes, "LARGEST", needed - 1)
-    with pytest.raises(InputError, match=r"needs 0 GiB; at most 0 are taken\. Name fewer positions with answer"):
+    with pytest.raises(
+        InputError, match=r"needs 0 GiB; at most 0 are taken\. Name fewer positions with answer"
+    ):
         one.root([0], 5)
     with pytest.raises(InputError, match=r"gives no hidden states\. Choose outcome=.prediction"):
         one._entries(torch.zeros(6, 3), None)

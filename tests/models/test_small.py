@@ -94,7 +94,9 @@ SITES = tuple(
 
 
 def test_a_lens_is_described_by_its_sites_or_its_configuration():
-    model = SimpleNamespace(config=config(num_hidden_layers=2, num_attention_heads=4, hidden_size=24))
+    model = SimpleNamespace(
+        config=config(num_hidden_layers=2, num_attention_heads=4, hidden_size=24)
+    )
     lens = SimpleNamespace(
         model=model, dtype=torch.float32, name="m", device="cpu", capture_way="followed"
     )
@@ -172,7 +174,12 @@ def test_the_axes_of_positions():
 def test_a_change_counts_at_other_positions_and_above_rounding():
     before = torch.ones(1, 3, 2)
     eps = torch.finfo(torch.float32).eps
-    for place, size, found in ((1, 1.0, False), (0, 1.0, True), (2, 7 * eps, False), (2, 9 * eps, True)):
+    for place, size, found in (
+        (1, 1.0, False),
+        (0, 1.0, True),
+        (2, 7 * eps, False),
+        (2, 9 * eps, True),
+    ):
         after = before.clone()
         after[0, place, 1] += size
         # Of the largest entry, which a change may raise to 2.
@@ -212,12 +219,16 @@ def test_the_class_of_a_checkpoint():
     assert named("BertForMaskedLM", "BertModel") == "BertForMaskedLM"
     assert named("BertModel") == "BertModel"
     assert named() == named("NoSuchModel") == named("BertConfig") == "AutoModel"
-    assert issubclass(_model_class(BertModel.config_class(architectures=["BertModel"])), PreTrainedModel)
+    assert issubclass(
+        _model_class(BertModel.config_class(architectures=["BertModel"])), PreTrainedModel
+    )
 
 
 def test_precisions_and_first_lines():
     assert precision_name(torch.bfloat16) == precision_name("torch.bfloat16") == "bfloat16"
-    with pytest.raises(InputError, match="expected dtype to be float32 or .* or float64; got 'auto'"):
+    with pytest.raises(
+        InputError, match="expected dtype to be float32 or .* or float64; got 'auto'"
+    ):
         precision_name("auto")
     assert first_line(ValueError(" one\ntwo")) == "one"
     assert first_line(ValueError("")) == "ValueError"
@@ -229,7 +240,9 @@ def test_weights_to_put_in_are_checked():
     rows = Rows([0, 2], torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25]]))
     check_rows(rows, site, 1, (3, 3), visible)
     check_rows(rows, site, 1, (3, 3), None)
-    with pytest.raises(InputError, match=r"layer 3, head 1: expected weights of shape \(2, 4\) .* got \(2, 3\)"):
+    with pytest.raises(
+        InputError, match=r"layer 3, head 1: expected weights of shape \(2, 4\) .* got \(2, 3\)"
+    ):
         check_rows(rows, site, 1, (3, 4), None)
     for queries in ([0, 3], [-1, 0]):
         with pytest.raises(InputError, match=rf"the text has queries 0 to 2; got \[{queries[0]}, "):

@@ -13,7 +13,11 @@ from helpers.toy import ToySettings, toy
 from identilens.errors import InputError, SettingError
 from identilens.runs import settings
 from identilens.runs.settings import (
-    Settings, hints_of, parse_numbers, parse_size, separated_by_commas,
+    Settings,
+    hints_of,
+    parse_numbers,
+    parse_size,
+    separated_by_commas,
 )  # fmt: skip
 
 
@@ -119,7 +123,10 @@ def test_paths_and_lists_of_decimals():
     for given, words in (
         ({"file": 3}, "file as a path or a number; got 3"),
         ({"file": "a\0b"}, "file without null characters"),
-        ({"file": "a", "shares": 1j}, "shares as numbers separated by commas, such as 0.5,0.9; got 1j"),
+        (
+            {"file": "a", "shares": 1j},
+            "shares as numbers separated by commas, such as 0.5,0.9; got 1j",
+        ),
         ({"file": "a", "span": 3}, "span as two ends such as 400-500; got 3"),
     ):
         with pytest.raises(SettingError, match=f"expected {words}"):
@@ -154,13 +161,23 @@ def test_the_function_shows_its_settings():
     assert toy.__doc__.startswith("Square some numbers.")
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9)), ("-2--1,0,5-5", (-2, -1, 0, 5))])
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9)), ("-2--1,0,5-5", (-2, -1, 0, 5))]
+)
 def test_numbers_and_ranges(text, numbers):
     assert parse_numbers(text) == numbers
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500), ("3m", 3_000_000), ("1KiB", 1024)]
+    ("text", "size"),
+    [
+        ("12", 12),
+        ("512MiB", 2**29),
+        ("2 GB", 2 * 10**9),
+        ("1.5kb", 1500),
+        ("3m", 3_000_000),
+        ("1KiB", 1024),
+    ],
 )
 def test_sizes(text, size):
     assert parse_size(text) == size

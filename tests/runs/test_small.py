@@ -19,7 +19,14 @@ from identilens.runs import workers
 from identilens.runs.files import Manifest, write_folder, write_json, write_tensors
 from identilens.runs.folder import joined_folder
 from identilens.runs.provenance import (
-    Identity, command_line, commanded, differences, model_and_texts, provenance, subject, version_changes,
+    Identity,
+    command_line,
+    commanded,
+    differences,
+    model_and_texts,
+    provenance,
+    subject,
+    version_changes,
 )  # fmt: skip
 from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
@@ -286,7 +293,9 @@ def test_a_cluster_is_started_or_joined_and_left(monkeypatch, tmp_path, address)
     assert listens is bool(address)
     assert constants.ENABLE_RAY_CLUSTER is True
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    with pytest.raises(InputError, match=rf"cluster {address} cannot be reached \(nobody there\)\."):
+    with pytest.raises(
+        InputError, match=rf"cluster {address} cannot be reached \(nobody there\)\."
+    ):
         Ray(address).opened(job).__enter__()
     ray.__version__ = "2.58.9"
     with pytest.raises(InputError, match=r"ray 2\.58\.9 lets anyone run code"):
@@ -468,7 +477,10 @@ def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
         read_tensors(tmp_path / "none.safetensors")
     with pytest.raises(AttributeError), errors_naming(tmp_path / "one.safetensors"):
         written.nothing()
-    with pytest.raises(OutputFolderError, match="cannot be read: it is no file. Restore"), errors_naming(tmp_path):
+    with (
+        pytest.raises(OutputFolderError, match="cannot be read: it is no file. Restore"),
+        errors_naming(tmp_path),
+    ):
         pass
     (tmp_path / "provenance.json").write_text("{}")
     with pytest.raises(OutputFolderError, match="was not written by identilens"):
@@ -477,13 +489,19 @@ def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
 
 def test_a_run_joins_one_of_the_same_model(tmp_path):
     toy(out=tmp_path)
-    record = {"analysis": "lab other", "model": {"name": "n", "sha256": "0"}, "fingerprint": "0123456789"}
+    record = {
+        "analysis": "lab other",
+        "model": {"name": "n", "sha256": "0"},
+        "fingerprint": "0123456789",
+    }
     assert joined_folder(tmp_path, record, None) == tmp_path
     assert joined_folder(tmp_path, record, "audit") == tmp_path
     assert joined_folder(tmp_path / "none", record, "toy") == tmp_path / "none"
     assert joined_folder(tmp_path, record, "toy") == tmp_path / "lab-other-01234567"
     record["model"]["sha256"] = "1"
-    with pytest.raises(OutputFolderError, match="contains an toy of toy, whose parameters are not those of n. Ch"):
+    with pytest.raises(
+        OutputFolderError, match="contains an toy of toy, whose parameters are not those of n. Ch"
+    ):
         joined_folder(tmp_path, record, "toy")
 
 
@@ -522,7 +540,9 @@ def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
     class Alone(ToyStudy):
         alone, leaves = "its parts share memory", "it leaves models"
 
-    with pytest.raises(InputError, match=r"toy runs in one process: its parts share memory. Leave engine"):
+    with pytest.raises(
+        InputError, match=r"toy runs in one process: its parts share memory. Leave engine"
+    ):
         study_function(Alone, "alone")(out=tmp_path / "run", engine=Local())
     with pytest.raises(InputError, match=r"it leaves models, so it needs a folder. Pass out=..."):
         study_function(Alone, "alone")()
@@ -535,9 +555,13 @@ def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
             super().__init__(settings=settings)
 
     lensed = study_function(Lensed, "lensed")
-    with pytest.raises(InputError, match=r"lensed takes lens by position, got 0 values: .* lensed\(lens, layers="):
+    with pytest.raises(
+        InputError, match=r"lensed takes lens by position, got 0 values: .* lensed\(lens, layers="
+    ):
         lensed()
-    with pytest.raises(InputError, match="expected a Lens first; got str. Make one with identilens.load"):
+    with pytest.raises(
+        InputError, match="expected a Lens first; got str. Make one with identilens.load"
+    ):
         lensed("bundled")
 
 

@@ -109,17 +109,25 @@ def test_options_that_do_not_fit_a_file_are_named(tmp_path, name, options, words
 def test_texts_of_the_largest_size_and_half_pairs():
     fits = "x" * 2**20
     assert read_texts(pl.DataFrame({"text": [fits]})) == [fits]
-    with pytest.raises(InputError, match="row 0: the text has 1,048,577 characters; no model reads more"):
+    with pytest.raises(
+        InputError, match="row 0: the text has 1,048,577 characters; no model reads more"
+    ):
         read_texts(pl.DataFrame({"text": [f"{fits}x"]}))
     [cut] = read_texts(pl.DataFrame({"text": [fits]}), max_length=1)
     assert len(cut) == 2**16
     for empty in ("", " ", None, 3):
-        with pytest.raises(InputError, match=r"row 0: column 'text' is empty or not a text\. Remove it"):
+        with pytest.raises(
+            InputError, match=r"row 0: column 'text' is empty or not a text\. Remove it"
+        ):
             read_texts(pl.DataFrame({"text": [empty]}))
-    with pytest.raises(InputError, match="every two texts as a pair; got 3. Give one more, or one less"):
+    with pytest.raises(
+        InputError, match="every two texts as a pair; got 3. Give one more, or one less"
+    ):
         read_texts(["a", "b", "c"], pairs=True)
     assert read_texts(["a", "b", "c", "d"], pairs=True, limit=1) == [("a", "b")]
-    with pytest.raises(InputError, match="name the column of the texts, .*; there are a, b; got none"):
+    with pytest.raises(
+        InputError, match="name the column of the texts, .*; there are a, b; got none"
+    ):
         read_texts(pl.DataFrame({"a": ["x"], "b": ["y"]}))
 
 

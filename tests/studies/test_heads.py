@@ -21,7 +21,6 @@ from identilens.studies.head_views import (
     of_whole_groups,
 )
 from identilens.studies.heads import (
-    Place,
     PlacesByText,
     RowSettings,
     RowStudy,
@@ -53,7 +52,9 @@ def test_the_last_position_of_tokens_without_that_name():
 
 @pytest.mark.parametrize("requested", [5, -6, "c", "0x", "1234567890"])
 def test_positions_that_a_text_lacks_are_named(requested):
-    with pytest.raises(InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"):
+    with pytest.raises(
+        InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"
+    ):
         named_places(NAMES, requested, 7)
 
 
@@ -62,8 +63,6 @@ def test_tokens_are_named_up_to_a_number():
         named_places(tuple(map(str, range(12))), "x", 0)
     with pytest.raises(InputError, match=r"its tokens are 0( \d+){11} …$"):
         named_places(tuple(map(str, range(13))), "x", 0)
-
-
 
 
 class Spot(NamedTuple):
@@ -111,7 +110,9 @@ class Heads(TextHeads):
 
 
 def heads(lengths, streamed=False):
-    items = ItemList(SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths)
+    items = ItemList(
+        SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths
+    )
     items.streamed = streamed
     parts = PlacesByText(len(lengths), [(SITES[0], 0), (SITES[0], 1)])
     return Heads([], items, parts if streamed else [[one] for part in parts for one in part])
@@ -188,6 +189,7 @@ def test_tokens_stand_at_the_queries_and_keys_of_a_head():
     assert axis_tokens(tokens, {"kind": "cross", **sizes}) == (("c",), ("a", "b"))
     same = {"n_query": 2, "n_key": 2}
     assert axis_tokens(tokens, {"kind": "encoder", **same}) == (("a", "b"), ("a", "b"))
-    assert axis_tokens(tokens, {"kind": "decoder", **sizes}) == (("c",), ("position 0", "position 1"))
-
-
+    assert axis_tokens(tokens, {"kind": "decoder", **sizes}) == (
+        ("c",),
+        ("position 0", "position 1"),
+    )

@@ -256,7 +256,9 @@ def test_what_is_taken_where_nothing_is_given():
     assert normalised_area(areas, OrderBounds(0.0, 1.0)).tolist() == [0.25, 1.0]
     assert bool(normalised_area(areas, OrderBounds(0.5, 0.5)).isnan().all())
     assert bool(normalised_area(areas, OrderBounds(0.0, 1.0), floor=1.0).isnan().all())
-    assert float(rank_agreement(scores, scores.flip(0))) == float(rank_agreement(scores, scores.flip(0), floor=0.0))
+    assert float(rank_agreement(scores, scores.flip(0))) == float(
+        rank_agreement(scores, scores.flip(0), floor=0.0)
+    )
 
 
 def test_sizes_that_cannot_be_searched_are_refused():
@@ -266,4 +268,6 @@ def test_sizes_that_cannot_be_searched_are_refused():
     ):  # fmt: skip
         with pytest.raises(InputError, match="expected growing sizes from 1 to"):
             order_bounds(lambda sets: sets.double() @ parts, parts, sizes, **options)
-    assert order_bounds(lambda sets: sets.double() @ parts, parts, [3], pool=9) == OrderBounds(3.0, 3.0)
+    assert order_bounds(lambda sets: sets.double() @ parts, parts, [3], pool=9) == OrderBounds(
+        3.0, 3.0
+    )

@@ -55,7 +55,9 @@ def test_cutting_nothing_keeps_the_mean():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_refusals():
     weights = stack(2)
-    with pytest.raises(InputError, match=r"of 1 texts' .* lies in \[0, 1\]; got 1.5. Pass scale=sum"):
+    with pytest.raises(
+        InputError, match=r"of 1 texts' .* lies in \[0, 1\]; got 1.5. Pass scale=sum"
+    ):
         structure_weights(weights[0], 1.5)
     with pytest.raises(InputError, match=r"lies in \[0, 3\]; got 4.0. No weight is above it"):
         structure_weights(weights[0], 4.0, texts=3, scale="sum")

@@ -218,9 +218,13 @@ def test_what_queries_and_keys_give_the_most_even_weights():
     opened = "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
     assert note(follows_logits=False) == note(bias_fixed=False) == opened
     shared = note(group=2)
-    assert shared.startswith("queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys")
+    assert shared.startswith(
+        "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys"
+    )
     assert "serve 2 query heads and cannot be changed for one alone" in shared
-    assert note(group=3, d_k=2).startswith("queries and keys of size 3 produce it (more than the head has: d_k = 2)")
+    assert note(group=3, d_k=2).startswith(
+        "queries and keys of size 3 produce it (more than the head has: d_k = 2)"
+    )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -255,7 +259,10 @@ def test_relative_terms_and_directions_that_are_not_free_are_said(monkeypatch):
     monkeypatch.setattr(search, "realisable_alternative", lambda *_, **__: walked)
     found = realisable(SimpleNamespace(**plain | {"bias": tensor}), 0.1, seeded())
     assert (found.queries, found.keys, found.dimension, found.formula) == ("Q", "K", 5, 4)
-    assert found.note == "stopped at 0.025 of 0.1 after 9 steps; the dimension differs from the generic 4"
+    assert (
+        found.note
+        == "stopped at 0.025 of 0.1 after 9 steps; the dimension differs from the generic 4"
+    )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -266,4 +273,9 @@ def test_parameters_that_cannot_be_made_say_why(monkeypatch):
     monkeypatch.setattr(search, "remade_projections", refuses)
     given = Found("realisable", torch.eye(2), torch.eye(2), torch.eye(2), dimension=3)
     none, run = by_parameters(None, None, None, given)
-    assert (none.name, none.weights, none.note, run) == ("parameters", None, "no map makes them", None)
+    assert (none.name, none.weights, none.note, run) == (
+        "parameters",
+        None,
+        "no map makes them",
+        None,
+    )

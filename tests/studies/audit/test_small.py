@@ -73,7 +73,10 @@ def test_heads_by_both_axes():
     states = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.5, 0.7), "states"))
     assert states["group"].to_list() == [GROUPS[0], GROUPS[2]]
     less = TABLE.with_columns(certain_mass=pl.col("certain_mass") - 0.126)
-    assert heads_table(less, ROWS, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [GROUPS[2], GROUPS[3]]
+    assert heads_table(less, ROWS, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [
+        GROUPS[2],
+        GROUPS[3],
+    ]
     unknown = heads_table(TABLE, ROWS, effects((1.0,), (1.0,)).clear())
     assert unknown["group"].to_list() == [None, None]
     none = heads_table(TABLE, ROWS, effects((0.0, 0.0), (0.0, 0.0)))
@@ -109,7 +112,7 @@ def test_effects_in_words():
         "without head 0 of encoder layer 0 the final hidden states change by 100 % of their length, the most of 2 "
         "heads; 1 have at least 30 % of that (mean over 1 text, estimated to first order)"
     )
-    assert "effects=\"removal\"" in effects_in_words(heads, found.clear())
+    assert 'effects="removal"' in effects_in_words(heads, found.clear())
 
 
 def test_the_error_of_certain_mass_is_that_over_texts_or_rows():
@@ -132,10 +135,16 @@ def test_the_error_of_certain_mass_is_that_over_texts_or_rows():
 
 
 def test_layers_whose_heads_can_trade():
-    assert stacked_in_words(TABLE).startswith("In every layer the output projections of all heads together have full")
-    second = table_of({"head": 0, "layer": 1, "stacked_rank": 3}, {"head": 1, "layer": 1, "stacked_rank": 3})
+    assert stacked_in_words(TABLE).startswith(
+        "In every layer the output projections of all heads together have full"
+    )
+    second = table_of(
+        {"head": 0, "layer": 1, "stacked_rank": 3}, {"head": 1, "layer": 1, "stacked_rank": 3}
+    )
     said = stacked_in_words(pl.concat([second, TABLE.select(second.columns)]))
-    assert said.startswith("In 1 of 2 layers heads can trade: their output projections together have rank 3 of 4 (encoder layer 1)")
+    assert said.startswith(
+        "In 1 of 2 layers heads can trade: their output projections together have rank 3 of 4 (encoder layer 1)"
+    )
 
 
 def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
@@ -144,7 +153,12 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
     drawn = sampled_rows(0, 0, 0, "encoder", 1000, 5)
     assert drawn == sorted(set(drawn)) == sampled_rows(0, 0, 0, "encoder", 1000, 5)
     assert len(drawn) == 5
-    others = [(1, 0, 0, "encoder"), (0, 1, 0, "encoder"), (0, 0, 1, "encoder"), (0, 0, 0, "decoder")]
+    others = [
+        (1, 0, 0, "encoder"),
+        (0, 1, 0, "encoder"),
+        (0, 0, 1, "encoder"),
+        (0, 0, 0, "decoder"),
+    ]
     assert all(sampled_rows(*place, 1000, 5) != drawn for place in others)
     assert mean_and_error([0.5, 0.75], 2) == (0.625, 0.0)
 
@@ -175,7 +189,12 @@ def kept(*layers):
 def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
     maps = kept((0, 0), (0, 1), (1, 0), (1, 1))
     layer = layer_size(maps)
-    for layers, shown in ((4, [(0, 0), (0, 1), (1, 0), (1, 1)]), (3, [(0, 0), (0, 1), (1, 0)]), (1, [(0, 0)]), (0, [])):
+    for layers, shown in (
+        (4, [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (3, [(0, 0), (0, 1), (1, 0)]),
+        (1, [(0, 0)]),
+        (0, []),
+    ):
         for budget in (layer * layers, layer * layers + layer - 1 if layers < 4 else layer * 9):
             found = fitting_maps(maps, budget)
             assert found.select("text", "layer").unique(maintain_order=True).rows() == shown
@@ -195,8 +214,13 @@ def layer_size(maps):
 
 def test_maps_that_were_kept_are_found_by_their_matrices():
     maps = kept((0, 0), (1, 1))
-    matrices = {f"text1.layer1.head{head}.encoder.{name}": None for head, name in ((0, "effective"), (1, "raw"))}
-    assert kept_maps(maps, matrices | {"other": None}).select("text", "layer", "head").rows() == [(1, 1, 0)]
+    matrices = {
+        f"text1.layer1.head{head}.encoder.{name}": None
+        for head, name in ((0, "effective"), (1, "raw"))
+    }
+    assert kept_maps(maps, matrices | {"other": None}).select("text", "layer", "head").rows() == [
+        (1, 1, 0)
+    ]
 
 
 def test_what_is_said_beside_a_map():
@@ -206,7 +230,9 @@ def test_what_is_said_beside_a_map():
     }  # fmt: skip
     after = "50.0 % of the attention on ␣a, which contributes 12.5 % of the norms. Null share 0.250, correlation of raw"
     sizes = "2 queries × 3 keys, d_v = 4, rank 2, nullity 1."
-    assert _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."
+    assert (
+        _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."
+    )
     assert _telling(row) == 0.375
     for name in ("certain_mass", "pearson"):
         assert _telling(row | {name: None}) == 0.25
@@ -249,7 +275,10 @@ def test_columns_of_a_layer_stand_text_by_text():
         "sink", "sink_mass", "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink", "output_share",
     ]  # fmt: skip
     measures = {name: torch.arange(4.0) + place for place, name in enumerate(names)}
-    measures |= {"pearson": torch.tensor([0.5, float("nan"), 1.0, 0.0]), "sink": torch.tensor([0, 1, 1, 0])}
+    measures |= {
+        "pearson": torch.tensor([0.5, float("nan"), 1.0, 0.0]),
+        "sink": torch.tensor([0, 1, 1, 0]),
+    }
     stacked = scalars(SimpleNamespace(**measures))
     assert stacked.dtype == torch.float64
     certain = [
@@ -257,10 +286,16 @@ def test_columns_of_a_layer_stand_text_by_text():
         [], [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}], [],
     ]  # fmt: skip
     site = SimpleNamespace(kind="encoder", layer=3, heads=2)
-    columns = LayerRows([5, 6], site, {"n_query": 2}, stacked, certain, [["a", "b"], ["c", "d"]]).columns()
+    columns = LayerRows(
+        [5, 6], site, {"n_query": 2}, stacked, certain, [["a", "b"], ["c", "d"]]
+    ).columns()
     assert columns["text"] == [5, 5, 6, 6]
     assert columns["head"] == [0, 1, 0, 1]
-    assert (columns["layer"], columns["kind"], columns["n_query"]) == ([3] * 4, ["encoder"] * 4, [2] * 4)
+    assert (columns["layer"], columns["kind"], columns["n_query"]) == (
+        [3] * 4,
+        ["encoder"] * 4,
+        [2] * 4,
+    )
     assert columns["rank"] == [0, 1, 2, 3]
     assert all(isinstance(value, int) for value in columns["rank"] + columns["sink"])
     assert columns["null_share"] == [3.0, 4.0, 5.0, 6.0]

@@ -168,7 +168,9 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text(monkeypatch):
 
     def read(lens, item, layer, head, kind):
         visible = None if layer == 0 else hidden
-        return SimpleNamespace(attention=torch.zeros(6, 6), visible=visible, refuse_sink=lambda: None)
+        return SimpleNamespace(
+            attention=torch.zeros(6, 6), visible=visible, refuse_sink=lambda: None
+        )
 
     monkeypatch.setattr(sampling, "places_of", lambda *_: places)
     monkeypatch.setattr(sampling, "read_head", read)
@@ -176,7 +178,10 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text(monkeypatch):
 
     def drawn(text=0, **options):
         settings = FaithfulnessSettings(**options)
-        return [(one.place["layer"], one.place["head"], *one.queries) for one in sampled_maps(None, None, text, settings)]
+        return [
+            (one.place["layer"], one.place["head"], *one.queries)
+            for one in sampled_maps(None, None, text, settings)
+        ]
 
     every = drawn(maps=99, rows=99, groups=(2, 3))
     assert [one[:2] for one in every] == [(site.layer, head) for site, head in places]
@@ -208,7 +213,9 @@ def sampled(weights, **head):
         "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3, "scaling": 0.5,
     }  # fmt: skip
     runs = SimpleNamespace(effects=lambda rows: {"hidden": torch.arange(1.0, len(rows) + 1)})
-    return SampledMap({"text": 0}, SimpleNamespace(**plain | head), [0, 2], runs, torch.Generator().manual_seed(3))
+    return SampledMap(
+        {"text": 0}, SimpleNamespace(**plain | head), [0, 2], runs, torch.Generator().manual_seed(3)
+    )
 
 
 WEIGHTS = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], dtype=torch.float64)
@@ -231,8 +238,12 @@ def test_agreement_of_rows_with_other_weights(monkeypatch):
         (0, "drawn", "raw"), (2, "drawn", "raw"), (0, "parameters", "raw"), (2, "parameters", "raw"),
     ]  # fmt: skip
     assert [row["total_variation"] for row in rows] == pytest.approx([0.15, 0.4, 0.3, 0.8])
-    alone = [float(self_agreement(drawn.weights, WEIGHTS[[1, 1]], drawn.seen)[row]) for row in (0, 1)]
-    assert [row["agreement"] for row in rows] == pytest.approx([(1 + alone[0]) / 2, (1 + alone[1]) / 2, *alone])
+    alone = [
+        float(self_agreement(drawn.weights, WEIGHTS[[1, 1]], drawn.seen)[row]) for row in (0, 1)
+    ]
+    assert [row["agreement"] for row in rows] == pytest.approx(
+        [(1 + alone[0]) / 2, (1 + alone[1]) / 2, *alone]
+    )
     [only, _] = determinacy_rows(hidden, {"raw": hidden.weights}, others)
     assert only["query"] == 2
     controls = list(control_rows(drawn, others))
@@ -250,7 +261,13 @@ def test_queries_and_keys_of_the_most_even_weights_are_made_where_they_fit(monke
     assert queries.tolist() == [[2.0, 2.0, 0.0]] * 3
     assert keys.tolist() == [[2.0, 2.0, 0.0]] * 3
     assert entropy_parameters(sampled(WEIGHTS, d_k=2))[1].shape == (3, 2)
-    for head in ({"d_k": 1}, {"softcap": 1.0}, {"follows_logits": False}, {"bias_fixed": False}, {"group": 2}):
+    for head in (
+        {"d_k": 1},
+        {"softcap": 1.0},
+        {"follows_logits": False},
+        {"bias_fixed": False},
+        {"group": 2},
+    ):
         assert entropy_parameters(sampled(WEIGHTS, **head)) is None
 
     def fails(*_, **__):
