@@ -29,6 +29,7 @@ def row_of(count):
     return pl.DataFrame({"at": range(count), "row": [0] * count, "value": numbers})
 
 
+NO_ROWS = row_of(2).clear()
 BUILT = {
     "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, log_y=True, title="T"),
     "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
@@ -53,7 +54,7 @@ BUILT = {
     "9 classes": lambda: scatter(row_of(9), "value", "row", "at", x_format=".1f"),
     "24 cells": lambda: heat(row_of(24), "at", "row", "value", stretch=True),
     "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, stretch=True, domain=(-1, 1)),
-    "cells without numbers": lambda: heat(row_of(2).clear(), "at", "row", "value", stretch=True, domain=(0, 1), numbers=None),
+    "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", stretch=True, domain=(0, 1), numbers=None),
     "one value": lambda: lines(row_of(1), "at", "value", stretch=True, y_domain=(0, 1), points=False),
     "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer", "Share"),
     "values to choose": lambda: choose_present(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),

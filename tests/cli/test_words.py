@@ -385,16 +385,20 @@ def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
     assert imported == ["identilens.lab.dyck.modeling"]
 
 
+NO_ROOM = "error: there is not enough memory. Choose smaller sizes."
+RESUMED = "Finished parts are saved. To continue, run the same command with --resume."
+
+
 @pytest.mark.parametrize(
     ("error", "words", "code", "said"),
     [
         (CheckFailedError("it is not so"), [], 1, "error: it is not so"),
         (InputError("pass columns=... or max_length=True"), [], 2, "error: pass --column or --max-length"),
-        (MemoryError(), [], 2, "error: there is not enough memory. Choose smaller sizes."),
-        (RuntimeError("cannot allocate 3 GB\nat 0"), [], 2, "error: there is not enough memory. Choose smaller sizes. cannot allocate 3 GB"),
+        (MemoryError(), [], 2, NO_ROOM),
+        (RuntimeError("cannot allocate 3 GB\nat 0"), [], 2, f"{NO_ROOM} cannot allocate 3 GB"),
         (KeyboardInterrupt(), [], 130, "error: stopped by SIGINT."),
         (signal.SIGTERM, [], 143, "error: stopped by SIGTERM."),
-        (KeyboardInterrupt(), ["--out", "o"], 130, "error: stopped by SIGINT. Finished parts are saved. To continue, run the same command with --resume."),
+        (KeyboardInterrupt(), ["--out", "o"], 130, f"error: stopped by SIGINT. {RESUMED}"),
     ],
 )  # fmt: skip
 def test_how_a_command_ends(monkeypatch, error, words, code, said):

@@ -526,7 +526,7 @@ def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path)
     ("inputs", "options", "words"),
     [
         ((1,), {}, r"toy takes nothing by position, got 1 values: .* toy\(layers=...\)"),
-        ((), {"engine": "local"}, r"expected engine to be identilens.Local\(...\) or identilens.Ray\(...\); got 'local'"),
+        ((), {"engine": "local"}, r"engine to be identilens.Local\(...\) or identilens.Ray\(...\); got 'local'"),
         ((), {"engine": Local()}, "workers compute the parts of a run in a folder: pass out=..."),
         ((), {"progress": 3}, r"expected progress to be False or a function of \(done, total, note\); got 3"),
     ],

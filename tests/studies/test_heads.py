@@ -155,7 +155,7 @@ def test_outputs_are_joined_and_all_tables_are_there():
 
 ROW = {"text": 1, "layer": 2, "head": 3, "kind": "cross"}
 FRAME = pl.DataFrame({
-    "text": [0, 0, 1, 1, 1], "layer": 0, "head": [1, 1, 0, 0, 0], "kind": ["cross", "cross", "encoder", "encoder", "encoder"],
+    "text": [0, 0, 1, 1, 1], "layer": 0, "head": [1, 1, 0, 0, 0], "kind": ["cross"] * 2 + ["encoder"] * 3,
     "value": [1.0, 2.0, 3.0, 4.0, 5.0],
 })  # fmt: skip
 

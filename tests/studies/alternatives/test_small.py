@@ -207,7 +207,8 @@ def test_what_queries_and_keys_give_behind_a_soft_cap():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_queries_and_keys_give_the_most_even_weights():
     plain = {
-        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3, "values": torch.eye(4).double(),
+        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3,
+        "values": torch.eye(4).double(),
     }  # fmt: skip
 
     def note(size=3, **given):

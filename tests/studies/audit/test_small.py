@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import torch
 
+from identilens.charts.packing import BASIS_BITS, BITS
 from identilens.linalg import ProjectedValues
 from identilens.studies.audit.certain import certain_rows, mean_and_error, sampled_rows
 from identilens.studies.audit.heads import (
@@ -170,12 +171,12 @@ def test_what_is_certain_of_rows_by_hand():
     head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
     projected = ProjectedValues.of(values[None])
     (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
-    expected = [
-        {"query": 4, "certain_mass": 0.5, "certain_mass_rounded": 0.5, "sink_weight": 0.25, "sink_lo": 0.0, "sink_hi": 0.5},
-        {"query": 7, "certain_mass": 0.0, "certain_mass_rounded": 0.0, "sink_weight": 0.5, "sink_lo": 0.0, "sink_hi": 1.0},
-    ]  # fmt: skip
-    for row, wanted in zip(rows, expected, strict=True):
-        assert row == {name: pytest.approx(value, abs=1e-6) for name, value in wanted.items()}
+    names = ("query", "certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi")
+    for row, expected in zip(
+        rows, [(4, 0.5, 0.5, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
+    ):
+        assert tuple(row) == names
+        assert tuple(row.values()) == pytest.approx(expected, abs=1e-6)
 
 
 def kept(*layers):
@@ -188,7 +189,7 @@ def kept(*layers):
 
 def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
     maps = kept((0, 0), (0, 1), (1, 0), (1, 1))
-    layer = layer_size(maps)
+    layer = 2 * (6 * 6 * BITS + 6 * 2 * BASIS_BITS) // 6
     for layers, shown in (
         (4, [(0, 0), (0, 1), (1, 0), (1, 1)]),
         (3, [(0, 0), (0, 1), (1, 0)]),
@@ -204,12 +205,6 @@ def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
     }
     assert missing_layers(maps, maps) == {}
     assert fitting_maps(maps.clear(), 0).is_empty()
-
-
-def layer_size(maps):
-    """Characters of the maps of one layer: the least budget into which a layer fits."""
-    layer = maps.filter(text=0, layer=0)
-    return next(budget for budget in range(1, 10_000) if len(fitting_maps(layer, budget)))
 
 
 def test_maps_that_were_kept_are_found_by_their_matrices():
@@ -241,12 +236,11 @@ def test_what_is_said_beside_a_map():
 
 
 def test_received_attention_is_summed_over_texts():
-    site = SimpleNamespace(kind="encoder", layer=1, heads=2)
     sums = ReceivedSums(["x", "y"])
     assert sums.table().is_empty()
 
     class Spot:
-        kind, layer, heads = site.kind, site.layer, site.heads
+        kind, layer, heads = "encoder", 1, 2
 
     spot = Spot()
     raw = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(2, 2, 2)
