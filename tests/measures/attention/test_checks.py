@@ -46,7 +46,9 @@ DEFAULTS = {
     attention.logit_rank_study: {"count": 1000, "share": 0.99},
     attention.maximum_entropy_alternative: {"max_steps": 200},
     attention.realisable_alternative: {"distance": 0.1, "max_steps": 300},
-    attention.removal_effect: {"relative": False}, attention.tied_alternative: {"distance": 0.1, "max_steps": 300}, certain_weights: {"tolerance": 0.0},
+    attention.removal_effect: {"relative": False},
+    attention.tied_alternative: {"distance": 0.1, "max_steps": 300},
+    certain_weights: {"tolerance": 0.0},
 }  # fmt: skip
 """Numbers and switches that are taken where nothing is given."""
 
