@@ -6,6 +6,7 @@ import os
 import sys
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -16,7 +17,17 @@ import torch
 from helpers.toy import Toy, ToySettings, ToyStudy, toy
 from identilens.errors import CheckFailedError, InputError, OutputFolderError, SettingError
 from identilens.runs import workers
-from identilens.runs.files import Manifest, write_folder, write_json, write_tensors
+from identilens.runs.files import (
+    Manifest,
+    as_path,
+    manifest_of,
+    recording,
+    write_atomically,
+    write_folder,
+    write_json,
+    write_tensors,
+    write_text,
+)  # fmt: skip
 from identilens.runs.folder import joined_folder
 from identilens.runs.provenance import (
     Identity,
@@ -619,3 +630,114 @@ def test_a_folder_is_filled_beside_its_place(tmp_path):
         write_folder(target, fails)
     assert not (target / "two.txt").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "plain"]
+
+
+def test_a_manifest_lists_names_once_and_in_order(tmp_path):
+    manifest = Manifest(tmp_path)
+    assert list(manifest.names) == []
+    manifest.add("b/2", "a", "b/1")
+    manifest.add("a", "c")
+    assert manifest.file.read_text() == "b/2\na\nb/1\nc\n"
+    assert manifest.under("b/") == ["b/1", "b/2"]
+    before = manifest.file.stat().st_mtime_ns
+    manifest.add("a", "c")
+    assert manifest.file.stat().st_mtime_ns == before
+    # A line that was cut off by a crash is removed, and names outside of the folder count for nothing.
+    manifest.file.write_text("a\n../out\n/etc\n\nx/../y\nhal")
+    assert list(Manifest(tmp_path).names) == ["a"]
+    manifest.add("d")
+    assert manifest.file.read_text().endswith("x/../y\nd\n")
+    assert list(manifest.names) == ["a", "d"]
+
+
+def test_files_of_a_run_are_removed_with_folders_that_are_then_empty(tmp_path):
+    manifest = Manifest(tmp_path)
+    for name in ("parts/1", "parts/deep/2", "other/3", "kept", "other/foreign"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    manifest.add("parts/1", "parts/deep/2", "other/3", "kept", "provenance.json", "missing")
+    manifest.remove("other/")
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["foreign"]
+    manifest.remove(keep=["kept"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "manifest.txt", "other"]
+    (tmp_path / "provenance.json").touch()
+    manifest.add("later")
+    (tmp_path / "later").touch()
+    manifest.tidy()
+    assert manifest.file.read_text() == "kept\nlater\nprovenance.json\n"
+
+
+def test_what_a_killed_process_left_is_removed_but_not_that_of_joined_runs(tmp_path):
+    ends = ".identilens-tmp"
+    for name in (
+        f".a{ends}",
+        f"sub/.b{ends}",
+        f"joined/.c{ends}",
+        f".folder{ends}/inner",
+        "joined/manifest.txt",
+        "d",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    Manifest(tmp_path).remove_unfinished()
+    left = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert left == ["d", f"joined/.c{ends}", "joined/manifest.txt"]
+    assert not (tmp_path / f".folder{ends}").exists()
+
+
+def test_what_is_written_inside_a_run_is_listed_there(tmp_path):
+    manifest = Manifest(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    manifest.file.touch()
+    assert manifest_of(tmp_path / "run" / "a") is None
+    with recording(manifest):
+        assert manifest_of(tmp_path / "run" / "a") is manifest
+        assert manifest_of(tmp_path / "a") is None
+        write_text(tmp_path / "run" / "sub" / "a.txt", "half \ud800")
+        write_text(tmp_path / "outside.txt", "one")
+        with recording(None):
+            write_text(tmp_path / "run" / "b.txt", "two")
+        assert list(manifest.names) == ["sub/a.txt"]
+        manifest.file.unlink()
+        with pytest.raises(
+            OutputFolderError, match="was removed or emptied while the run was writing to it"
+        ):
+            write_text(tmp_path / "run" / "c.txt", "three")
+    assert (tmp_path / "run" / "sub" / "a.txt").read_bytes() == b"half \\ud800"
+    assert manifest_of(tmp_path / "run" / "a") is None
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_errors_while_writing_say_what_to_do(tmp_path):
+    def fails(error):
+        def write(temporary):
+            temporary.touch()
+            raise error
+
+        return write
+
+    target = tmp_path / "one.txt"
+    system = r"could not write .*one.txt: No space left on device. Finished parts are safe; free some space or fix"
+    for error, words in (
+        (OSError(28, "No space left on device"), system),
+        (
+            ValueError("File too large: 9"),
+            r"File too large: 9. Finished parts are safe; free some space, then run",
+        ),
+    ):
+        with pytest.raises(OutputFolderError, match=words):
+            write_atomically(target, fails(error))
+    with pytest.raises(ValueError, match="something else"):
+        write_atomically(target, fails(ValueError("something else")))
+    with pytest.raises(InputError, match="cannot be the name of a file"):
+        write_text(tmp_path / "a\0b", "text")
+    with pytest.raises(
+        OutputFolderError, match="is a folder or a device, and not replaced by a file"
+    ):
+        write_text(tmp_path, "text")
+    assert list(tmp_path.iterdir()) == []
+    assert as_path("a") == Path("a")
+    with pytest.raises(InputError, match="expected the path of a file or folder; got 3"):
+        as_path(3)
