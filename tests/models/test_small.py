@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 
 from helpers.zoo import build
 from identilens.errors import InputError, NumericalError
+from identilens.models.capture import Lengths, split_states
 from identilens.models.families import position_limit
 from identilens.models.identity import described
 from identilens.models.inputs import Item
@@ -22,7 +23,9 @@ from identilens.models.layout import (
     layers_without_attention,
 )
 from identilens.models.loading import _listed, _model_class, _numbers, left_over
+from identilens.models.outputs import _own
 from identilens.models.placing import first_line, precision_name
+from identilens.models.positions import Limit, apart, length_class, length_limits
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.models.substitution import Rows, check_rows, own_labels, text_losses
 from identilens.models.threads import _Held, attribute, only_here
@@ -302,3 +305,84 @@ def test_hooks_act_in_their_own_thread_only(monkeypatch):
     assert hook(1, more=2) == (1, 2)
     monkeypatch.setattr("identilens.models.threads.get_ident", lambda: -1)
     assert hook(1, more=2) is None
+
+
+def text(encoder, decoder=None, **tensors):
+    tokens = {"encoder": tuple("abcdefgh"[:encoder])}
+    if decoder is not None:
+        tokens["decoder"] = tuple("abcdefgh"[:decoder])
+    return Item(tensors, tokens)
+
+
+def test_positions_of_texts_in_a_padded_batch():
+    lengths = Lengths([text(3, 2), text(5, 1)])
+    assert lengths.padded
+    assert not Lengths([text(3), text(3)]).padded
+    assert lengths.counted("encoder", 5)
+    assert not lengths.counted("encoder", 3)
+    assert not lengths.counted("image", 5)
+    assert [lengths.kept(index, "encoder", 5) for index in (0, 1)] == [3, 5]
+    assert lengths.kept(0, "encoder", 9) == 9, "patches or frames, which are no tokens"
+
+    def call(queries, keys):
+        return SimpleNamespace(query=torch.zeros(2, 1, queries, 1), key=torch.zeros(2, 1, keys, 1))
+
+    assert lengths.of(0, "encoder", call(5, 5)) == (3, 3)
+    assert lengths.of(1, "decoder", call(2, 2)) == (1, 1)
+    assert lengths.of(0, "cross", call(2, 5)) == (2, 3)
+
+
+class Output(dict):
+    """An output of a model, whose entries are attributes too."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_hidden_states_of_a_text_come_without_padding():
+    lengths = Lengths([text(3, 2), text(5, 1)])
+    states = [torch.arange(20.0).reshape(2, 5, 2) + layer for layer in (0, 100)]
+    targets = [torch.arange(8.0).reshape(2, 2, 2)]
+    output = Output(encoder_hidden_states=states, decoder_hidden_states=targets)
+    found = split_states(output, lengths, 0)
+    assert {name: tuple(one.shape) for name, one in found.items()} == {
+        "encoder": (2, 3, 2), "decoder": (1, 2, 2),
+    }  # fmt: skip
+    assert torch.equal(found["encoder"][1], states[1][0, :3])
+    assert split_states(output, lengths, 1)["decoder"].shape == (1, 1, 2)
+    alone = split_states(Output(hidden_states=states), Lengths([text(3), text(5)]), 0)
+    assert list(alone) == ["encoder"]
+    assert alone["encoder"].shape == (2, 3, 2)
+
+
+def test_the_part_of_a_text_in_an_output():
+    items = [text(3), text(5)]
+    lengths = Lengths(items)
+    assert _own("logits", torch.ones(2, 4), 0, lengths, items) is None
+    assert _own("logits", torch.ones(2, 4), 1, Lengths([text(3)] * 2), items) == 1
+    assert _own("any", torch.ones(3, 5, 2), 0, lengths, items) is None
+    assert _own("any", torch.ones(2, 5, 2), 0, lengths, items) == (0, slice(3))
+    assert _own("any", torch.ones(1), 0, lengths, items[:1]) is ...
+    both = [text(3, 2), text(5, 1)]
+    for name, end in (("encoder_last", 3), ("last", 2)):
+        assert _own(name, torch.ones(2, 5 if end == 3 else 2, 1), 0, Lengths(both), both) == (
+            0,
+            slice(end),
+        )
+
+
+def test_lengths_at_which_positions_change():
+    plain = {
+        "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+        "rope_scaling": {"rope_type": "dynamic"}, "text": {"type": "dynamic_ntk", "max_position_embeddings": 32},
+    }  # fmt: skip
+    limits = length_limits(SimpleNamespace(to_dict=lambda: plain))
+    assert limits == [Limit(16, False), Limit(64, True), Limit(32, True)]
+    assert length_limits(SimpleNamespace(to_dict=lambda: {"rope_type": "default"})) == []
+    some = [Limit(3, False), Limit(4, True)]
+    assert [length_class(text(n), some) for n in (3, 4, 5, 6)] == [[0, 4], [1, 4], [1, 5], [1, 6]]
+    assert length_class(text(2, position_ids=torch.tensor([0, 6])), some) == [1, 7]
+    assert length_class(text(2, position_ids=torch.tensor([], dtype=torch.long)), some) == [0, 4]
+    assert not apart([text(1), text(3)], some)
+    assert apart([text(3), text(4)], some)
+    assert apart([text(3), text(3, size=torch.ones(2))], some)
+    assert not apart([text(1), text(9)], [])
