@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import polars as pl
@@ -33,6 +34,24 @@ def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     first, second = (path.read_text() for path in paths)
     assert first.count(">0.64<") == 1
     assert first != second
+
+
+def test_a_small_chart_in_every_format_with_its_size_in_print(tmp_path):
+    small = lines(FRAME, "layer", "rate", points=False)
+    paths = save_charts({"a": small.properties(height=20)}, tmp_path, ["pdf", "png", "pdf"])
+    assert [path.name for path in paths] == ["a.pdf", "a.png"]
+    drawn, picture = (path.read_bytes() for path in paths)
+    again, _ = save_charts({"a": small.properties(height=20)}, tmp_path, ["pdf", "png"])
+    assert again.read_bytes() == drawn
+    assert drawn.startswith(b"%PDF")
+    assert picture.startswith(b"\x89PNG")
+    wide, high = struct.unpack(">II", picture[16:24])
+    assert 3 * 420 < wide < 3 * 520, (
+        "three points of a picture for each of the 420 pixels of the plot"
+    )
+    assert 3 * 20 < high < 3 * 90
+    [narrow] = save_charts({"b": small.properties(width=100, height=20)}, tmp_path, ["png"])
+    assert 3 * 100 < struct.unpack(">I", narrow.read_bytes()[16:20])[0] < 3 * 200
 
 
 @pytest.mark.parametrize("formats", [["png", "gif"], [], "png"])

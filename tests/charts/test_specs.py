@@ -9,7 +9,7 @@ import torch
 
 from identilens.charts import bars, choose, heat, lines, rule, scatter
 from identilens.charts.cells import token_map
-from identilens.charts.kit import boxes, intervals, strip
+from identilens.charts.kit import boxes, choose_present, intervals, strip
 from identilens.charts.thumbnails import thumbnails
 
 FRAME = pl.DataFrame({
@@ -21,6 +21,15 @@ ENDS = pl.DataFrame({
     "median": [2.0, 3.0, 4.0], "q3": [3.0, 4.0, 5.0], "high": [4.0, 5.0, 6.0],
 })  # fmt: skip
 MAP = torch.tensor([[0.5, 0.5], [-0.25, 1.0]])
+
+
+def row_of(count):
+    """A frame with one row of cells, from 0.5 on."""
+    numbers = [place + 0.5 for place in range(count)]
+    return pl.DataFrame({"at": range(count), "row": [0] * count, "value": numbers})
+
+
+NO_ROWS = row_of(2).clear()
 BUILT = {
     "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, log_y=True, title="T"),
     "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
@@ -39,6 +48,19 @@ BUILT = {
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
     "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
+    "12 ticks": lambda: scatter(row_of(12), "at", "value", x_title="w " * 20),
+    "13 ticks": lambda: scatter(row_of(13), "at", "value", x_title=f"{'w ' * 20}w", y_title="w " * 21),
+    "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True, log_y=True),
+    "9 classes": lambda: scatter(row_of(9), "value", "row", "at", x_format=".1f"),
+    "24 cells": lambda: heat(row_of(24), "at", "row", "value", stretch=True),
+    "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, stretch=True, domain=(-1, 1)),
+    "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", stretch=True, domain=(0, 1), numbers=None),
+    "one value": lambda: lines(row_of(1), "at", "value", stretch=True, y_domain=(0, 1), points=False),
+    "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer", "Share"),
+    "values to choose": lambda: choose_present(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
+    "no choice": lambda: choose_present(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
+    "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
+    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text", value_title="Share"),
     "thumbnails": lambda: thumbnails(FRAME.head(2), "layer", "kind", [MAP, MAP.abs()], also=["rate"]),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"

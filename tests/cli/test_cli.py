@@ -249,21 +249,6 @@ def test_demo_sample_has_texts_longer_than_32_and_64_tokens(bundled):
     assert sum(length <= 32 for length in lengths) >= 2
 
 
-@pytest.mark.parametrize(
-    "error",
-    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nstack")],
-)
-def test_too_little_memory_is_told_in_one_line(error, monkeypatch):
-    def load(*_, **__):
-        raise error
-
-    monkeypatch.setattr("identilens.cli.options.load", load)
-    message = failing("selfcheck", "--model", "bundled", "--text", "snow")
-    assert message.startswith("error: there is not enough memory. Choose smaller sizes.")
-    assert "stack" not in message
-    assert "Traceback" not in message
-
-
 def test_a_list_typed_in_several_options_is_read_whole(bundled_path, tmp_path):
     options = ("--layers", "0", "--layers", "2-3", "--examples", "0", "--certain-rows", "0")
     given = ("--model", bundled_path, "--text", "Nobody came.", *options)

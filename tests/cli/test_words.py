@@ -1,17 +1,34 @@
 """What commands hand on and print, without their work: models, studies and reports are stood in for."""
 
 import json
+import os
 import re
+import signal
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
+from PIL import Image
+from scipy.io import wavfile
 
 from helpers.command import failing, identilens
 from helpers.toy import ToySettings, ToyStudy
-from identilens.cli import commands, demo, explore, families, reproductions, rerun, selfcheck, show
+from identilens.cli import (
+    app,
+    commands,
+    demo,
+    explore,
+    families,
+    options,
+    reproductions,
+    rerun,
+    selfcheck,
+    show,
+)  # fmt: skip
 from identilens.cli.options import (
     EngineOptions,
     ModelOptions,
@@ -19,7 +36,7 @@ from identilens.cli.options import (
     RunOptions,
     TextOptions,
 )
-from identilens.errors import InputError, SettingError
+from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.families.table import MEANINGS, Trial
 from identilens.models.proof import Check
 from identilens.runs.workers import Local, Ray
@@ -176,10 +193,14 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
     assert options == {"opened": "port 7", "runs": tmp_path, "load": {"dtype": "float32"}}
     assert {(one.device, one.dtype) for one in loaded} == {(None, "float32")}
     assert "give each --model only once" in failing("explore", "--model", "a", "--model", "a")
+    assert "is a file; expected a folder" in failing("explore", "--model", "a", "--runs", file)
     identilens("explore", "--model", "a", "--device", "cpu", code=0)
     assert served[1][2] == {"opened": "port 8765", "runs": None, "load": {"device": "cpu"}}
-    monkeypatch.setattr(explore, "find_spec", lambda name: None if name == "uvicorn" else 1)
-    assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
+    for lacking in ("starlette", "uvicorn"):
+        monkeypatch.setattr(
+            explore, "find_spec", lambda name, no=lacking: None if name == no else 1
+        )
+        assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
 
 
 def run_toy(tmp_path, monkeypatch, capsys, **prints):
@@ -331,3 +352,92 @@ def test_texts_come_from_one_place(tmp_path):
         TextOptions(image=(tmp_path,), pairs=True).load()
     assert list(TextOptions(text=("a", "b"), limit=1).load()) == ["a"]
     assert list(TextOptions(text=("a", "b"), pairs=True).load()) == [("a", "b")]
+
+
+def test_images_and_recordings_come_together(tmp_path):
+    Image.new("RGB", (3, 2)).save(tmp_path / "one.png")
+    wavfile.write(tmp_path / "two.wav", 8000, np.zeros(5, dtype=np.int16))
+    given = {"image": (tmp_path / "one.png",)}
+    [image] = TextOptions(**given).load()
+    assert image.size == (3, 2)
+    [audio] = TextOptions(audio=(tmp_path / "two.wav",)).load()
+    assert (audio.rate, len(audio.samples)) == (8000, 5)
+    twice = TextOptions(image=(tmp_path / "one.png", tmp_path / "one.png"), limit=1)
+    assert len(twice.load()) == 1
+
+
+def test_a_data_set_is_read_with_every_option(monkeypatch):
+    asked = []
+    monkeypatch.setattr(options, "hub_dataset", lambda *given: given)
+    monkeypatch.setattr(
+        options, "read_texts", lambda source, **given: asked.append((source, given))
+    )
+    chosen = {"encoding": "latin-1", "pairs": True, "limit": 3, "max_text_bytes": 7}
+    TextOptions(dataset="d", subset="s", split="test", column=("a", "b"), **chosen).load(9)
+    ((source, given),) = asked
+    assert source == ("d", "test", "s")
+    given.pop("progress")(1)
+    assert given == {"columns": ("a", "b"), "max_length": 9, **chosen}
+
+
+def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
+    loaded, imported = [], []
+    monkeypatch.setattr(options, "load", lambda name, **given: loaded.append((name, given)))
+    monkeypatch.setattr(options, "import_module", imported.append)
+    given = {"device": "cpu", "dtype": "float16", "revision": "r", "trust_remote_code": True}
+    (tmp_path / "config.json").write_text('{"model_type": "identilens_dyck"}')
+    ModelOptions(model=str(tmp_path), **given).load()
+    ModelOptions(model="name").load()
+    assert loaded == [
+        (str(tmp_path), given),
+        ("name", {"device": None, "dtype": "auto", "revision": None, "trust_remote_code": False}),
+    ]
+    assert imported == ["identilens.lab.dyck.modeling"]
+
+
+NO_ROOM = "error: there is not enough memory. Choose smaller sizes."
+RESUMED = "Finished parts are saved. To continue, run the same command with --resume."
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "code", "said"),
+    [
+        (CheckFailedError("it is not so"), [], 1, "error: it is not so"),
+        (InputError("pass columns=... or max_length=True"), [], 2, "error: pass --column or --max-length"),
+        (MemoryError(), [], 2, NO_ROOM),
+        (RuntimeError("cannot allocate 3 GB\nat 0"), [], 2, f"{NO_ROOM} cannot allocate 3 GB"),
+        (KeyboardInterrupt(), [], 130, "error: stopped by SIGINT."),
+        (signal.SIGTERM, [], 143, "error: stopped by SIGTERM."),
+        (KeyboardInterrupt(), ["--out", "o"], 130, f"error: stopped by SIGINT. {RESUMED}"),
+    ],
+)  # fmt: skip
+def test_how_a_command_ends(monkeypatch, error, words, code, said):
+    def stopped(*_, **__):
+        if error is signal.SIGTERM:
+            os.kill(os.getpid(), error)
+        raise error
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(app, "make_app", lambda file: stopped)
+    assert identilens(*words, code=code).error == said
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_errors_of_others_are_not_hidden_and_a_reader_may_leave(monkeypatch, tmp_path):
+    def ends(error):
+        def raised(*_, **__):
+            raise error
+
+        monkeypatch.setattr(app, "make_app", lambda file: raised)
+
+    ends(RuntimeError("something else"))
+    with pytest.raises(RuntimeError, match="something else"):
+        app.main()
+    ends(BrokenPipeError())
+    with (tmp_path / "out").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as stopped:
+            app.main()
+        stream.write("nobody reads this")
+    assert stopped.value.code == 128 + signal.SIGPIPE
+    assert (tmp_path / "out").read_text() == ""

@@ -29,6 +29,12 @@ def written(result, matrices=None, tokens=None, **tables):
     return result.of(frames, RECORD, matrices, tokens)
 
 
+def first_rows(result):
+    """Return a result of which every table has its first row only."""
+    tables = {name: getattr(result, name).head(1) for name in result.schema}
+    return result.of(tables, result.provenance, result.matrices, result.tokens)
+
+
 _VERDICTS = ("determined, influential", "free, little influence", "negligible")
 
 

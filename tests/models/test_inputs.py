@@ -1,5 +1,7 @@
 """Every accepted form of input, and errors for what cannot be used."""
 
+import pickle
+
 import numpy as np
 import pytest
 import tokenizers
@@ -9,6 +11,16 @@ from transformers import PreTrainedTokenizerFast
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
+from identilens.models.inputs import (
+    Item,
+    LengthError,
+    _cut_padding,
+    _is_ids,
+    _is_image,
+    _is_pair,
+    collate,
+    is_per_token,
+)  # fmt: skip
 from identilens.models.token_names import token_names
 
 
@@ -298,3 +310,155 @@ def test_what_a_batch_must_not_hold(batch, message):
 def test_what_is_none_is_left_out():
     batch = {"input_ids": torch.tensor([ids(6)]), "token_type_ids": None, "past_key_values": None}
     assert set(Lens(build("gpt2")).read(batch)[0].tensors) == {"input_ids"}
+
+
+def item(joined=(), bare=(), **tensors):
+    tokens = {"encoder": tuple("abc")} if "input_ids" in tensors else {}
+    return Item(tensors, tokens, joined=frozenset(joined), bare=frozenset(bare))
+
+
+def test_a_batch_is_padded_on_the_right_and_masked():
+    first = item(
+        input_ids=torch.tensor([5, 6, 7]),
+        token_type_ids=torch.tensor([1, 1, 1]),
+        size=torch.tensor([2, 3]),
+    )
+    second = item(
+        input_ids=torch.tensor([8]), token_type_ids=torch.tensor([1]), size=torch.tensor([4, 5])
+    )
+    batch = collate([first, second], "cpu")
+    assert {name: one.tolist() for name, one in batch.items()} == {
+        "input_ids": [[5, 6, 7], [8, 0, 0]], "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "token_type_ids": [[1, 1, 1], [1, 0, 0]], "size": [[2, 3], [4, 5]],
+    }  # fmt: skip
+    ids = torch.tensor([5, 6])
+    assert list(collate([item(input_ids=ids, position_ids=ids)], "cpu")) == [
+        "input_ids",
+        "position_ids",
+    ]
+    assert list(collate([item(bare=["input_ids"], input_ids=ids)], "cpu")) == ["input_ids"]
+    pair = collate([item(input_ids=ids, decoder_input_ids=ids[:1])], "cpu")
+    assert pair["decoder_attention_mask"].tolist() == [[1]]
+    pictures = collate([item(joined=["grid_thw"], grid_thw=torch.ones(3, 3))], "cpu")
+    assert pictures["grid_thw"].shape == (3, 3)
+
+
+def test_the_first_tokens_of_an_item():
+    ids = torch.tensor([5, 6, 7])
+    short = item(input_ids=ids, token_type_ids=ids).start(2)
+    assert [one.tolist() for one in short.tensors.values()] == [[5, 6], [5, 6]]
+    assert short.tokens == {"encoder": ("", "")}
+    assert item(input_ids=ids[:1]).start(9).tensors["input_ids"].tolist() == [5, 5]
+    whole = item(
+        joined=["pixel_values"],
+        bare=["input_ids"],
+        input_ids=ids,
+        pixel_values=torch.ones(4, 2),
+        decoder_input_ids=ids,
+    )
+    begun = whole.start(2)
+    assert {name: len(one) for name, one in begun.tensors.items()} == {
+        "input_ids": 3, "pixel_values": 4, "decoder_input_ids": 2,
+    }  # fmt: skip
+    assert (begun.joined, begun.bare) == (whole.joined, whole.bare)
+    assert whole.length == 3
+    assert item(pixel_values=ids).length == 0
+
+
+def test_what_tells_items_apart():
+    ids = torch.tensor([5, 6, 7])
+    assert item(input_ids=ids).shapes == item(input_ids=ids[:2]).shapes == frozenset()
+    assert item(position_ids=ids).shapes != item(position_ids=ids[:2]).shapes
+    assert item(pixel_values=ids).shapes != item(pixel_values=ids[:2]).shapes
+    rows = torch.ones(4, 2)
+    assert (
+        item(["pixel_values"], pixel_values=rows).shapes
+        == item(["pixel_values"], pixel_values=rows[:2]).shapes
+    )
+    assert item(b=ids, a=ids[:1]).identity == "a:[5] b:[5, 6, 7]"
+    assert [is_per_token(name) for name in ("input_ids", "decoder_attention_mask", "pixel_values")] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
+def test_padding_that_masks_mark_is_cut():
+    def cut(**tensors):
+        held = {name: torch.as_tensor(one) for name, one in tensors.items()}
+        _cut_padding(held, 3)
+        return {name: one.tolist() for name, one in held.items()}
+
+    assert cut(input_ids=[0, 5, 6], attention_mask=[0, 1, 1], token_type_ids=[9, 1, 1]) == {
+        "input_ids": [5, 6], "token_type_ids": [1, 1],
+    }  # fmt: skip
+    packed = cut(input_ids=[5, 6, 0], attention_mask=[1, 1, 0], position_ids=[0, 0, 0])
+    assert packed == {"input_ids": [5, 6], "attention_mask": [1, 1], "position_ids": [0, 0]}
+    both = cut(
+        input_ids=[5, 0],
+        attention_mask=[1, 0],
+        decoder_input_ids=[7, 8],
+        decoder_attention_mask=[0, 1],
+    )
+    assert both == {"input_ids": [5], "decoder_input_ids": [8]}
+    # The first axis of a picture is one of channels, not of positions.
+    held = {"input_features": torch.ones(2, 3, 4), "attention_mask": torch.tensor([1, 0])}
+    _cut_padding(held, 0)
+    assert held["input_features"].shape == (2, 3, 4)
+    assert held["attention_mask"].tolist() == [1, 0]
+    sound = cut(input_values=[0.5, 0.25, 0.0], attention_mask=[1, 1, 0])
+    assert sound == {"input_values": [0.5, 0.25], "attention_mask": [1, 1]}
+    assert cut(input_ids=[5, 6], attention_mask=[1, 1, 0]) == {
+        "input_ids": [5, 6],
+        "attention_mask": [1, 1, 0],
+    }
+    for mask, words in (
+        ([1, 0, 1], "attention_mask of text 3 has zeros between ones"),
+        ([1.0, 0.5, 0.0], "attention_mask of text 3 contains 0.5; expected 1"),
+        ([[1, 1], [0, 1]], r"attention_mask has 3 axes; expected 2 \(text, position\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            cut(input_ids=[5, 6, 7], attention_mask=mask)
+
+
+def test_forms_of_a_text():
+    pair = ("a", "b")
+    assert [_is_pair(one) for one in (pair, ["a", "b"], ("a",), ("a", 1))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    ids = (
+        [1, 2],
+        [],
+        [1, "a"],
+        (1,),
+        torch.tensor([1]),
+        torch.tensor([1.0]),
+        torch.ones(1, 1).int(),
+    )
+    assert [_is_ids(one) for one in ids] == [
+        True, False, False, False, True, False, False,
+    ]  # fmt: skip
+    assert [_is_image(one) for one in (np.zeros((2, 2, 3)), np.zeros((2, 2)), "a")] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_texts_too_long_are_said_with_what_to_do():
+    reader = Lens(build("bert")).reader
+    limit = reader.config.max_position_embeddings
+    one = reader.length_error({1234: limit + 1}, 5000, truncated=False)
+    assert str(one) == (
+        f"text 1,234 has {limit + 1:,} tokens, the model has {limit} positions. Pass max_length={limit} (--max-length "
+        f"{limit}) to cut it, or split it."
+    )
+    many = reader.length_error(dict.fromkeys(range(6), 2000), 9, truncated=True)
+    assert str(many).startswith("6 of 9 texts are too long: text 0 has 2,000 tokens, ")
+    more = f"text 4 has 2,000 tokens, and 1 more are too long, the model has {limit} positions. "
+    assert str(many).endswith(f"{more}Lower max_length to {limit}.")
+    five = reader.length_error(dict.fromkeys(range(5), 2000), 9, truncated=True)
+    assert "more are too long" not in str(five)
+    again = pickle.loads(pickle.dumps(many))
+    assert (type(again), str(again), again.lengths) == (LengthError, str(many), many.lengths)

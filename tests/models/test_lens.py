@@ -154,3 +154,20 @@ def test_a_lens_goes_nowhere_else(given, expected):
     with pytest.raises(idl.errors.InputError, match=re.escape(expected)):
         lens.to(**given)
     assert (lens.dtype, str(lens.device)) == (torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_calls_of_the_body_or_of_a_model_go_to_a_handler_inside_the_context(given):
+    lens, seen = Lens(build("bert")), []
+    items = lens.read([ids(6), ids(4)])
+    plain = lens.plain(items, lens.body).last_hidden_state
+
+    def halved(call):
+        seen.append(call.index)
+        return call.attend()[0] / 2
+
+    with lens.capturing(halved, items, *([lens.body] if given else [])):
+        changed = lens.plain(items, lens.body).last_hidden_state
+    assert seen == list(range(len(lens.sites(items[0]))))
+    assert not torch.allclose(changed, plain)
+    assert torch.equal(lens.plain(items, lens.body).last_hidden_state, plain)

@@ -1,10 +1,13 @@
 """What comes out of a model and how it depends on a row of attention, beside plain runs of a tiny decoder."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import InputError
+from identilens.models import outcome as outcomes
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, _forward
 from identilens.models.reading import read_head
@@ -127,3 +130,79 @@ def test_what_cannot_be_asked_is_refused(lens):
     half = Lens(build("gpt2").to(torch.bfloat16))
     with pytest.raises(InputError, match="computes in bfloat16, too coarse for derivatives"):
         Answer(half, half.read([TEXT])[0], "states", (0,)).root([0], 1)
+
+
+@pytest.mark.parametrize("outcome", ["states", "prediction"])
+@pytest.mark.parametrize("left", ["zero", "mean"])
+def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome, left):
+    lens = classifier()
+    one, head = answer(lens, outcome), read_head(lens, lens.read([TEXT])[0], 0, 1)
+    remains = head.attention.mean(0) if left == "mean" else torch.zeros(6).double()
+    remains = remains.expand(6, 6)
+
+    def alone(share):
+        """The change where a share of the head's output is removed."""
+        return one.with_rows(head, Rows(range(6), torch.lerp(head.attention, remains, share)))
+
+    monkeypatch.setattr(outcomes, "_AT_ONCE", 2)
+    found = one.without(0, [1, 0, 1], left)
+    assert [found[0], found[2]] == pytest.approx([alone(1.0)] * 2, rel=1e-9)
+    assert found[1] != pytest.approx(found[0], rel=1e-3)
+    assert min(found) > 1e-6
+    first, _ = one.estimates(left, probes=200)
+    assert first.shape == (4,)
+    step = 1e-4
+    exact = alone(step) / step if outcome == "states" else alone(step) / step**2
+    assert float(first[1]) == pytest.approx(exact, rel=4 / 200**0.5)
+    few = one.estimates(left)[0]
+    assert torch.equal(few, one.estimates(left, probes=16, seed=0)[0])
+    assert not torch.equal(few, one.estimates(left, probes=17)[0])
+    again, _ = one.estimates(left, probes=200, seed=1)
+    assert not torch.equal(first, again)
+    torch.testing.assert_close(first, again, rtol=0.3, atol=0)
+
+
+def test_the_same_top_is_that_of_every_position_that_counts(lens):
+    one = answer(lens, "prediction", (1, 4))
+    plain = lens.substitute({}, one.item)
+    assert one.same_top(plain)
+    for place, same in ((1, False), (2, True), (4, False)):
+        logits = plain.logits.clone().reshape(6, -1)
+        logits[place] = -logits[place]
+        assert one.same_top(replace(plain, logits=logits)) == same
+    states = answer(lens, "states", (1,))
+    assert states.same_top(plain)
+    turned = {"encoder": -plain.hidden_states["encoder"]}
+    assert not states.same_top(replace(plain, hidden_states=turned))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_derivatives_of_layers_last_asked_for_are_kept(lens, monkeypatch):
+    made = []
+    monkeypatch.setattr(Answer, "_linear", lambda self, *given: made.append(given) or len(made))
+    one, other = answer(lens, "states"), {(0, 1): "rows"}
+    asked = [
+        ([0], 4, None),
+        ([0], 5, {}),
+        ([0], 4, {}),
+        ([0], 4, other),
+        ([0], 5, None),
+        ([0, 1], 4, None),
+    ]
+    assert [one.linearised(*given) for given in asked] == [1, 2, 1, 3, 2, 4]
+    assert one.linearised([0], 4) == 5
+    assert made[2] == ([0], 4, other)
+
+
+def test_derivatives_that_are_too_large_or_of_no_states_are_refused(lens, monkeypatch):
+    one = answer(lens, "states")
+    needed = 8 * (2 * 4) * (2 * 8)
+    monkeypatch.setattr(outcomes, "LARGEST", needed)
+    assert one.root([0], 4).shape[:3] == (1, 2, 4)
+    monkeypatch.setattr(outcomes, "LARGEST", needed - 1)
+    with pytest.raises(
+        InputError, match=r"needs 0 GiB; at most 0 are taken\. Name fewer positions with answer"
+    ):
+        one.root([0], 5)
+    with pytest.raises(InputError, match=r"gives no hidden states\. Choose outcome=.prediction"):
+        one._entries(torch.zeros(6, 3), None)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,9 +26,10 @@ from helpers.zoo import (
 )
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
+from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
-from identilens.models.proof import Proof
+from identilens.models.proof import Check, Proof, _blocks, _in_float32, _waves, by_text
 from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = [ids(9), ids(6)]
@@ -309,3 +311,123 @@ def test_the_worst_figure_stays_and_nothing_is_worse_than_no_number():
     for figure in (0.25, float("nan"), 0.5):
         proof._note("number", figure, 1.0, "")
     assert not proof.checks["number"].passed
+
+
+def test_a_figure_passes_up_to_its_limit():
+    assert [Check("one", figure, 0.5, "").passed for figure in (0.5, 0.51, float("nan"))] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ([0.5], None),
+        ([float("nan"), 0.5], None),
+        ([0.6, 0.7, 0.5], r"failed with 0.7 \(limit 0.5; relative, by text\)\."),
+        (
+            [0.6, 0.7, float("nan")],
+            "without capture the model's output has NaN or infinity, too.* float32",
+        ),
+        (
+            [0.6, 0.7, 0.51],
+            "two runs without capture differ too: the model draws random numbers.* Give what it draws",
+        ),
+    ],
+)
+def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, errors, said):
+    proof, asked = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5), []
+    left = list(errors)
+    monkeypatch.setattr(proofs, "deviation", lambda *given: asked.append(given[1]) or left.pop(0))
+    if said is None:
+        proof.conclude("plain", "captured", lambda handler: handler)
+    else:
+        with pytest.raises(UnsupportedModelError, match=f"'outputs unchanged by capture' .*{said}"):
+            proof.conclude("plain", "captured", lambda handler: handler)
+    assert asked == ["captured", AttentionCall.run, None][: len(errors)]
+    assert left == []
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_calls_too_many_or_few_are_counted_and_numbers_without_end_prove_nothing():
+    proof = Proof("toy", (object(),), Lens(build("bert")).read([ids(5)]), 0.5)
+    with pytest.raises(
+        UnsupportedModelError, match=r"calls are those found' failed with 1 .*calls too many or few"
+    ):
+        proof.conclude(None, None, None)
+    proof._calls, proof.finite = 1, False
+    proof.conclude(None, None, None)
+    assert [check.figure for check in proof.checks.values()] == [1.0]
+
+
+def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
+    module = torch.nn.Linear(1, 1)
+    query, key = torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4)
+    made = {
+        "own": eager_attention_forward,
+        "eager": eager_attention_forward,
+        "arguments": {},
+    } | given
+    return AttentionCall(0, module, query, key, key, mask, **made)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (called(batch=3), r"rows of the attention batch; Linear attends in windows or tiles"),
+        (called(heads=3), r"calls are those found' failed with 0 \(limit 0; number of the call"),
+        (
+            replace(called(), index=1),
+            r"calls are those found' failed with 1 \(limit 0; number of the call",
+        ),
+        (called(mask=torch.ones(1, 5, 5)), r"failed with 3 \(limit 4; axes of the mask, Linear\)"),
+    ],
+)
+def test_calls_of_another_form_are_refused(call, said):
+    site = SimpleNamespace(heads=2, kind="encoder")
+    proof = Proof("toy", (site,), Lens(build("bert")).read([ids(5)]), 0.5)
+    proof._check_layout(called())
+    with pytest.raises(UnsupportedModelError, match=said):
+        proof._check_layout(call)
+
+
+def test_many_rows_are_checked_at_both_ends(monkeypatch):
+    monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 4)
+    assert _blocks(called(2, 3, 4, 7)) == [slice(4)]
+    assert _blocks(called(2, 3, 5, 7)) == [slice(2), slice(3, 5)]
+    assert _blocks(called(2, 3, 9, 700)) == [slice(1), slice(8, 9)]
+    assert _blocks(called(2, 3, 2, 700)) == [slice(2)]
+
+
+def test_a_few_sums_stand_for_a_row():
+    waves = _waves(torch.eye(3))
+    places = torch.arange(3.0).double()
+    for number in range(waves.shape[1]):
+        torch.testing.assert_close(waves[:, number], torch.cos(places * (number + 1)))
+    assert waves.shape[1] == proofs._WAVES
+
+
+def test_half_precision_is_computed_again_in_single():
+    given = {"query", "key", "value", "mask"}
+    half = called(
+        mask=torch.zeros(1, 1, 5, 5).half(),
+        arguments={"position_bias": torch.zeros(1).bfloat16(), "n": 2},
+    )
+    half = replace(half, **{name: getattr(half, name).half() for name in given})
+    exact = _in_float32(half)
+    assert {getattr(exact, name).dtype for name in given} == {torch.float32}
+    assert exact.arguments["position_bias"].dtype == torch.float32
+    assert exact.arguments["n"] == 2
+    assert _in_float32(called(mask=torch.ones(1, 1, 5, 5).bool())).mask.dtype == torch.bool
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_outputs_have_the_axis_of_texts_first():
+    call = called(2, queries=3)
+    plain = SimpleNamespace(projection=torch.nn.Linear(4, 4), positions_first=False)
+    output = torch.arange(24.0).reshape(2, 3, 4)
+    assert torch.equal(by_text(output, call, plain), output)
+    assert torch.equal(by_text(output.flatten(0, 1), call, plain), output)
+    first = SimpleNamespace(projection=plain.projection, positions_first=True)
+    assert torch.equal(by_text(output.transpose(0, 1), call, first), output)

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,24 @@ import pytest
 
 from helpers.toy import ToySettings, toy
 from identilens.errors import InputError, SettingError
-from identilens.runs.settings import hints_of, parse_numbers, parse_size, separated_by_commas
+from identilens.runs import settings
+from identilens.runs.settings import (
+    Settings,
+    hints_of,
+    parse_numbers,
+    parse_size,
+    separated_by_commas,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed(Settings):
+    """Settings of which one has no default."""
+
+    file: Path
+    span: tuple[int, int] = (1, 2)
+    shares: tuple[float, ...] | None = None
+    seed: int = 1
 
 
 def test_values_take_the_form_of_their_fields():
@@ -62,6 +81,14 @@ def test_numbers_of_numpy_become_those_of_python():
         ),
         ("layers", np.float32(1), "layers as a whole number; got"),
         ("seed", np.bool_(True), "seed as a whole number; got"),
+        ("layers", (), "layers with at least one value, or left out; got ()"),
+        ("layers", "3-2", "layers as numbers and ranges such as 0,3,5-8; got '3-2'"),
+        ("span", "1-2-3", "span as two ends such as 400-500; got '1-2-3'"),
+        ("span", (1, "a"), "span as a whole number; got 'a'"),
+        ("share", "0.5", "share as a number; got '0.5'"),
+        ("share", True, "share as a number; got True"),
+        ("seed", 1.0, "seed as a whole number; got 1.0"),
+        ("fail", 2**53 + 1, "fail of at most 9007199254740992; got 9007199254740993"),
         ("words", [pd.NA], "words to be odd or even; got <NA>"),
         ("words", [True], "words to be odd or even; got True"),
         ("colour", "red", "colour to be one of the options layers, words"),
@@ -77,6 +104,47 @@ def test_what_is_not_taken_is_refused_by_name(option, value, words):
 def test_single_options_go_over_settings():
     both = ToySettings.of(ToySettings(share=0.25, seed=3), {"seed": 4})
     assert (both.share, both.seed) == (0.25, 4)
+    assert ToySettings.of(both, {}) == both
+    assert Needed.of(None, {"file": "a"}) == Needed(file=Path("a"))
+    with pytest.raises(SettingError, match=r"expected settings to be a Needed\(\.\.\.\); or give"):
+        Needed.of({"file": "a"}, {})
+    with pytest.raises(SettingError, match="expected file to be given; got None"):
+        Needed.of(None, {"seed": 2})
+
+
+def test_paths_and_lists_of_decimals():
+    made = Needed(file="a/b", shares=[1, 0.5, 1.0])
+    assert (made.file, made.shares) == (Path("a/b"), (1.0, 0.5))
+    assert made.recorded() == {"file": "a/b", "span": [1, 2], "shares": [1.0, 0.5], "seed": 1}
+    assert Needed(file=Path("a")).recorded()["shares"] is None
+    assert made.values_of(Needed) == {
+        "file": Path("a/b"), "span": (1, 2), "shares": (1.0, 0.5), "seed": 1,
+    }  # fmt: skip
+    for given, words in (
+        ({"file": 3}, "file as a path or a number; got 3"),
+        ({"file": "a\0b"}, "file without null characters"),
+        (
+            {"file": "a", "shares": 1j},
+            "shares as numbers separated by commas, such as 0.5,0.9; got 1j",
+        ),
+        ({"file": "a", "span": 3}, "span as two ends such as 400-500; got 3"),
+    ):
+        with pytest.raises(SettingError, match=f"expected {words}"):
+            Needed(**given)
+
+
+def test_the_largest_numbers_and_lists(monkeypatch):
+    assert ToySettings(seed=2**53).seed == 2**53
+    assert ToySettings(seed=-(2**53)).seed == -(2**53)
+    assert (ToySettings(share=0).share, ToySettings(memory=0).memory) == (0.0, 0)
+    assert len(parse_numbers("0-99999")) == 100_000
+    for text in ("0-100000", "0-99999,100000"):
+        with pytest.raises(ValueError, match=text):
+            parse_numbers(text)
+    monkeypatch.setattr(settings, "_MOST_VALUES", 3)
+    assert ToySettings(layers=range(3)).layers == (0, 1, 2)
+    with pytest.raises(SettingError, match="layers as numbers"):
+        ToySettings(layers=range(4))
 
 
 def test_only_what_changes_the_numbers_is_recorded():
@@ -93,13 +161,23 @@ def test_the_function_shows_its_settings():
     assert toy.__doc__.startswith("Square some numbers.")
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9))])
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9)), ("-2--1,0,5-5", (-2, -1, 0, 5))]
+)
 def test_numbers_and_ranges(text, numbers):
     assert parse_numbers(text) == numbers
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500)]
+    ("text", "size"),
+    [
+        ("12", 12),
+        ("512MiB", 2**29),
+        ("2 GB", 2 * 10**9),
+        ("1.5kb", 1500),
+        ("3m", 3_000_000),
+        ("1KiB", 1024),
+    ],
 )
 def test_sizes(text, size):
     assert parse_size(text) == size

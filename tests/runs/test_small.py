@@ -1,21 +1,45 @@
 """Workers without processes, and the small files of a run: requests, options, comparisons, locks, folders."""
 
 import json
+import logging
 import os
 import sys
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
 import polars as pl
 import pytest
+import torch
 
 from helpers.toy import Toy, ToySettings, ToyStudy, toy
 from identilens.errors import CheckFailedError, InputError, OutputFolderError, SettingError
 from identilens.runs import workers
-from identilens.runs.files import Manifest, write_folder
-from identilens.runs.provenance import model_and_texts, provenance
+from identilens.runs.files import (
+    Manifest,
+    as_path,
+    manifest_of,
+    recording,
+    write_atomically,
+    write_folder,
+    write_json,
+    write_tensors,
+    write_text,
+)  # fmt: skip
+from identilens.runs.folder import joined_folder
+from identilens.runs.provenance import (
+    Identity,
+    command_line,
+    commanded,
+    differences,
+    model_and_texts,
+    provenance,
+    subject,
+    version_changes,
+)  # fmt: skip
+from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
 from identilens.runs.study import FAILED, study_function
 from identilens.runs.tables import markdown_table
@@ -208,11 +232,17 @@ def test_files_threads_and_gpus_of_a_worker(tmp_path, monkeypatch):
     assert load_study(job, {"sub/one.txt": b"held"}, 3, 1) is None
     assert location.is_dir()
     assert restored == [b"held"]
+    assert not (tmp_path / "none").exists(), "what was sent lies in a folder of the worker's own"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert threads == []
     monkeypatch.delenv("OMP_NUM_THREADS")
     load_study(job, {"sub/one.txt": b"held"}, 3)
     assert threads == [3]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.txt").write_bytes(b"seen")
+    here = Job(Given, (Reference(),), made.settings, made.record, str(location), tmp_path)
+    assert load_study(here) is None
+    assert restored[-1] == b"seen"
 
 
 def test_an_actor_that_dies_is_not_started_again_behind_our_back(monkeypatch, tmp_path):
@@ -226,6 +256,78 @@ def test_an_actor_that_dies_is_not_started_again_behind_our_back(monkeypatch, tm
     monkeypatch.setitem(sys.modules, "ray", ray)
     with Ray(gpus_per_worker=0.5).opened(Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)):
         assert actors == [{"num_cpus": 1, "num_gpus": 0.5, "max_restarts": 0}]
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_cluster_is_started_or_joined_and_left(monkeypatch, tmp_path, address):
+    asked, killed = [], []
+    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+
+    class Actor:
+        def __init__(self, made):
+            self.call = SimpleNamespace(remote=self.answer)
+            self.made = made
+
+        def answer(self, function, *given):
+            future = Future()
+            future.set_result(self.made.call(function, *given))
+            return SimpleNamespace(future=lambda: future)
+
+    def init(*given, **options):
+        asked.append((given, options, constants.ENABLE_RAY_CLUSTER))
+        if len(asked) > 1:
+            raise ValueError("nobody there\nat all")
+
+    ray = SimpleNamespace(
+        __version__="2.59.1", is_initialized=lambda: False, init=init, put=lambda content: content,
+        shutdown=lambda: killed.append("cluster"), kill=killed.append,
+        remote=lambda **_: lambda kind: SimpleNamespace(remote=lambda: Actor(kind())),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(workers, "import_module", lambda name: constants)
+    monkeypatch.setattr(workers, "load_study", lambda job, files: (job, files))
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.txt").write_bytes(b"held")
+    job = Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)
+    with Ray(address, workers=999).opened(job) as start:
+        worker = start(0)
+        assert worker.loading.result() == (job, {"sub/one.txt": b"held"})
+        assert worker.submit(max, 3, 5).result() == 5
+        worker.close()
+        assert killed == [worker._actor]
+    assert killed[1:] == ["cluster"]
+    ((given, options, listens),) = asked
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    own = {"num_cpus": 999, "_node_ip_address": "127.0.0.1"}
+    assert (given, options) == ((address or "local",), quiet | ({} if address else own))
+    assert listens is bool(address)
+    assert constants.ENABLE_RAY_CLUSTER is True
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    with pytest.raises(
+        InputError, match=rf"cluster {address} cannot be reached \(nobody there\)\."
+    ):
+        Ray(address).opened(job).__enter__()
+    ray.__version__ = "2.58.9"
+    with pytest.raises(InputError, match=r"ray 2\.58\.9 lets anyone run code"):
+        Ray().opened(job).__enter__()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="engine ray needs: pip install"):
+        Ray().opened(job).__enter__()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_processes_share_the_cores_and_take_the_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(workers, "LocalWorker", lambda *given: given)
+    for cores, gpus, shared in (
+        (8, 0, [("job", 2, None)] * 2),
+        (None, 1, [("job", 1, None)] * 2),
+        (2, 3, [("job", 1, 0), ("job", 1, 1)]),
+    ):
+        monkeypatch.setattr(workers.os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(workers.torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        with Local(4).opened("job") as start:
+            assert [start(number) for number in (3 if gpus == 3 else 0, 1)] == shared
 
 
 def test_numbers_of_workers():
@@ -342,6 +444,138 @@ def test_other_models_and_numbers_of_texts_are_named():
     assert "number of texts" in words
 
 
+def test_what_differs_of_two_records_is_named_up_to_a_number():
+    one = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 1}, seed=3), {"y": "z" * 68})
+    assert one["settings"] == {"y": "z" * 68, "x": 1}
+    assert one["seed"] == 3
+    assert subject(one) == "m on 1 text"
+    assert subject(one | {"texts": {"count": 0}}) == "m on 0 texts"
+    assert differences(one, one) == ""
+    other = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 2}), {"y": "z" * 69, "seed": 4})
+    long, longer = f'"{"z" * 68}"', f'"{"z" * 68}…'
+    assert differences(one, other) == (
+        f"y is {long} there and {longer} here; x is 1 there and 2 here; seed is 3 there and 4 here"
+    )
+    more = provenance("other", Identity({"name": "n"}, (5, "d")), {"y": "z" * 68, "x": 1})
+    assert differences(one, more) == (
+        'the analysis is "toy" there and "other" here; model name is "m" there and "n" here; seed is 3 there and null '
+        "here; and 1 more"
+    )
+    assert (more["texts"]["count"], len(more["texts"]["sha256"])) == (5, 1)
+    libraries = {**one["libraries"], "torch": "0.1"}
+    now = f"torch 0.1 (now {one['libraries']['torch']})"
+    assert version_changes(one | {"libraries": libraries}, one) == now
+    assert version_changes(one | {"later_versions": [{"libraries": libraries}]}, one) == (
+        f"{now}, python None (now {one['python']})"
+    )
+    assert version_changes(one, one) == ""
+
+
+def test_the_command_line_is_recorded_inside_its_context():
+    assert command_line() is None
+    with commanded(["identilens", "s3://user:word@place/x?key=1"]):
+        assert command_line() == ["identilens", "s3://…@place/x?…"]
+        assert provenance("toy", Identity({}, []), {})["command"] == command_line()
+    assert command_line() is None
+
+
+def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
+    written = {"a": torch.eye(2), "b": torch.arange(3)}
+    write_tensors(tmp_path / "one.safetensors", written)
+    for name, tensor in read_tensors(tmp_path / "one.safetensors").items():
+        assert torch.equal(tensor, written[name])
+    with pytest.raises(OutputFolderError, match=r"none.safetensors cannot be read: No such file"):
+        read_tensors(tmp_path / "none.safetensors")
+    with pytest.raises(AttributeError), errors_naming(tmp_path / "one.safetensors"):
+        written.nothing()
+    with (
+        pytest.raises(OutputFolderError, match="cannot be read: it is no file. Restore"),
+        errors_naming(tmp_path),
+    ):
+        pass
+    (tmp_path / "provenance.json").write_text("{}")
+    with pytest.raises(OutputFolderError, match="was not written by identilens"):
+        read_record(tmp_path)
+
+
+def test_a_run_joins_one_of_the_same_model(tmp_path):
+    toy(out=tmp_path)
+    record = {
+        "analysis": "lab other",
+        "model": {"name": "n", "sha256": "0"},
+        "fingerprint": "0123456789",
+    }
+    assert joined_folder(tmp_path, record, None) == tmp_path
+    assert joined_folder(tmp_path, record, "audit") == tmp_path
+    assert joined_folder(tmp_path / "none", record, "toy") == tmp_path / "none"
+    assert joined_folder(tmp_path, record, "toy") == tmp_path / "lab-other-01234567"
+    record["model"]["sha256"] = "1"
+    with pytest.raises(
+        OutputFolderError, match="contains an toy of toy, whose parameters are not those of n. Ch"
+    ):
+        joined_folder(tmp_path, record, "toy")
+
+
+def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path):
+    toy(out=tmp_path / "run")
+    file = tmp_path / "run" / "provenance.json"
+    file.write_text("{")
+    with pytest.raises(OutputFolderError, match="is not valid JSON"):
+        toy(out=tmp_path / "run", resume=True)
+    assert toy(out=tmp_path / "run", layers=7, overwrite=True).table["square"].to_list() == [49.0]
+    write_json(file, json.loads(file.read_text()))
+    (tmp_path / "run" / "manifest.txt").unlink()
+    with pytest.raises(OutputFolderError, match="whose manifest.txt is missing or damaged"):
+        toy(out=tmp_path / "run", overwrite=True)
+    file.write_text("{")
+    with pytest.raises(OutputFolderError, match="is not valid JSON"):
+        toy(out=tmp_path / "run", overwrite=True)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("inputs", "options", "words"),
+    [
+        ((1,), {}, r"toy takes nothing by position, got 1 values: .* toy\(layers=...\)"),
+        ((), {"engine": "local"}, r"engine to be identilens.Local\(...\) or identilens.Ray\(...\); got 'local'"),
+        ((), {"engine": Local()}, "workers compute the parts of a run in a folder: pass out=..."),
+        ((), {"progress": 3}, r"expected progress to be False or a function of \(done, total, note\); got 3"),
+    ],
+)  # fmt: skip
+def test_what_a_run_does_not_take(inputs, options, words):
+    with pytest.raises(InputError, match=words):
+        toy(*inputs, **options)
+
+
+def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
+    class Alone(ToyStudy):
+        alone, leaves = "its parts share memory", "it leaves models"
+
+    with pytest.raises(
+        InputError, match=r"toy runs in one process: its parts share memory. Leave engine"
+    ):
+        study_function(Alone, "alone")(out=tmp_path / "run", engine=Local())
+    with pytest.raises(InputError, match=r"it leaves models, so it needs a folder. Pass out=..."):
+        study_function(Alone, "alone")()
+    assert len(study_function(Alone, "alone")(out=tmp_path / "run").table) == 3
+
+    class Lensed(ToyStudy):
+        takes = ("lens",)
+
+        def __init__(self, lens, *, settings):
+            super().__init__(settings=settings)
+
+    lensed = study_function(Lensed, "lensed")
+    with pytest.raises(
+        InputError, match=r"lensed takes lens by position, got 0 values: .* lensed\(lens, layers="
+    ):
+        lensed()
+    with pytest.raises(
+        InputError, match="expected a Lens first; got str. Make one with identilens.load"
+    ):
+        lensed("bundled")
+
+
 def test_tables_as_markdown_and_csv(tmp_path):
     frame = pl.DataFrame({"name": ["a", None], "share": [0.5, 0.12345], "n": [1, 20]})
     assert markdown_table(frame) == (
@@ -396,3 +630,114 @@ def test_a_folder_is_filled_beside_its_place(tmp_path):
         write_folder(target, fails)
     assert not (target / "two.txt").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "plain"]
+
+
+def test_a_manifest_lists_names_once_and_in_order(tmp_path):
+    manifest = Manifest(tmp_path)
+    assert list(manifest.names) == []
+    manifest.add("b/2", "a", "b/1")
+    manifest.add("a", "c")
+    assert manifest.file.read_text() == "b/2\na\nb/1\nc\n"
+    assert manifest.under("b/") == ["b/1", "b/2"]
+    before = manifest.file.stat().st_mtime_ns
+    manifest.add("a", "c")
+    assert manifest.file.stat().st_mtime_ns == before
+    # A line that was cut off by a crash is removed, and names outside of the folder count for nothing.
+    manifest.file.write_text("a\n../out\n/etc\n\nx/../y\nhal")
+    assert list(Manifest(tmp_path).names) == ["a"]
+    manifest.add("d")
+    assert manifest.file.read_text().endswith("x/../y\nd\n")
+    assert list(manifest.names) == ["a", "d"]
+
+
+def test_files_of_a_run_are_removed_with_folders_that_are_then_empty(tmp_path):
+    manifest = Manifest(tmp_path)
+    for name in ("parts/1", "parts/deep/2", "other/3", "kept", "other/foreign"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    manifest.add("parts/1", "parts/deep/2", "other/3", "kept", "provenance.json", "missing")
+    manifest.remove("other/")
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["foreign"]
+    manifest.remove(keep=["kept"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "manifest.txt", "other"]
+    (tmp_path / "provenance.json").touch()
+    manifest.add("later")
+    (tmp_path / "later").touch()
+    manifest.tidy()
+    assert manifest.file.read_text() == "kept\nlater\nprovenance.json\n"
+
+
+def test_what_a_killed_process_left_is_removed_but_not_that_of_joined_runs(tmp_path):
+    ends = ".identilens-tmp"
+    for name in (
+        f".a{ends}",
+        f"sub/.b{ends}",
+        f"joined/.c{ends}",
+        f".folder{ends}/inner",
+        "joined/manifest.txt",
+        "d",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    Manifest(tmp_path).remove_unfinished()
+    left = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert left == ["d", f"joined/.c{ends}", "joined/manifest.txt"]
+    assert not (tmp_path / f".folder{ends}").exists()
+
+
+def test_what_is_written_inside_a_run_is_listed_there(tmp_path):
+    manifest = Manifest(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    manifest.file.touch()
+    assert manifest_of(tmp_path / "run" / "a") is None
+    with recording(manifest):
+        assert manifest_of(tmp_path / "run" / "a") is manifest
+        assert manifest_of(tmp_path / "a") is None
+        write_text(tmp_path / "run" / "sub" / "a.txt", "half \ud800")
+        write_text(tmp_path / "outside.txt", "one")
+        with recording(None):
+            write_text(tmp_path / "run" / "b.txt", "two")
+        assert list(manifest.names) == ["sub/a.txt"]
+        manifest.file.unlink()
+        with pytest.raises(
+            OutputFolderError, match="was removed or emptied while the run was writing to it"
+        ):
+            write_text(tmp_path / "run" / "c.txt", "three")
+    assert (tmp_path / "run" / "sub" / "a.txt").read_bytes() == b"half \\ud800"
+    assert manifest_of(tmp_path / "run" / "a") is None
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_errors_while_writing_say_what_to_do(tmp_path):
+    def fails(error):
+        def write(temporary):
+            temporary.touch()
+            raise error
+
+        return write
+
+    target = tmp_path / "one.txt"
+    system = r"could not write .*one.txt: No space left on device. Finished parts are safe; free some space or fix"
+    for error, words in (
+        (OSError(28, "No space left on device"), system),
+        (
+            ValueError("File too large: 9"),
+            r"File too large: 9. Finished parts are safe; free some space, then run",
+        ),
+    ):
+        with pytest.raises(OutputFolderError, match=words):
+            write_atomically(target, fails(error))
+    with pytest.raises(ValueError, match="something else"):
+        write_atomically(target, fails(ValueError("something else")))
+    with pytest.raises(InputError, match="cannot be the name of a file"):
+        write_text(tmp_path / "a\0b", "text")
+    with pytest.raises(
+        OutputFolderError, match="is a folder or a device, and not replaced by a file"
+    ):
+        write_text(tmp_path, "text")
+    assert list(tmp_path.iterdir()) == []
+    assert as_path("a") == Path("a")
+    with pytest.raises(InputError, match="expected the path of a file or folder; got 3"):
+        as_path(3)

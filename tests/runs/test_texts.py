@@ -78,6 +78,59 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
         read_texts(tmp_path / "a.jsonl", **{"columns": "a", **options})
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.doc", {}, r"a.doc ends in .doc; expected .txt, .jsonl, .csv, .tsv, .parquet, .conllu \(or with"),
+        ("a.gz", {}, "a.gz ends in nothing; expected .txt"),
+        ("a.txt", {"columns": "a"}, "for .jsonl, .csv, .tsv and .parquet files; .*a.txt has one text per line"),
+        ("a.csv", {}, "a.csv needs columns=... for its texts: one, or two for pairs; got 0"),
+        ("a.csv", {"columns": ("a", "b", "c")}, "one, or two for pairs; got 3"),
+        ("a.csv", {"columns": "a", "pairs": True}, "pairs=True needs two columns=.*; got only 'a'"),
+        ("a.csv", {"columns": "b"}, "a.csv, line 2: no column 'b'; there are a. Pass one"),
+        ("a.jsonl", {"columns": "a"}, "line 1: expected a JSON object, got list"),
+        ("a.txt", {"pairs": True}, r"line 1: pairs=True expects two sentences with a tab between; got 1 part\. Leave"),
+        ("b.txt", {"pairs": True}, "with a tab between; got 3 parts. Leave"),
+        ("d.txt", {}, "d.txt contains no texts"),
+        ("a.conllu", {"pairs": True}, "has one sentence for each text: leave out pairs=True"),
+        ("a.conllu", {"columns": "a"}, "has one sentence for each text: leave out pairs=True"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_a_file_are_named(tmp_path, name, options, words):
+    contents = {
+        "a.txt": "one", "b.txt": "\none\t \tthree\t", "d.txt": " \n\n",
+        "a.csv": "a\none\n", "a.jsonl": "[1]",
+    }  # fmt: skip
+    (tmp_path / name).write_text(contents.get(name, ""))
+    with pytest.raises(InputError, match=words):
+        read_texts(tmp_path / name, **options)
+
+
+def test_texts_of_the_largest_size_and_half_pairs():
+    fits = "x" * 2**20
+    assert read_texts(pl.DataFrame({"text": [fits]})) == [fits]
+    with pytest.raises(
+        InputError, match="row 0: the text has 1,048,577 characters; no model reads more"
+    ):
+        read_texts(pl.DataFrame({"text": [f"{fits}x"]}))
+    [cut] = read_texts(pl.DataFrame({"text": [fits]}), max_length=1)
+    assert len(cut) == 2**16
+    for empty in ("", " ", None, 3):
+        with pytest.raises(
+            InputError, match=r"row 0: column 'text' is empty or not a text\. Remove it"
+        ):
+            read_texts(pl.DataFrame({"text": [empty]}))
+    with pytest.raises(
+        InputError, match="every two texts as a pair; got 3. Give one more, or one less"
+    ):
+        read_texts(["a", "b", "c"], pairs=True)
+    assert read_texts(["a", "b", "c", "d"], pairs=True, limit=1) == [("a", "b")]
+    with pytest.raises(
+        InputError, match="name the column of the texts, .*; there are a, b; got none"
+    ):
+        read_texts(pl.DataFrame({"a": ["x"], "b": ["y"]}))
+
+
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_numbers_of_numpy_and_sizes_in_words_are_options(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')

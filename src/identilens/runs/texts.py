@@ -235,7 +235,7 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
             yield position, _json_object(line, position)
             continue
         parts = [part.strip() for part in line.strip().split("\t")] if pairs else [line.strip()]
-        if pairs and (len(parts) != 2 or not all(parts)):
+        if pairs and len(parts) != 2:
             raise InputError(
                 f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
                 f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."

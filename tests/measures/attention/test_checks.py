@@ -1,5 +1,7 @@
 """What is refused before an alternative is sought, and what comes back when there is nothing to do."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from identilens.linalg import (
     visible_softmax,
 )
 from identilens.linalg.checks import explained
+from identilens.measures import attention
 from identilens.measures.attention import (
     attention_intervals,
     certify_row,
@@ -31,8 +34,23 @@ from identilens.measures.attention import (
     uniform_alternatives,
 )
 from identilens.measures.attention.billiard import analytic_centre
+from identilens.measures.attention.determined import certain_weights
 from identilens.measures.attention.logits import check_logit_alternative
 from identilens.measures.attention.simplex import largest_step
+
+DEFAULTS = {
+    attention.attention_intervals: {"tolerance": 0.0}, attention.certain_mass: {"tolerance": 0.0},
+    attention.certain_mass_bounds: {"rounds": 4}, attention.certify_row: {"order": True, "tolerance": 0.0},
+    attention.far_alternative: {"starts": 8}, attention.far_alternatives: {"starts": 8},
+    attention.functional_interval: {"tolerance": 0.0}, attention.logit_alternative: {"scale": 1.0},
+    attention.logit_rank_study: {"count": 1000, "share": 0.99},
+    attention.maximum_entropy_alternative: {"max_steps": 200},
+    attention.realisable_alternative: {"distance": 0.1, "max_steps": 300},
+    attention.removal_effect: {"relative": False},
+    attention.tied_alternative: {"distance": 0.1, "max_steps": 300},
+    certain_weights: {"tolerance": 0.0},
+}  # fmt: skip
+"""Numbers and switches that are taken where nothing is given."""
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 
@@ -191,3 +209,10 @@ def test_an_argument_that_is_not_as_annotated_is_named():
     assert attention_logits(rows, rows, 1).equal(rows.double()), (
         "whole numbers are decimal ones, too"
     )
+
+
+@pytest.mark.parametrize("measure", DEFAULTS, ids=lambda measure: measure.__name__)
+def test_what_is_taken_where_nothing_is_given(measure):
+    parameters = inspect.signature(measure).parameters
+    given = {name: parameters[name].default for name in DEFAULTS[measure]}
+    assert given == DEFAULTS[measure]

@@ -11,7 +11,7 @@ from helpers.heads import causal, seeded
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import COPIES
-from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
+from identilens.measures.attention.tied import TiedHeads, _rank, tied_alternative, tied_dimension
 
 ANGLES = (1.0, 0.37, 0.11)
 
@@ -340,3 +340,11 @@ def test_tied_heads_of_tensors_that_do_not_belong_together_are_refused(change, e
     assert TiedHeads(**given).shared
     with pytest.raises(error, match=message):
         TiedHeads(**given | change)
+
+
+def test_ranks_of_nothing_and_of_nearly_nothing():
+    assert _rank(torch.zeros(0, 5), 1e-6) == (0, float("inf"))
+    assert _rank(torch.zeros(2, 5), 1e-6) == (0, float("inf"))
+    diagonal = torch.diag(torch.tensor([4.0, 1.0, 1e-7], dtype=torch.float64))
+    assert _rank(diagonal, 1e-6) == (2, pytest.approx(1e7))
+    assert _rank(diagonal, 1e-9) == (3, float("inf"))

@@ -133,6 +133,12 @@ def test_lengths_beside_the_median_and_the_stream():
     output, stream = normal(2, N, D_V, seed=4), normal(N, D_MODEL, seed=5)
     shares = residual_share(output, stream, W_O)
     assert torch.allclose(shares[1], (output[1] @ W_O).norm(dim=-1) / stream.norm(dim=-1))
+    stream = torch.zeros(2, 3)
+    over_nothing = residual_share(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), stream)
+    assert (over_nothing.isinf().tolist(), over_nothing.isnan().tolist()) == (
+        [True, False],
+        [False, True],
+    )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

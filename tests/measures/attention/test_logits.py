@@ -162,6 +162,10 @@ def test_study_refuses_what_has_no_meaning():
     A = torch.softmax(Q @ K.T, -1)
     with pytest.raises(InputError, match=r"share in \(0, 1\); got 10, 4 and 1.0"):
         logit_rank_study(A, T, 4, count=10, share=1.0)
+    for wrong in ({"count": 0}, {"d_k": 0}, {"share": 0.0}):
+        with pytest.raises(InputError, match=r"d_k of at least 1 and a share in \(0, 1\); got"):
+            logit_rank_study(A, T, **{"d_k": 4, "count": 10} | wrong)
+    assert logit_rank_study(A, T, 1, count=1).ranks.shape == (1,)
     with pytest.raises(InputError, match="one row of projected values for each of the 10 keys"):
         logit_rank_study(A, T[:5], 4, count=10)
 

@@ -108,6 +108,9 @@ def test_refusals():
         structure_norm(IDENTITY, -IDENTITY)
     with pytest.raises(InputError, match="W of the matrix's shape"):
         structure_norm(IDENTITY, torch.ones(3, 3))
+    assert positive_structure(torch.eye(2), floor=1.0).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert positive_structure(torch.eye(2))[0, 1] == pytest.approx(1e-3)
+    assert positive_structure(torch.zeros(2, 2)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
     with pytest.raises(InputError, match="floor must lie in"):
         positive_structure(IDENTITY, 0.0)
     with pytest.raises(InputError, match="W must be"):

@@ -62,3 +62,38 @@ def test_refusals():
         perturbation_directions(-weights, W)
     with pytest.raises(InputError, match="at least 2 keys"):
         perturbation_directions(torch.ones(3, 1), torch.ones(3, 1))
+
+
+def test_the_seed_is_0_where_none_is_given():
+    weights = random_weights(0, 5, 2)[0].softmax(-1)
+    drawn = [perturbation_directions(weights, torch.eye(5), *given) for given in ((), (0,), (1,))]
+    for name, direction in drawn[0].items():
+        assert torch.equal(direction, drawn[1][name])
+        assert not torch.equal(direction, drawn[2][name])
+
+
+def test_rows_are_split_at_their_median_or_in_the_middle():
+    weights = torch.full((4, 5), 0.2, dtype=torch.float64)
+    structure = torch.tensor([
+        [0.1, 0.2, 0.3, 0.4, 0.5],  # positive everywhere: above the median
+        [0.2, 0.2, 0.2, 0.2, 0.2],  # all alike: the first half, rounded up
+        [0.0, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 1.0, 0.0, 0.0, 0.0],
+    ])  # fmt: skip
+    kept = perturbation_directions(weights, structure)["aware"] == 0
+    assert kept.tolist() == [
+        [False, False, False, True, True], [True, True, True, False, False],
+        [True, True, True, False, False], [False, True, False, False, False],
+    ]  # fmt: skip
+
+
+def test_sizes_reach_from_nothing_to_the_whole_direction():
+    weights = torch.eye(3, dtype=torch.float64)
+    whole = perturbation_directions(weights, torch.ones(3, 3).tril())["random"]
+    reach = float(whole.norm())
+    torch.testing.assert_close(perturbed(weights, whole, reach), weights + whole)
+    torch.testing.assert_close(perturbed(weights, whole, 0.0), weights)
+    torch.testing.assert_close(perturbed(weights, 0 * whole, 0.0), weights)
+    for size in (-1e-3, reach * (1 + 1e-6)):
+        with pytest.raises(InputError, match=r"the size must lie in \[0, "):
+            perturbed(weights, whole, size)

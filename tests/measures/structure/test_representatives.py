@@ -49,3 +49,28 @@ def test_few_texts():
         choose_clusters(np.zeros((5, 3)))
     with pytest.raises(InputError, match="from 1 to the number of distinct texts, 2; got 3"):
         cluster(points, 3)
+
+
+def test_the_seed_is_0_where_none_is_given():
+    texts = np.random.default_rng(0).normal(size=(40, 3))
+    draws = {seed: cluster(texts, 6, seed) for seed in range(6)}
+    assert np.array_equal(cluster(texts, 6).members, draws[0].members)
+    assert len({tuple(one.members) for one in draws.values()}) > 1
+    assert not np.array_equal(draws[0].members, draws[1].members)
+    for chosen in (choose_clusters(texts), choose_clusters(texts, seed=0)):
+        assert np.array_equal(chosen[6].members, draws[0].members)
+    assert np.array_equal(choose_clusters(texts, seed=1)[6].members, draws[1].members)
+
+
+def test_numbers_of_clusters_end_at_half_of_the_texts():
+    texts = np.arange(13.0)[:, None]
+    assert list(choose_clusters(texts)) == [2, 3, 4, 6]
+    assert list(choose_clusters(texts[:12], 5)) == [2, 3, 4, 5, 6]
+    assert list(choose_clusters(texts[:2])) == [2]
+    assert list(choose_clusters(texts, 13)) == [2, 3, 4, 6, 13]
+    assert np.isnan(cluster(texts[:2], 2).silhouette)
+    assert np.isnan(cluster(texts, 1).silhouette)
+    with pytest.raises(InputError, match="from 1 to the number of distinct texts, 1; got 2"):
+        cluster(np.ones((3, 2)), 2)
+    with pytest.raises(InputError, match="at least 2 distinct texts; got 1"):
+        choose_clusters(np.ones((3, 2)))

@@ -9,7 +9,7 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.structure import (
     against_subspace,
 )
-from identilens.measures.structure.subspace import column_projector, subspace_of
+from identilens.measures.structure.subspace import Subspace, column_projector, subspace_of
 
 
 def texts(seed, count, n=10, rank=2, heads=2):
@@ -110,3 +110,23 @@ def test_a_new_text_lies_partly_outside():
 def test_a_share_outside_its_range_is_refused():
     with pytest.raises(InputError, match=r"share must lie in \[0, 1\]"):
         spanned(texts(0, 1)).projector(2.0)
+
+
+def test_directions_are_chosen_by_their_share_of_texts():
+    values = torch.tensor([[1.0, 0.9, 0.06, 0.04, 0.0]], dtype=torch.float64)
+    held = Subspace(values, torch.eye(5).double()[None], torch.tensor([4]), 1e-9, 50)
+    for share, kept in ((0.0, 4), (0.04, 4), (0.05, 3), (0.9, 2), (1.0, 1)):
+        assert held.basis(0, share).shape == (5, kept)
+        assert held.dimension_at(share).tolist() == [kept]
+        assert float(held.projector(share)[0].trace()) == kept
+    assert held.basis(0).shape == (5, 4)
+    assert torch.equal(held.projector(), held.projector(0.0))
+    row = torch.ones(1, 1, 5)
+    assert held.project(row).tolist() == [[[1, 1, 1, 1, 0]]]
+    assert held.project(row, 0.5).tolist() == [[[1, 1, 0, 0, 0]]]
+    assert held.project(row).dtype == torch.float32
+    # 1.9 of 2 lie in the first two, exactly 95 %.
+    assert held.effective_dimension().tolist() == [2]
+    assert held.effective_dimension(0.96).tolist() == [3]
+    assert held.effective_dimension(0.5).tolist() == [1]
+    assert held.effective_dimension(1.0).tolist() == [4]

@@ -24,6 +24,7 @@ def test_by_hand():
     torch.testing.assert_close(
         structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
     )
+    assert torch.equal(structure_weights(summed, 0.3, scale="sum"), structure_weights(summed, 0.3))
     torch.testing.assert_close(cut(summed, 0.3, 0.5)[2], torch.tensor([0.025, 0.05]))
     torch.testing.assert_close(cut(summed, 0.3, torch.square)[0], torch.tensor([0.9, 0.01]))
 
@@ -54,7 +55,9 @@ def test_cutting_nothing_keeps_the_mean():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_refusals():
     weights = stack(2)
-    with pytest.raises(InputError, match=r"lies in \[0, 1\]; got 1.5. Pass scale=sum"):
+    with pytest.raises(
+        InputError, match=r"of 1 texts' .* lies in \[0, 1\]; got 1.5. Pass scale=sum"
+    ):
         structure_weights(weights[0], 1.5)
     with pytest.raises(InputError, match=r"lies in \[0, 3\]; got 4.0. No weight is above it"):
         structure_weights(weights[0], 4.0, texts=3, scale="sum")

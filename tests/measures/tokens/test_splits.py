@@ -34,6 +34,11 @@ def test_seed_decides_the_splits():
     assert split_sentences(50, seed=1) != split_sentences(50, seed=2)
 
 
+def test_ten_folds_of_seed_0_where_none_are_given():
+    assert split_sentences(40) == split_sentences(40, folds=10, seed=0)
+    assert split_sentences(40) != split_sentences(40, seed=1)
+
+
 def test_more_folds_than_sentences():
     assert len({split.test for split in split_sentences(10, folds=10)}) == 10
 

@@ -147,15 +147,31 @@ def test_progress_counts_the_epochs_of_every_rate(data):
     assert seen == [epoch for one in probe.outcomes_ for epoch in range(1, one.epochs + 1)]
 
 
+def test_the_smallest_course_is_one_epoch_token_by_token(data):
+    probe = probe_of(LINEAR, batch_size=1, patience=1, max_epochs=1, learning_rate=1e-9)
+    probe.fit(*cells(*data)[0])
+    assert [one.epochs for one in probe.outcomes_] == [1]
+
+
 def test_what_cannot_be_trained(data):
+    for name in ("batch_size", "patience", "max_epochs"):
+        with pytest.raises(InputError, match=f"expected {name} of at least 1, got 0"):
+            probe_of(LINEAR, **{name: 0}).fit(*cells(*data)[0])
+    with pytest.raises(
+        InputError, match="expected hidden_units of at least 1, got 0; the paper has 1000"
+    ):
+        MlpProbe(hidden_units=0).initial(3, 4, torch.Generator())
+    for rates in (0.0, (0.1, -0.1)):
+        with pytest.raises(InputError, match="expected positive learning rates"):
+            probe_of(LINEAR, learning_rate=rates).fit(*cells(*data)[0])
     cell = cells(*data)[0]
     with pytest.raises(InputError, match=r"positive learning rates, got \(\)"):
         probe_of(LINEAR, learning_rate=()).fit(*cell)
-    with pytest.raises(InputError, match="batch_size of at least 1, got 0"):
-        probe_of(LINEAR, batch_size=0).fit(*cell)
 
 
-@pytest.mark.parametrize("probe", [LinearProbe(), MlpProbe(hidden_units=5)])
+@pytest.mark.parametrize(
+    "probe", [LinearProbe(), MlpProbe(hidden_units=5), MlpProbe(hidden_units=1)]
+)
 def test_first_parameters_are_glorot_in_single_precision_whatever_the_default(probe):
     first = probe.initial(3, 4, torch.Generator().manual_seed(0))
     torch.set_default_dtype(torch.float64)
@@ -163,7 +179,8 @@ def test_first_parameters_are_glorot_in_single_precision_whatever_the_default(pr
         again = probe.initial(3, 4, torch.Generator().manual_seed(0))
     finally:
         torch.set_default_dtype(torch.float32)
-    sizes = [(3, 4)] if isinstance(probe, LinearProbe) else [(3, 5), (5,), (5, 4), (4,)]
+    units = getattr(probe, "hidden_units", 0)
+    sizes = [(3, units), (units,), (units, 4), (4,)] if units else [(3, 4)]
     assert [tuple(one.shape) for one in first] == sizes
     for one, other in zip(first, again, strict=True):
         assert one.dtype == other.dtype == torch.float32

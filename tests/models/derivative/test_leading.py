@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from identilens.errors import NumericalError
-from identilens.models.derivative.jacobian import leading_directions, orthonormal_probes
+from identilens.errors import InputError, NumericalError
+from identilens.models.derivative.jacobian import (
+    check_probes,
+    chunk_size,
+    estimate,
+    leading_directions,
+    orthonormal_probes,
+)
 
 
 def seeded():
@@ -37,3 +43,51 @@ def test_derivatives_that_are_not_finite_are_refused():
         leading_directions(
             lambda given: (given * torch.nan,), torch.ones(3, 4), 1, 4, seeded(), 2**30
         )
+
+
+def test_numbers_of_probes_by_their_bounds():
+    for probes, leading in ((2, 0), (6, 0), (6, 4)):
+        check_probes(probes, leading, 6)
+    for probes in (1, 7):
+        with pytest.raises(InputError, match=f"probes must be from 2 to 6, .* got {probes}"):
+            check_probes(probes, 0, 6)
+    for probes, leading in ((6, 5), (6, -1), (2, 1)):
+        with pytest.raises(
+            InputError, match=f"leading must be from 0 to {probes - 2}: .* got {leading}"
+        ):
+            check_probes(probes, leading, 6)
+
+
+def test_norms_of_sums_over_probes_by_hand():
+    # Of 6 dimensions 1 leads; of the other 5, 2 probes have the squares 1 and 3.
+    sums = torch.tensor([[[10.0]], [[4.0]], [[10.0]]], dtype=torch.float64).reshape(1, 3, 1)
+    found = estimate(sums, 6, 3, 1)
+    assert float(found.squares) == pytest.approx(10 + 5 * 2)
+    # s² = 2; 25 · 2 / 2 · (1 − 2/5).
+    assert float(found.variances) == pytest.approx(15)
+    assert found.freedom == 1
+    exact = estimate(sums, 3, 3, 1)
+    assert (float(exact.squares), float(exact.variances), exact.freedom) == (14.0, 0.0, 0)
+    rounded = estimate(torch.tensor([[[0.0], [4.0], [7.9]]], dtype=torch.float64), 6, 2, 0)
+    assert float(rounded.variances) == 0
+    with pytest.raises(NumericalError, match="NaN or infinite"):
+        estimate(sums * torch.inf, 6, 3, 1)
+
+
+def test_as_many_pieces_fit_as_the_budget_allows():
+    def work(pieces):
+        return torch.ones(1000 + 500 * pieces, dtype=torch.float64) * 1
+
+    with pytest.raises(InputError) as refused:
+        chunk_size(work, 9, 1, "row")
+    least = int(str(refused.value).split("needs ")[1].split(".")[0])
+    assert chunk_size(work, 9, least, "row") == 1
+    assert chunk_size(work, 9, 10**9, "row") == 9
+    assert chunk_size(work, 9, least + 5000, "row", reserved=5000) == 1
+    with pytest.raises(
+        InputError,
+        match=rf"memory_budget={least - 1} bytes is too small: one row of this text needs",
+    ):
+        chunk_size(work, 9, least - 1, "row")
+    with pytest.raises(InputError, match="is too small"):
+        chunk_size(work, 9, least + 5000, "row", reserved=5002)

@@ -60,3 +60,14 @@ def test_a_small_budget_changes_nothing_and_bad_options_are_refused():
         output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=1)
     with pytest.raises(NumericalError):
         output_norms(lambda x: x * float("nan"), hidden.inputs, 2, probes=8)
+
+
+def test_the_seed_is_0_where_none_is_given():
+    inputs = torch.zeros(4, 16, dtype=torch.float64)
+    jacobian = torch.randn(24, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def found(**options):
+        return output_norms(lambda x: x @ jacobian.mT, inputs, 2, probes=4, **options).squares
+
+    assert torch.equal(found(), found(seed=0))
+    assert not torch.allclose(found(), found(seed=1))

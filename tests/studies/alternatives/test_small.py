@@ -11,12 +11,15 @@ from helpers import zoo
 from identilens.errors import InputError
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64
-from identilens.studies.alternatives import groups
+from identilens.studies.alternatives import groups, search
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.search import (
+    Found,
     alternatives_of,
     by_parameters,
     dimension_notes,
+    entropy_note,
+    logit_rank,
     none_near,
     or_note,
     realisable,
@@ -172,3 +175,108 @@ def test_what_a_reader_of_a_dimension_must_know():
         "keys, or what makes them, can move, 6 change no weight, and every combination of the other 9 changes an output"
     )
     assert "lies near, to first order: the" in none_near(dimension(regular=False))
+
+
+def capped(d_k, cap=1.0, visible=None, bias=None):
+    """A head with a soft cap, as far as a note on it asks."""
+    return SimpleNamespace(
+        softcap=cap, d_k=d_k, visible=visible, bias=bias, projected=SimpleNamespace(tolerance=1e-9)
+    )
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_queries_and_keys_give_behind_a_soft_cap():
+    # Logits of ±0.5 behind a cap of 1 in two rows of their own: rank 2.
+    logits = torch.atanh(torch.tensor([[0.5, -0.5, 0.0], [0.0, 0.5, -0.5]], dtype=torch.float64))
+    even = SimpleNamespace(weights=torch.tanh(logits).softmax(-1))
+    fits = "behind the soft cap of 1, queries and keys of size 2 produce it (the head's own size suffices: d_k = 2)"
+    assert entropy_note(capped(2), even) == fits
+    assert entropy_note(capped(1), even) == (
+        "behind the soft cap of 1 its logits have rank 2, more than the head has (d_k = 1), unless other constants in "
+        "the rows lower it"
+    )
+    assert entropy_note(capped(2, cap=0.25), even) == (
+        "no queries and keys produce it: its logits lie 0.5 or more apart, beyond the soft cap of 0.25"
+    )
+    seen = torch.ones(2, 3, dtype=torch.bool)
+    assert entropy_note(capped(2, visible=seen), even) == (
+        "its logits lie within the soft cap of 1; the rank behind the cap is open where keys are hidden"
+    )
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_queries_and_keys_give_the_most_even_weights():
+    plain = {
+        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3,
+        "values": torch.eye(4).double(),
+    }  # fmt: skip
+
+    def note(size=3, **given):
+        return entropy_note(SimpleNamespace(**plain | given), SimpleNamespace(needed_d_k=size))
+
+    assert note() == "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3)"
+    assert note(4) == "queries and keys of size 4 produce it (more than the head has: d_k = 3)"
+    opened = "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
+    assert note(follows_logits=False) == note(bias_fixed=False) == opened
+    shared = note(group=2)
+    assert shared.startswith(
+        "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys"
+    )
+    assert "serve 2 query heads and cannot be changed for one alone" in shared
+    assert note(group=3, d_k=2).startswith(
+        "queries and keys of size 3 produce it (more than the head has: d_k = 2)"
+    )
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_ranks_of_logits_are_given_where_they_are_known():
+    head = SimpleNamespace(visible=None, bias=None)
+    weights = torch.tensor([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]], dtype=torch.float64).softmax(-1)
+    assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
+    assert logit_rank(head, None) is None
+    assert logit_rank(head, weights.clone().fill_(0.0)) is None
+    for name in ("visible", "bias"):
+        assert logit_rank(SimpleNamespace(**vars(head) | {name: weights}), weights) is None
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_relative_terms_and_directions_that_are_not_free_are_said(monkeypatch):
+    tensor = torch.zeros(2, 2)
+    plain = {
+        "softcap": None, "follows_logits": True, "bias_fixed": True, "queries": tensor, "keys": tensor,
+        "projected": None, "bias": None, "scaling": 1.0, "visible": None,
+    }  # fmt: skip
+    relative = realisable(SimpleNamespace(**plain | {"bias_fixed": False}), 0.1, seeded())
+    assert relative.note.startswith("its logits have relative terms that other queries and keys")
+    given = dimension(dimension=0, formula=7)
+    monkeypatch.setattr(search, "realisable_dimension", lambda *_, **__: given)
+    none = realisable(SimpleNamespace(**plain), 0.1, seeded())
+    assert (none.weights, none.dimension, none.formula) == (None, 0, 7)
+    assert none.note == none_near(given)
+    walked = SimpleNamespace(
+        weights=tensor, queries="Q", keys="K", reached=False, distance=0.0254, steps=9
+    )
+    monkeypatch.setattr(search, "realisable_dimension", lambda *_, **__: dimension(formula=4))
+    monkeypatch.setattr(search, "realisable_alternative", lambda *_, **__: walked)
+    found = realisable(SimpleNamespace(**plain | {"bias": tensor}), 0.1, seeded())
+    assert (found.queries, found.keys, found.dimension, found.formula) == ("Q", "K", 5, 4)
+    assert (
+        found.note
+        == "stopped at 0.025 of 0.1 after 9 steps; the dimension differs from the generic 4"
+    )
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_parameters_that_cannot_be_made_say_why(monkeypatch):
+    def refuses(*_):
+        raise InputError("no map makes them")
+
+    monkeypatch.setattr(search, "remade_projections", refuses)
+    given = Found("realisable", torch.eye(2), torch.eye(2), torch.eye(2), dimension=3)
+    none, run = by_parameters(None, None, None, given)
+    assert (none.name, none.weights, none.note, run) == (
+        "parameters",
+        None,
+        "no map makes them",
+        None,
+    )

@@ -3,11 +3,12 @@
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import alternatives
+from helpers.written import alternatives, first_rows
 
 CASES = {
     "two texts": alternatives,
     "none": lambda: alternatives(1, found=False),
+    "one row": lambda: first_rows(alternatives()),
 }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import audited
+from helpers.written import audited, first_rows
 
 CASES = {
     "two texts": audited,
@@ -13,6 +13,7 @@ CASES = {
     "other layers": lambda: audited(
         1, model={"layers_without_attention": ["0"], "layers_with_other_mixers": ["1", "2"]}
     ),
+    "one row": lambda: first_rows(audited()),
 }
 
 

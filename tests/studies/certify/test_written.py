@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import certainty
+from helpers.written import certainty, first_rows
 from identilens.studies import head_views
 from identilens.studies.certify import views
 
@@ -14,6 +14,7 @@ CASES = {
     "rows of two heads": certainty,
     "a row": lambda: certainty(((0, 0),), ("0",)),
     "two kinds": lambda: certainty(((0, 0),), ("float32",), ("encoder", "decoder")),
+    "one row": lambda: first_rows(certainty()),
 }
 
 

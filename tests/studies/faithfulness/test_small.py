@@ -1,5 +1,6 @@
 """Final states and what explains them, on a model of one layer, beside plain runs of it."""
 
+from math import isnan
 from types import SimpleNamespace
 
 import pytest
@@ -7,12 +8,26 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids, tiny_encoder
-from identilens.errors import InputError
+from identilens.errors import InputError, NumericalError, SettingError
+from identilens.linalg import ProjectedValues
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
-from identilens.studies.faithfulness import inputs
+from identilens.studies.faithfulness import inputs, sampling, study
 from identilens.studies.faithfulness.inputs import STEPS, FinalStates, attributions
-from identilens.studies.faithfulness.study import faithfulness
+from identilens.studies.faithfulness.sampling import (
+    ROUNDINGS,
+    FaithfulnessSettings,
+    SampledMap,
+    roundings,
+    sampled_maps,
+)
+from identilens.studies.faithfulness.study import (
+    control_rows,
+    determinacy_rows,
+    entropy_parameters,
+    faithfulness,
+    self_agreement,
+)
 
 TEXT = ids(6)
 
@@ -119,3 +134,144 @@ def test_states_of_a_text_are_judged(lens, final):
     assert random["agreement"].null_count() == 2
     assert found.filter(explanation="alti")["agreement"].is_between(-1, 1 + 1e-9).all()
     assert found.filter(explanation="rollout_raw")["agreement"].null_count() == 0
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_settings_that_do_not_fit_are_named():
+    assert FaithfulnessSettings(groups=(2, 5), searched=5).groups == (2, 5)
+    for given, words in (
+        ({"attribution": True}, "attribution to be left out, or explained of at least 1; got True"),
+        ({"groups": (2, 1)}, "groups as growing sizes of at least 1, such as 1,2,4,8"),
+        ({"groups": ()}, "groups as growing sizes of at least 1"),
+        ({"groups": (0, 1)}, "groups as growing sizes of at least 1"),
+        ({"groups": (2, 5), "searched": 4}, "searched of at least the largest group, 5; got 4"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            FaithfulnessSettings(**given)
+
+
+def test_roundings_are_as_large_as_those_of_the_precision():
+    for dtype, size in ((torch.bfloat16, 2**-7), (torch.float32, 2**-23), (torch.float64, 2**-23)):
+        factors = roundings((50, 2), dtype, 3)
+        assert factors.shape == (ROUNDINGS, 50, 2)
+        assert 0.99 * size < float((factors - 1).abs().max()) <= size
+        assert float((factors - 1).min()) < -0.9 * size
+    assert torch.equal(roundings((2,), torch.float32, 3), roundings((2,), torch.float32, 3))
+    assert not torch.equal(roundings((2,), torch.float32, 3), roundings((2,), torch.float32, 4))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_maps_and_rows_are_drawn_from_the_seed_and_the_text(monkeypatch):
+    sites = [SimpleNamespace(layer=layer, kind="decoder") for layer in range(3)]
+    places = [(site, head) for site in sites for head in range(4)]
+    hidden = torch.ones(6, 6, dtype=torch.bool).tril()
+
+    def read(lens, item, layer, head, kind):
+        visible = None if layer == 0 else hidden
+        return SimpleNamespace(
+            attention=torch.zeros(6, 6), visible=visible, refuse_sink=lambda: None
+        )
+
+    monkeypatch.setattr(sampling, "places_of", lambda *_: places)
+    monkeypatch.setattr(sampling, "read_head", read)
+    monkeypatch.setattr(sampling, "MapRuns", lambda *given: given)
+
+    def drawn(text=0, **options):
+        settings = FaithfulnessSettings(**options)
+        return [
+            (one.place["layer"], one.place["head"], *one.queries)
+            for one in sampled_maps(None, None, text, settings)
+        ]
+
+    every = drawn(maps=99, rows=99, groups=(2, 3))
+    assert [one[:2] for one in every] == [(site.layer, head) for site, head in places]
+    assert {one[2:] for one in every} == {(0, 1, 2, 3, 4, 5), (2, 3, 4, 5)}
+    assert every[0][2:] == (0, 1, 2, 3, 4, 5)
+    some = drawn(maps=2, rows=2)
+    assert [len(one) for one in some] == [4, 4]
+    assert some == sorted(some) == drawn(maps=2, rows=2)
+    assert some not in (drawn(1, maps=2, rows=2), drawn(maps=2, rows=2, seed=1))
+    assert drawn(maps=99, groups=(6,)) == []
+    assert len(drawn(maps=99, groups=(5,))) == 12
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_an_explanation_without_an_order_confirms_nothing():
+    own = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    other = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 9.0]])
+    seen = torch.tensor([[True] * 3] * 3 + [[True, True, False]])
+    found = self_agreement(own, other, seen).tolist()
+    assert isnan(found.pop(1))
+    assert found == pytest.approx([1.0, 0.0, -1.0])
+
+
+def sampled(weights, **head):
+    """A drawn map of two rows whose keys have values 0, 1 and 1."""
+    values = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
+    plain = {
+        "attention": weights, "visible": None, "values": values, "projected": ProjectedValues.of(values), "bias": None,
+        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3, "scaling": 0.5,
+    }  # fmt: skip
+    runs = SimpleNamespace(effects=lambda rows: {"hidden": torch.arange(1.0, len(rows) + 1)})
+    return SampledMap(
+        {"text": 0}, SimpleNamespace(**plain | head), [0, 2], runs, torch.Generator().manual_seed(3)
+    )
+
+
+WEIGHTS = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], dtype=torch.float64)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_agreement_of_rows_with_other_weights(monkeypatch):
+    drawn = sampled(WEIGHTS)
+    assert torch.equal(drawn.weights, WEIGHTS[[0, 2]])
+    assert drawn.seen.all()
+    assert drawn.free.tolist() == [True, True]
+    assert drawn.floor == {"hidden": ROUNDINGS}
+    hidden = sampled(WEIGHTS, visible=torch.ones(3, 3, dtype=torch.bool).tril())
+    assert hidden.free.tolist() == [False, True]
+    assert hidden.seen.tolist() == [[True, False, False], [True, True, True]]
+    monkeypatch.setattr(SampledMap, "explained", lambda self, weights: {"raw": weights})
+    others = {"drawn": [WEIGHTS[[0, 2]], WEIGHTS[[1, 1]]], "parameters": [WEIGHTS[[1, 1]]]}
+    rows = list(determinacy_rows(drawn, {"raw": drawn.weights}, others))
+    assert [(row["query"], row["alternative"], row["explanation"]) for row in rows] == [
+        (0, "drawn", "raw"), (2, "drawn", "raw"), (0, "parameters", "raw"), (2, "parameters", "raw"),
+    ]  # fmt: skip
+    assert [row["total_variation"] for row in rows] == pytest.approx([0.15, 0.4, 0.3, 0.8])
+    alone = [
+        float(self_agreement(drawn.weights, WEIGHTS[[1, 1]], drawn.seen)[row]) for row in (0, 1)
+    ]
+    assert [row["agreement"] for row in rows] == pytest.approx(
+        [(1 + alone[0]) / 2, (1 + alone[1]) / 2, *alone]
+    )
+    [only, _] = determinacy_rows(hidden, {"raw": hidden.weights}, others)
+    assert only["query"] == 2
+    controls = list(control_rows(drawn, others))
+    assert controls == [
+        {"text": 0, "alternative": "drawn", "outcome": "hidden", "change": 2.0, "floor": float(ROUNDINGS)},
+        {"text": 0, "alternative": "parameters", "outcome": "hidden", "change": 1.0, "floor": float(ROUNDINGS)},
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_queries_and_keys_of_the_most_even_weights_are_made_where_they_fit(monkeypatch):
+    found = SimpleNamespace(needed_d_k=2, queries=torch.ones(3, 2), keys=torch.full((3, 2), 2.0))
+    monkeypatch.setattr(study, "maximum_entropy_alternative", lambda *_, **__: found)
+    queries, keys = entropy_parameters(sampled(WEIGHTS))
+    assert queries.tolist() == [[2.0, 2.0, 0.0]] * 3
+    assert keys.tolist() == [[2.0, 2.0, 0.0]] * 3
+    assert entropy_parameters(sampled(WEIGHTS, d_k=2))[1].shape == (3, 2)
+    for head in (
+        {"d_k": 1},
+        {"softcap": 1.0},
+        {"follows_logits": False},
+        {"bias_fixed": False},
+        {"group": 2},
+    ):
+        assert entropy_parameters(sampled(WEIGHTS, **head)) is None
+
+    def fails(*_, **__):
+        raise NumericalError("open")
+
+    monkeypatch.setattr(study, "maximum_entropy_alternative", fails)
+    assert entropy_parameters(sampled(WEIGHTS)) is None

@@ -3,11 +3,12 @@
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import faithfulness
+from helpers.written import faithfulness, first_rows
 
 CASES = {
     "two texts": faithfulness,
     "determined": lambda: faithfulness(1, determined=True, states=False),
+    "one row": lambda: first_rows(faithfulness()),
 }
 
 

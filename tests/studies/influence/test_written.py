@@ -3,11 +3,12 @@
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import influenced
+from helpers.written import first_rows, influenced
 
 CASES = {
     "prediction": influenced,
     "states, one text, heads only": lambda: influenced("states", 1, rows=False),
+    "one row": lambda: first_rows(influenced()),
 }
 
 

@@ -1,11 +1,16 @@
 """The numbers of a structure analysis of few texts, small enough for every run of the tests."""
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 import torch
 
 from helpers.structures import structure_of
-from identilens.studies.structure.study import State
+from helpers.zoo import ids, tiny_encoder
+from identilens.errors import InputError, NumericalError, SettingError
+from identilens.runs.files import Manifest
+from identilens.studies.structure.study import LayerView, State, StructureSettings, StructureStudy
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +67,113 @@ def test_dimensions_are_counted_in_the_spectrum(found):
     for name in ("dim_half", "dim_95", "energy_95"):
         assert found.table[name].to_list() == counted[name].to_list()
         assert found.table[name].n_unique() > 1
+
+
+def test_of_the_sums_after_each_part_the_last_two_are_kept(tmp_path):
+    manifest, state = Manifest(tmp_path), State()
+    state.add("encoder.layer0", raw=torch.ones(2))
+    for part in range(4):
+        state.save(tmp_path, part)
+        manifest.add(f"parts/state-{part:06d}.safetensors")
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
+        "state-000002.safetensors", "state-000003.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ({"threshold": 1.0}, None), ({"threshold": 1.5}, r"in \[0, 1\] on the mean of the weights"),
+        ({"threshold": 1.5, "scale": "sum", "clusters": 1}, r"in \[0, 1\] on the sum of the weights"),
+        ({"threshold": 3.0, "scale": "sum", "clusters": 3}, None), ({"threshold": 9.0, "scale": "sum"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_a_threshold_that_leaves_nothing_is_refused(given, most):
+    if most is None:
+        assert StructureSettings(length=4, **given).length == 4
+    else:
+        with pytest.raises(SettingError, match=f"threshold {most}"):
+            StructureSettings(length=4, **given)
+
+
+def study(count=3, **options):
+    texts = [ids(6, seed) for seed in range(count)]
+    return StructureStudy(tiny_encoder(), texts, StructureSettings(length=6, **options))
+
+
+def test_what_a_run_takes_where_nothing_is_given_is_recorded():
+    facts = study().identity().settings
+    assert (facts["threshold"], facts["scale"]) == (2 / 6, "mean")
+    assert facts["special_positions"] == []
+    assert facts["rank_tolerance"].startswith("max(n, d_model) * 1.19")
+    assert "threshold" not in study(threshold=0.5).identity().settings
+    with pytest.raises(SettingError, match="clusters of at most 2, one per text; got 3"):
+        study(clusters=3, pool=2)
+    assert study(clusters=3).settings.clusters == 3
+
+
+def test_steps_are_counted_in_parts(monkeypatch):
+    monkeypatch.setattr("identilens.studies.structure.study.PART", 2)
+    assert list(study(perturbed=2).sizes()) == [2, 1, 2, 1, 1, 1, 0]
+    assert list(study(count=4, perturbed=0).sizes()) == [2, 2, 2, 2, 0]
+    notes = [note for _, note, _ in study(perturbed=1).steps]
+    assert notes[0] == notes[1] == "first pass: R and representatives"
+    assert notes[2] == notes[3] == "second pass: texts against R"
+    assert notes[4] == notes[5] == "perturbed weights in the model"
+
+
+def captured(n=3, **changes):
+    """A layer of two heads that share their values."""
+    generator = torch.Generator().manual_seed(0)
+    projection = torch.randn(2, 2, 5, generator=generator)
+    site = SimpleNamespace(kind="encoder", layer=4, output_projection=projection)
+    plain = {
+        "site": site, "weights": torch.rand(2, n, n, generator=generator), "visible": None,
+        "values": torch.randn(1, n, 2, generator=generator), "queries": torch.zeros(2, n, 2),
+    }  # fmt: skip
+    return SimpleNamespace(**plain | changes)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_layer_as_its_weights_and_the_values_that_they_mix():
+    layer = captured()
+    view = LayerView.of(layer, 7, 3)
+    T = layer.values.double().expand(2, -1, -1) @ layer.site.output_projection.double()
+    gram = T @ T.mT
+    assert view.key == "encoder.layer4"
+    torch.testing.assert_close(
+        view.energy, gram / T.square().sum((-2, -1), keepdim=True), rtol=1e-5, atol=1e-7
+    )
+    torch.testing.assert_close(view.column, T @ torch.linalg.pinv(T), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(view.effective, layer.weights.double() @ view.column)
+    hidden = LayerView.of(captured(visible=torch.ones(3, 3, dtype=torch.bool).tril()), 7, 3)
+    assert not torch.allclose(hidden.effective, view.effective)
+    for changes, length, error, words in (
+        (
+            {},
+            4,
+            InputError,
+            r"encoder layer 4 has attention of torch.Size\(\[3, 3\]\) positions; a structure needs 4",
+        ),
+        (
+            {"weights": None},
+            3,
+            InputError,
+            "encoder layer 4 has attention of no positions; a structure needs 3",
+        ),
+        (
+            {"weights": torch.full((2, 3, 3), torch.nan)},
+            3,
+            NumericalError,
+            "text 7, encoder layer 4: weights or values",
+        ),
+        (
+            {"values": torch.full((1, 3, 2), torch.inf)},
+            3,
+            NumericalError,
+            "text 7, encoder layer 4: weights or values",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            LayerView.of(captured(**changes), 7, length)

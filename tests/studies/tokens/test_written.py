@@ -5,12 +5,13 @@ from functools import partial
 import pytest
 
 from helpers.telling import recorded, told
-from helpers.written import identified
+from helpers.written import first_rows, identified
 from identilens.studies.tokens.result import EXPERIMENTS
 
 CASES = {
     **{name: partial(identified, name) for name in EXPERIMENTS},
     "two checkpoints": lambda: identified("across-layers", ("model", "compared"), 1),
+    "one row": lambda: first_rows(identified()),
 }
 
 

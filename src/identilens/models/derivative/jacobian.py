@@ -304,7 +304,7 @@ def check_probes(probes: int, leading: int, width: int) -> None:
     """Refuse numbers of probes, leading ones among them, that vectors of this width do not allow."""
     if not 2 <= probes <= width:
         raise InputError(f"probes must be from 2 to {width}, the size of a vector; got {probes}.")
-    if not 0 <= leading <= probes - 2 and not leading == 0:
+    if not 0 <= leading <= probes - 2:
         raise InputError(
             f"leading must be from 0 to {probes - 2}: two of the {probes} probes must stay random, "
             f"so that the error can be estimated; got {leading}."

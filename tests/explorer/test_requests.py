@@ -1,0 +1,222 @@
+"""What a request to the explorer asks for and is told, without the work: the functions that do it are stood in for."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from identilens.errors import InputError
+from identilens.explorer import app, runs, server
+from identilens.explorer.app import _job, _longer, realised
+from identilens.explorer.desk import Desk
+from identilens.explorer.runs import Runs
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+PLACE = {"held": "name", "layer": 1, "head": 2, "kind": "decoder"}
+AT = SimpleNamespace(text="a text", head=lambda *where: ("head", *where))
+DESK = SimpleNamespace(lens=lambda model: f"lens of {model}", held=lambda name: (f"m {name}", AT))
+LENS, HEAD = "lens of m name", ("head", 1, 2, "decoder")
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "function", "told", "given"),
+    [
+        ("contributions", {"exact": True}, "contributions", "viewer", (LENS, AT, True, "c", "t")),
+        ("contributions", {"exact": 1}, "contributions", "viewer", (LENS, AT, False, "c", "t")),
+        ("row", {"query": 3, "outcome": "head", "tolerance": 0}, "proven_row", "row", (AT, HEAD, 3, "head", "0")),
+        ("same", {"query": 3, "aim": "least", "tolerance": "1%", "heads": "layer"}, "same_answer", "same",
+         (LENS, AT, HEAD, 3, "least", "1%", "layer")),
+        ("alternative", {"which": "far"}, "alternative", "alternative", (LENS, AT, HEAD, "far", "c")),
+        ("parameters", {}, "realised", "alternative", (LENS, AT, HEAD)),
+        ("weights", {"query": 3, "change": [1, 0.5]}, "moved_row", "moved", (LENS, AT, HEAD, 3, [1.0, 0.5])),
+    ],
+)  # fmt: skip
+def test_a_request_reaches_its_function(monkeypatch, what, more, function, told, given):
+    monkeypatch.setattr(app, function, lambda *received: received)
+    model, job = _job(DESK, None, what, PLACE | more)
+    assert model == "m name"
+    assert job("c", "t") == {told: given}
+
+
+def test_what_cannot_be_asked_for():
+    with pytest.raises(InputError, match="there is nothing called 'all' to ask for"):
+        _job(DESK, None, "all", PLACE)
+    with pytest.raises(InputError, match="without a folder for runs; start it with --runs FOLDER"):
+        _job(DESK, None, "save", PLACE | {"name": "n"})
+    folder = SimpleNamespace(save=lambda *given: given)
+    model, job = _job(DESK, folder, "save", PLACE | {"name": 7})
+    assert (model, job("c", "t")) == ("m name", {"runs": (LENS, "a text", "7", "c", "t")})
+
+
+def test_a_measured_text_is_held(monkeypatch):
+    monkeypatch.setattr(app, "measured", lambda *given: given)
+    desk = SimpleNamespace(lens=lambda model: f"lens of {model}", keep=lambda *given: given)
+    longest = "a" * 8000
+    model, job = _job(desk, None, "measure", {"model": "m", "text": longest})
+    assert model == "m"
+    assert job("c", "t") == {"held": ("m", ("lens of m", longest, "c", "t"))}
+    for text in (" ", f"{longest}a"):
+        with pytest.raises(InputError, match=rf"a text of 1 to 8000 characters; got {len(text)}\."):
+            _job(desk, None, "measure", {"model": "m", "text": text})
+
+
+def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
+    return SimpleNamespace(
+        projected=SimpleNamespace(rank=torch.tensor(rank)), attention=torch.zeros(queries, keys),
+        visible=visible, group=group, d_k=d_k, values=torch.zeros(keys, d_v),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("head", "conditions"),
+    [
+        (head_of(), 20),
+        (head_of(rank=3), 12),
+        (head_of(keys=3), 8),
+        (head_of(group=2), 40),
+        (head_of(keys=4, visible=torch.ones(4, 4, dtype=torch.bool).tril()), 6),
+    ],
+)
+def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, head, conditions):
+    asked = []
+
+    def made(lens, item, given, *options):
+        asked.append((lens, item, given, options))
+        none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
+        return none, none, None
+
+    monkeypatch.setattr(app, "made", made)
+    monkeypatch.setattr(app, "COPIES", 1)
+    monkeypatch.setattr(app, "ROOM", 8 * conditions**2)
+    at = SimpleNamespace(item="item")
+    assert realised("lens", at, head)["none"].startswith("none lies near")
+    ((lens, item, given, (distance, generator, room)),) = asked
+    assert (lens, item, given, distance, room) == ("lens", "item", head, 0.1, 8 * conditions**2)
+    assert generator.initial_seed() == 0
+    monkeypatch.setattr(app, "ROOM", 8 * (conditions - 1) ** 2)
+    words = (
+        rf"at most {conditions - 1} conditions on queries and keys; this one sets {conditions}\."
+    )
+    with pytest.raises(InputError, match=words):
+        realised("lens", at, head)
+
+
+def test_what_is_told_of_other_matrices(monkeypatch):
+    alternative = SimpleNamespace(dimension=2, note="a note.", weights="A")
+    parameters = SimpleNamespace(weights="B", note="no parameters.", moved={"W_Q": 0.5})
+    found = [alternative, parameters, "run"]
+    monkeypatch.setattr(app, "made", lambda *given: found)
+    monkeypatch.setattr(app, "in_numbers", lambda head, weights: {"numbers": weights})
+    monkeypatch.setattr(app, "changed", lambda lens, at, run: {"changed": run})
+    at = SimpleNamespace(item="item")
+    assert realised("lens", at, head_of()) == {
+        "numbers": "B", "changed": "run", "moved": {"W_Q": 0.5}, "dimension": 2, "note": "a note.",
+    }  # fmt: skip
+    parameters.weights = None
+    with pytest.raises(InputError, match=r"^no parameters\.$"):
+        realised("lens", at, head_of())
+    alternative.weights = None
+    with pytest.raises(InputError, match=r"^a note\.$"):
+        realised("lens", at, head_of())
+
+
+def test_how_long_a_text_must_be():
+    # d_k² + d_k over 2 d_k − d_v, rounded down, and one more.
+    assert _longer(head_of(d_k=3, d_v=4)) == "; take a text of 7 tokens or more"
+    assert _longer(head_of(d_k=3, d_v=5)) == "; take a text of 13 tokens or more"
+    assert _longer(head_of(d_k=3, d_v=6)) == ""
+    assert _longer(head_of(visible=torch.ones(4, 6, dtype=torch.bool))) == ""
+
+
+def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(runs, "audit", lambda *given, **options: asked.append((given, options)))
+    monkeypatch.setattr(runs, "most_tokens", lambda lens: 77)
+    monkeypatch.setattr(runs, "given_up", lambda check, tell: (check, tell))
+    here = Runs(tmp_path)
+    assert here.save("lens", "a text", "n" * 64, "c", "t") == {}
+    assert asked == [
+        (("lens", ["a text"]),
+         {"out": tmp_path / ("n" * 64), "progress": ("c", "t"), "matrices": True, "certain_rows": 4,
+          "max_length": 77}),
+    ]  # fmt: skip
+    for name in ("n" * 65, "-n", "a.b", ""):
+        with pytest.raises(InputError, match="letters, digits, - and _, at most 64; got another"):
+            here.save("lens", "a text", name, "c", "t")
+    (tmp_path / "taken").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="there is a run taken already; choose another name"):
+        here.save("lens", "a text", "taken", "c", "t")
+    assert len(asked) == 1
+    with pytest.raises(InputError, match="there is no such run"):
+        here.report("taken")
+
+
+def test_an_explorer_serves_until_it_is_interrupted(monkeypatch, tmp_path):
+    served, told, closed = [], [], []
+
+    def run(sockets):
+        served.append(sockets)
+        raise KeyboardInterrupt
+
+    def made(application):
+        served.append(application)
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr(server, "made_server", made)
+    monkeypatch.setattr(Desk, "close", lambda self: closed.append(list(self.lenses)))
+    opened = server.opened_port(0)
+    port = opened.getsockname()[1]
+    server.serve(
+        {"m": "lens"},
+        ["t"],
+        opened=opened,
+        runs=tmp_path,
+        load={"dtype": "x"},
+        announce=told.append,
+    )
+    application, sockets = served
+    assert sockets == [opened]
+    assert opened.fileno() == -1
+    assert closed == [["m"]]
+    [address] = told
+    place, token = address.split("/#token=")
+    assert place == f"http://127.0.0.1:{port}"
+    assert len(token) == 32
+    client = TestClient(application)
+    for host, status in (
+        (f"127.0.0.1:{port}", 200),
+        (f"localhost:{port}", 200),
+        ("localhost", 403),
+    ):
+        headers = {
+            "host": host,
+            "x-identilens-token": token,
+            "content-type": "application/json; charset=utf-8",
+        }
+        answer = client.post("/api/start", content="{}", headers=headers)
+        assert answer.status_code == status
+    assert client.post("/api/start", content="{}", headers=headers | {"host": f"localhost:{port}"}).json() == {
+        "models": ["m"], "texts": ["t"], "load": {"dtype": "x"}, "runs": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("port", [-1, 2**16])
+def test_ports_that_there_are_not(port):
+    with pytest.raises(
+        InputError, match=rf"port {port} cannot be used: ports are below 65536\. Choose"
+    ):
+        server.opened_port(port)
+
+
+def test_a_port_is_open_to_this_machine_alone():
+    with server.opened_port(0) as opened:
+        assert opened.getsockname()[0] == "127.0.0.1"
+        with socket.create_connection(opened.getsockname()):
+            port = opened.getsockname()[1]
+            with pytest.raises(
+                InputError, match=rf"port {port} cannot be used \(Address already in use"
+            ):
+                server.opened_port(port)

@@ -1,0 +1,242 @@
+"""Logits, factors and the messages of what does not fit, by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+from identilens.linalg import attention_logits, relative_tolerance, visible_softmax
+from identilens.linalg.checks import (
+    check_blocks,
+    check_finite,
+    check_mask,
+    check_values,
+    check_width,
+    explained,
+)
+from identilens.linalg.compact import OutputFactor, compact_values
+from identilens.linalg.simplex import (
+    centred_rank,
+    joint_space,
+    least_outside,
+    ones_outside,
+    simplex_span,
+    space_on,
+)
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
+def drawn(*shape):
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
+
+
+def test_logits_with_a_bias_and_a_soft_cap():
+    queries, keys = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+    assert attention_logits(queries, keys, 0.5).tolist() == [[0.5, 3.0]]
+    bias = torch.tensor([[1.0, -1.0]])
+    assert attention_logits(queries, keys, 0.5, bias).tolist() == [[1.5, 2.0]]
+    capped = 2 * torch.tanh(torch.tensor([[0.25, 1.5]], dtype=torch.float64))
+    torch.testing.assert_close(attention_logits(queries, keys, 0.5, None, 2.0), capped)
+    torch.testing.assert_close(attention_logits(queries, keys, 0.5, bias, 2.0), capped + bias)
+    assert attention_logits(queries, keys, 0.5).dtype == torch.float64
+    logits = torch.tensor([[0.0, 5.0, 0.0]])
+    seen = torch.tensor([[True, False, True]])
+    assert visible_softmax(logits, seen).tolist() == [[0.5, 0.0, 0.5]]
+    assert torch.equal(visible_softmax(logits, None), logits.softmax(-1))
+    assert (
+        relative_tolerance(3, 5) == relative_tolerance(5, 3) == pytest.approx(5 * 2**-23, rel=1e-6)
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (2, 3, 5)])
+def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
+    projection = drawn(*shape)
+    factor = OutputFactor.of(projection)
+    rows, columns = shape[-2:]
+    assert factor.lower.shape[-1] == min(rows, columns)
+    assert factor.d_model == columns
+    torch.testing.assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
+    if rows <= columns:
+        torch.testing.assert_close(
+            factor.inverse @ factor.lower, torch.eye(rows).double().expand(*shape[:-2], -1, -1)
+        )
+    else:
+        assert bool(factor.inverse.isnan().all())
+    values = drawn(*shape[:-2], 6, rows)
+    compact, T = compact_values(values, projection), values @ projection
+    torch.testing.assert_close(compact @ compact.mT, T @ T.mT)
+    assert torch.equal(compact_values(values), values)
+    flat = factor.flat((2, *shape[:-2]))
+    assert flat.lower.shape == (2 * factor.lower[..., 0, 0].numel(), *factor.lower.shape[-2:])
+
+
+def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matrix():
+    projection = drawn(3, 5)
+    projection[2] = projection[0] + projection[1]
+    factor = OutputFactor.of(projection)
+    torch.testing.assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
+    assert OutputFactor.of(drawn(3, 5)).is_spared(12)
+    assert not OutputFactor.of(drawn(3, 5)).is_spared(11)
+    assert not OutputFactor.of(drawn(5, 3)).is_spared(100)
+
+
+def test_spaces_of_a_row_by_hand():
+    """Keys of the values 0, 1 and 1, of which the last one or none is hidden."""
+    values = torch.tensor([[0.0], [1.0], [1.0], [5.0]], dtype=torch.float64)
+    seen = torch.tensor([True, True, True, False])
+    space = space_on(values, seen, 1e-6)
+    assert (space.rank, space.nullity) == (2, 1)
+    torch.testing.assert_close(
+        space.free.abs()[:, 0], torch.tensor([0, 0.5, 0.5, 0]).double().sqrt()
+    )
+    assert space.movable.tolist() == [False, True, True, False]
+    assert float(space.scales[0]) == torch.inf
+    torch.testing.assert_close(space.kept[:3, 0].abs(), torch.full((3,), 3**-0.5).double())
+    assert not bool(space.kept[3].any())
+    # A unit change along the second column moves the mixture by ‖values‖ along it.
+    torch.testing.assert_close(space.scales[1], (space.kept[:3, 1] @ values[:3, 0]).abs())
+    both = joint_space(torch.stack([values, 2 * values]), seen, 1e-6)
+    assert both.blocks.tolist() == [0] * 4 + [1] * 4
+    assert both.visible.tolist() == [True, True, True, False] * 2
+    assert both.scales.isinf().tolist() == [True, True, False]
+    assert both.nullity == 0
+    torch.testing.assert_close(both.kept.mT @ both.kept, torch.eye(3).double())
+    centred = (
+        torch.cat([values[:3], 2 * values[:3]])
+        - torch.tensor([2 / 3] * 3 + [4 / 3] * 3).double()[:, None]
+    )
+    torch.testing.assert_close(both.scales[2], centred.norm())
+
+
+def test_ranks_with_the_ones_by_hand():
+    line = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
+    assert int(centred_rank(line, 1e-6)) == 1
+    assert int(centred_rank(torch.ones(3, 1).double(), 1e-6)) == 0
+    # A change of T by less than its tolerance would make it constant.
+    nearly = torch.ones(3, 1).double() + 1e-7 * line
+    assert [int(centred_rank(nearly, tolerance)) for tolerance in (1e-6, 1e-9)] == [0, 1]
+    span = simplex_span(line, 1e-6)
+    assert int(span.rank) == 2
+    torch.testing.assert_close(
+        ones_outside(simplex_span(line, 1e-6)), torch.tensor(0.0).double(), atol=1e-12, rtol=0
+    )
+    sizes = torch.tensor([1, 4])
+    assert least_outside(sizes, lambda size: 0.5 * size).tolist() == [0.25, 16.0]
+
+
+def test_entries_that_are_not_finite_are_counted():
+    check_finite(one=torch.ones(2), none=None, flags=torch.ones(2, dtype=torch.bool))
+    bad = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf])
+    with pytest.raises(
+        NumericalError, match="weights has 3 NaN or infinite entries of 4. Look for an overflow"
+    ):
+        check_finite(fine=torch.ones(2), weights=bad)
+    # Infinities of both signs, and a sum beyond the largest number.
+    check_finite(large=torch.full((4,), 3e38))
+    with pytest.raises(InputError, match="weights must be a tensor; got list"):
+        check_finite(weights=[1.0])
+    with pytest.raises(
+        InputError,
+        match=r"weights must be a dense tensor of numbers; got torch.float32 in the layout",
+    ):
+        check_finite(weights=torch.eye(2).to_sparse())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((None,), "values must be a tensor with two axes; got NoneType"),
+        ((torch.ones(2, 3), [1]), "output_projection must be a tensor with two axes; got list"),
+        ((torch.ones(3),), r"values must be \(..., key, d_v\) with at least one key; got \(3,\)"),
+        ((torch.ones(0, 3),), r"at least one key; got \(0, 3\)"),
+        ((torch.ones(3, 0),), r"at least one key; got \(3, 0\)"),
+        ((torch.ones(2, 3), torch.ones(4, 3)), r"with d_v = 3 as in values; got \(4, 3\).*pass weight.T"),
+        ((torch.ones(2, 3), torch.full((3, 4), torch.nan)), "output_projection has 12 NaN or infinite entries"),
+        ((torch.ones(2, 2, 3), torch.ones(3, 3, 4)), r"for each head of the values, or one for all; got \(3, 3, 4\)"),
+    ],
+)  # fmt: skip
+def test_values_and_projections_that_do_not_fit(given, words):
+    with pytest.raises((InputError, NumericalError), match=words):
+        check_values(*given)
+
+
+def test_what_fits_passes():
+    values = torch.ones(2, 4, 3)
+    check_values(values, torch.ones(2, 3, 5))
+    check_values(values, torch.ones(3, 5))
+    check_blocks(values, None)
+    check_width("weights", torch.ones(2, 7, 4), values, 4)
+    check_width("weights", None, values, 4)
+    for rows in (torch.ones(2, 7, 5), torch.ones(3, 7, 4), torch.ones(7, 4)):
+        with pytest.raises(
+            InputError,
+            match=r"weights must be \(..., query, 4\) to fit values of shape \(2, 4, 3\)",
+        ):
+            check_width("weights", rows, values, 4)
+
+
+def test_masks_that_do_not_fit():
+    for fitting in (None, "causal", torch.ones(3, 3, dtype=torch.bool)):
+        check_mask(fitting, 3, 3)
+    for mask, queries, words in (
+        ("later", 3, "must be a boolean mask, \"causal\" or None; got 'later'"),
+        ("causal", 2, "needs as many queries as keys; got 2 and 3"),
+        (
+            torch.ones(3, 3),
+            3,
+            r"boolean mask of shape \(3, 3\); got torch.float32 of shape \(3, 3\)",
+        ),
+        (
+            torch.ones(2, 3, dtype=torch.bool),
+            3,
+            r"boolean mask of shape \(3, 3\); got torch.bool of shape \(2, 3\)",
+        ),
+        (torch.zeros(3, 3, dtype=torch.bool), 3, "hides every key from at least one query"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_mask(mask, queries, 3)
+
+
+@explained
+def product(
+    left: Float[Tensor, "row k"],
+    right: Float[Tensor, "k column"],
+    factor: float = 1.0,
+    names: Sequence[str] = (),
+    size: int | None = None,
+) -> Tensor:
+    """Return a product, and fail where anything does not fit."""
+    if size == 0:
+        raise InputError("of our own")
+    "".join(names)
+    return left @ right * factor / (size or 1) * (1 if size != 7 else {}["missing"])
+
+
+def test_an_error_of_torch_names_the_argument_that_is_not_as_annotated():
+    left, right = torch.ones(2, 3), torch.ones(3, 4)
+    assert product(left, right, 2, ["a"]).shape == (2, 4)
+    for given, options, words in (
+        (
+            (left, right.mT),
+            {},
+            r"product needs right as .*; got one of float32, shape \(4, 3\); axes of one name",
+        ),
+        ((left.int(), right), {}, r"product needs left as .*; got one of int32, shape \(2, 3\)"),
+        ((left, "x"), {}, "product needs right as .*; got str"),
+        ((left, right), {"factor": "2"}, "product needs factor as float; got str"),
+        ((left, right), {"names": [1]}, "product needs names as .*; got list"),
+        ((left, right), {"size": "1"}, "product needs size as .*; got str"),
+        ((left, right), {"size": 0}, "^of our own$"),
+    ):
+        with pytest.raises(InputError, match=words):
+            product(*given, **options)
+    with pytest.raises(KeyError):
+        product(left, right, size=7)
+    with pytest.raises(TypeError):
+        product(left)

@@ -1,0 +1,388 @@
+"""Names, sizes and choices that models need, by hand and without a forward pass."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel, PreTrainedModel
+
+from helpers.zoo import build
+from identilens.errors import InputError, NumericalError
+from identilens.models.capture import Lengths, split_states
+from identilens.models.families import position_limit
+from identilens.models.identity import described
+from identilens.models.inputs import Item
+from identilens.models.layout import (
+    _changes,
+    _positions,
+    chosen_heads,
+    find_site,
+    layers_in_words,
+    layers_with_mixers,
+    layers_without_attention,
+)
+from identilens.models.loading import _listed, _model_class, _numbers, left_over
+from identilens.models.outputs import _own
+from identilens.models.placing import first_line, precision_name
+from identilens.models.positions import Limit, apart, length_class, length_limits
+from identilens.models.sequences import names_at, position_names, sides
+from identilens.models.substitution import Rows, check_rows, own_labels, text_losses
+from identilens.models.threads import _Held, attribute, only_here
+from identilens.models.windows import _blocks
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
+def config(**fields):
+    return SimpleNamespace(**{"model_type": "bert", "pad_token_id": None, **fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        (config(max_position_embeddings=512), 512),
+        (config(max_target_positions=448, max_position_embeddings=512), 448),
+        (config(max_target_positions=None, max_position_embeddings=512), 512),
+        (config(), None),
+        (config(max_position_embeddings=0), None),
+        (config(max_position_embeddings=1), 1),
+        (config(max_position_embeddings=-1), None),
+        (config(max_position_embeddings=514, pad_token_id=1, model_type="roberta"), 512),
+        (config(max_position_embeddings=514, model_type="roberta"), 513),
+        (config(max_position_embeddings=514, pad_token_id=1), 514),
+        (config(get_text_config=lambda: config(max_position_embeddings=9)), 9),
+    ],
+)
+def test_the_largest_number_of_tokens(given, limit):
+    assert position_limit(given) == limit
+
+
+@pytest.mark.parametrize(
+    ("kind", "sequences", "expected"),
+    [
+        ("encoder", ["encoder"], ("encoder", "encoder")),
+        ("decoder", ["encoder"], ("encoder", "encoder")),
+        ("encoder", ["encoder", "decoder"], ("encoder", "encoder")),
+        ("decoder", ["encoder", "decoder"], ("decoder", "decoder")),
+        ("cross", ["encoder", "decoder"], ("decoder", "encoder")),
+    ],
+)
+def test_the_sequences_of_queries_and_keys(kind, sequences, expected):
+    assert sides(kind, sequences) == expected
+
+
+def test_positions_that_are_no_tokens_have_names():
+    image = SimpleNamespace(image_size=7, patch_size=3)
+    patches = ("[CLS]", "patch 0,0", "patch 0,1", "patch 1,0", "patch 1,1")
+    assert position_names(image, 5) == patches
+    assert position_names(image, 4) == ("position 0", "position 1", "position 2", "position 3")
+    assert position_names(SimpleNamespace(image_size=(7, 7), patch_size=3), 1) == ("position 0",)
+    assert position_names(SimpleNamespace(image_size=7), 1) == ("position 0",)
+    tokens = {"encoder": tuple("abcde")}
+    assert names_at(tokens, "encoder", 5, image) == tuple("abcde")
+    assert names_at({"encoder": tuple("ab")}, "encoder", 5, image) == patches
+    assert names_at(tokens, "decoder", 5, image) == patches
+
+
+SITES = tuple(
+    SimpleNamespace(
+        layer=layer, kind=kind, heads=heads, value_bias=torch.zeros(1, width), place=place, mixer=mixer
+    )
+    for layer, kind, heads, width, place, mixer in (
+        (0, "decoder", 2, 4, ("layers", 0), False), (2, "decoder", 3, 4, ("layers", 2), True),
+        (0, "cross", 2, 8, None, False),
+    )
+)  # fmt: skip
+
+
+def test_a_lens_is_described_by_its_sites_or_its_configuration():
+    model = SimpleNamespace(
+        config=config(num_hidden_layers=2, num_attention_heads=4, hidden_size=24)
+    )
+    lens = SimpleNamespace(
+        model=model, dtype=torch.float32, name="m", device="cpu", capture_way="followed"
+    )
+    head = "Lens('m': SimpleNamespace, bert, float32 on cpu,\n     "
+    looked = "; attention is looked for on the first text)"
+    assert described(lens, None) == f"{head}2 layers × 4 heads, d_v 6{looked}"
+    model.config.head_dim = 5
+    assert described(lens, None) == f"{head}2 layers × 4 heads, d_v 5{looked}"
+    for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
+        kept, model.config.__dict__[name] = getattr(model.config, name), [1]
+        assert described(lens, None) == f"{head}sizes not in its configuration{looked}"
+        setattr(model.config, name, kept)
+    assert described(lens, SITES) == (
+        f"{head}decoder: 2 layers × 2-3 heads, d_v 4; cross: 1 layers × 2 heads, d_v 8; captured by following it from "
+        "the softmax to the output projection)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [((0, 1, "decoder"), 0), ((2, 2, "decoder"), 1), ((0, 0, "cross"), 2)],
+)
+def test_a_head_is_found_in_its_attention(given, found):
+    assert find_site(SITES, *given) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0, 0), r"the model has decoder, cross attention; say which with kind=\.\.\. \(--kind\)"),
+        ((0, 0, "encoder"), "the model has decoder, cross attention; got kind 'encoder'"),
+        ((1, 0, "decoder"), "the model has attention in layers 0, 2; got 1. Layers count from 0"),
+        ((1, 0, "cross"), "the model has layers 0 to 0; got 1"),
+        ((2, 3, "decoder"), "layer 2 has heads 0 to 2; got 3. Heads count from 0"),
+        ((0, -1, "decoder"), "layer 0 has heads 0 to 1; got -1"),
+    ],
+)
+def test_heads_that_a_model_lacks_are_named(given, words):
+    with pytest.raises(InputError, match=words):
+        find_site(SITES, *given)
+
+
+def test_heads_are_chosen_in_the_order_of_the_calls():
+    def chosen(*given):
+        return [(site.kind, site.layer, head) for site, head in chosen_heads(SITES, *given)]
+
+    assert chosen(None, None, None) == [
+        ("decoder", 0, 0), ("decoder", 0, 1), ("decoder", 2, 0), ("decoder", 2, 1), ("decoder", 2, 2),
+        ("cross", 0, 0), ("cross", 0, 1),
+    ]  # fmt: skip
+    assert chosen([2, 0], [1], "decoder") == [("decoder", 2, 1), ("decoder", 0, 1)]
+    assert chosen([], None, "cross") == []
+    with pytest.raises(InputError, match="layer 0 has heads 0 to 1; got 2"):
+        chosen(None, [2], None)
+    assert layers_in_words({3, 1, 2}) == "layers 1 to 3"
+    assert layers_in_words({3, 1}) == "attention in layers 1, 3"
+
+
+def test_layers_without_attention_or_with_more_are_named():
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.Linear(1, 1), nn.ReLU(), nn.Tanh()])
+    assert layers_without_attention(model, SITES) == ("layers.1 (ReLU)",)
+    assert layers_with_mixers(model, SITES) == ("layers.2 (Tanh)",)
+
+
+def test_the_axes_of_positions():
+    query = SimpleNamespace(query=torch.zeros(1, 2, 6, 4))
+    for shape, axes in (
+        ((1, 6, 8), (1,)), ((6, 1, 8), (0,)), ((2, 6, 8), (1,)), ((1, 2, 3, 3), (2, 3)), ((1, 3, 3, 2), (1, 2)),
+        ((1, 3, 3, 3), ()), ((1, 2, 3, 4), ()), ((2, 5, 8), ()),
+    ):  # fmt: skip
+        assert _positions(torch.zeros(shape), query) == axes, shape
+
+
+def test_a_change_counts_at_other_positions_and_above_rounding():
+    before = torch.ones(1, 3, 2)
+    eps = torch.finfo(torch.float32).eps
+    for place, size, found in (
+        (1, 1.0, False),
+        (0, 1.0, True),
+        (2, 7 * eps, False),
+        (2, 9 * eps, True),
+    ):
+        after = before.clone()
+        after[0, place, 1] += size
+        # Of the largest entry, which a change may raise to 2.
+        assert _changes(before, after, (1,), (1,)) == found, (place, size)
+
+
+def test_windows_are_blocks_of_one_map():
+    maps = torch.arange(1.0, 9.0).reshape(2, 1, 2, 2)
+    assert _blocks(maps, 2, 0.0)[0, 0].tolist() == [
+        [1, 2, 0, 0], [3, 4, 0, 0], [0, 0, 5, 6], [0, 0, 7, 8],
+    ]  # fmt: skip
+    apart = _blocks(maps, 1, -1.0)
+    assert torch.equal(apart, maps)
+    hidden = _blocks(maps > 0, 2, False)
+    assert hidden.dtype == torch.bool
+    assert int(hidden.sum()) == 8
+
+
+def test_what_a_checkpoint_declares_and_leaves_over():
+    assert _listed([str(n) for n in range(8)]) == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert _listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    given = {"a": 1, "text": {"b": 2, "c": "no"}, "d": [3, "no", 4], "e": 0.5, 6: True}
+    assert list(_numbers(given)) == [("a", 1), ("b", 2), ("d", 3), ("d", 4), ("6", True)]
+    network = build("bert")
+    names = [
+        "bert.encoder.layer.9.weight", "encoder.layer.9.bias", "embeddings.position_ids", "cls.predictions.bias",
+        "encoder.layer.0.rotary.inv_freq", "pooler.dense.weight", "classifier.weight",
+    ]  # fmt: skip
+    network.pooler = None
+    assert left_over(network, names) == ["bert.encoder.layer.9.weight", "encoder.layer.9.bias"]
+
+
+def test_the_class_of_a_checkpoint():
+    def named(*names):
+        return _model_class(BertConfig(architectures=list(names))).__name__
+
+    assert named("BertForMaskedLM", "BertModel") == "BertForMaskedLM"
+    assert named("BertModel") == "BertModel"
+    assert named() == named("NoSuchModel") == named("BertConfig") == "AutoModel"
+    assert issubclass(
+        _model_class(BertModel.config_class(architectures=["BertModel"])), PreTrainedModel
+    )
+
+
+def test_precisions_and_first_lines():
+    assert precision_name(torch.bfloat16) == precision_name("torch.bfloat16") == "bfloat16"
+    with pytest.raises(
+        InputError, match="expected dtype to be float32 or .* or float64; got 'auto'"
+    ):
+        precision_name("auto")
+    assert first_line(ValueError(" one\ntwo")) == "one"
+    assert first_line(ValueError("")) == "ValueError"
+
+
+def test_weights_to_put_in_are_checked():
+    site = SimpleNamespace(kind="decoder", layer=3)
+    visible = torch.ones(1, 3, 3, dtype=torch.bool).tril()
+    rows = Rows([0, 2], torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25]]))
+    check_rows(rows, site, 1, (3, 3), visible)
+    check_rows(rows, site, 1, (3, 3), None)
+    with pytest.raises(
+        InputError, match=r"layer 3, head 1: expected weights of shape \(2, 4\) .* got \(2, 3\)"
+    ):
+        check_rows(rows, site, 1, (3, 4), None)
+    for queries in ([0, 3], [-1, 0]):
+        with pytest.raises(InputError, match=rf"the text has queries 0 to 2; got \[{queries[0]}, "):
+            check_rows(Rows(queries, rows.weights), site, 1, (3, 3), None)
+    check_rows(Rows([], torch.zeros(0, 3)), site, 1, (3, 3), visible)
+    with pytest.raises(InputError, match=r"hides from these queries \(largest 0\.25\)\. Set them"):
+        check_rows(Rows([1, 0], rows.weights), site, 1, (3, 3), visible)
+    with pytest.raises(NumericalError, match="NaN or infinite"):
+        check_rows(Rows([0, 2], rows.weights / 0), site, 1, (3, 3), visible)
+
+
+def test_the_loss_on_the_text_itself():
+    causal, masked, other = build("gpt2"), build("bert"), build("vit")
+    ids = torch.tensor([1, 0, 2])
+    logits = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    item = Item({"input_ids": ids})
+    causal_model = type("GPT2LMHeadModel", (type(causal),), {})
+    masked_model = type("BertForMaskedLM", (type(masked),), {})
+    logs = logits.double().log_softmax(-1)
+    for kind, expected in (
+        (causal_model, [-(one[0, 0] + one[1, 2]) / 2 for one in logs]),
+        (masked_model, [-(one[0, 1] + one[1, 0] + one[2, 2]) / 3 for one in logs]),
+    ):
+        model = kind.__new__(kind)
+        assert torch.equal(own_labels(model, item), ids)
+        torch.testing.assert_close(text_losses(model, item, logits), torch.stack(expected))
+        assert text_losses(model, item, logits[0]) is None
+    assert own_labels(other, item) is None
+    pair = type("T5ForConditionalGeneration", (type(masked),), {})
+    model, both = pair.__new__(pair), Item({"input_ids": ids, "decoder_input_ids": ids})
+    assert own_labels(model, both).tolist() == [0, 2, -100]
+    expected = torch.stack([-(one[0, 0] + one[1, 2]) / 2 for one in logs])
+    torch.testing.assert_close(text_losses(model, both, logits), expected)
+
+
+def test_attributes_are_restored_by_the_last_who_needs_them():
+    held, owner = _Held(), SimpleNamespace(mode="first")
+    held.take(owner, "mode", "second")
+    held.take(owner, "mode", "third")
+    assert owner.mode == "third"
+    held.leave(owner, "mode")
+    assert owner.mode == "third"
+    held.leave(owner, "mode")
+    assert owner.mode == "first"
+    assert held._before == {}
+    other = SimpleNamespace(mode="a")
+    with attribute([owner, other], "mode", "set"):
+        assert (owner.mode, other.mode) == ("set", "set")
+    assert (owner.mode, other.mode) == ("first", "a")
+    with pytest.raises(AttributeError), attribute([owner, SimpleNamespace()], "mode", "set"):
+        pass
+    assert owner.mode == "first"
+
+
+def test_hooks_act_in_their_own_thread_only(monkeypatch):
+    hook = only_here(lambda one, *, more: (one, more))
+    assert hook(1, more=2) == (1, 2)
+    monkeypatch.setattr("identilens.models.threads.get_ident", lambda: -1)
+    assert hook(1, more=2) is None
+
+
+def text(encoder, decoder=None, **tensors):
+    tokens = {"encoder": tuple("abcdefgh"[:encoder])}
+    if decoder is not None:
+        tokens["decoder"] = tuple("abcdefgh"[:decoder])
+    return Item(tensors, tokens)
+
+
+def test_positions_of_texts_in_a_padded_batch():
+    lengths = Lengths([text(3, 2), text(5, 1)])
+    assert lengths.padded
+    assert not Lengths([text(3), text(3)]).padded
+    assert lengths.counted("encoder", 5)
+    assert not lengths.counted("encoder", 3)
+    assert not lengths.counted("image", 5)
+    assert [lengths.kept(index, "encoder", 5) for index in (0, 1)] == [3, 5]
+    assert lengths.kept(0, "encoder", 9) == 9, "patches or frames, which are no tokens"
+
+    def call(queries, keys):
+        return SimpleNamespace(query=torch.zeros(2, 1, queries, 1), key=torch.zeros(2, 1, keys, 1))
+
+    assert lengths.of(0, "encoder", call(5, 5)) == (3, 3)
+    assert lengths.of(1, "decoder", call(2, 2)) == (1, 1)
+    assert lengths.of(0, "cross", call(2, 5)) == (2, 3)
+
+
+class Output(dict):
+    """An output of a model, whose entries are attributes too."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_hidden_states_of_a_text_come_without_padding():
+    lengths = Lengths([text(3, 2), text(5, 1)])
+    states = [torch.arange(20.0).reshape(2, 5, 2) + layer for layer in (0, 100)]
+    targets = [torch.arange(8.0).reshape(2, 2, 2)]
+    output = Output(encoder_hidden_states=states, decoder_hidden_states=targets)
+    found = split_states(output, lengths, 0)
+    assert {name: tuple(one.shape) for name, one in found.items()} == {
+        "encoder": (2, 3, 2), "decoder": (1, 2, 2),
+    }  # fmt: skip
+    assert torch.equal(found["encoder"][1], states[1][0, :3])
+    assert split_states(output, lengths, 1)["decoder"].shape == (1, 1, 2)
+    alone = split_states(Output(hidden_states=states), Lengths([text(3), text(5)]), 0)
+    assert list(alone) == ["encoder"]
+    assert alone["encoder"].shape == (2, 3, 2)
+
+
+def test_the_part_of_a_text_in_an_output():
+    items = [text(3), text(5)]
+    lengths = Lengths(items)
+    assert _own("logits", torch.ones(2, 4), 0, lengths, items) is None
+    assert _own("logits", torch.ones(2, 4), 1, Lengths([text(3)] * 2), items) == 1
+    assert _own("any", torch.ones(3, 5, 2), 0, lengths, items) is None
+    assert _own("any", torch.ones(2, 5, 2), 0, lengths, items) == (0, slice(3))
+    assert _own("any", torch.ones(1), 0, lengths, items[:1]) is ...
+    both = [text(3, 2), text(5, 1)]
+    for name, end in (("encoder_last", 3), ("last", 2)):
+        assert _own(name, torch.ones(2, 5 if end == 3 else 2, 1), 0, Lengths(both), both) == (
+            0,
+            slice(end),
+        )
+
+
+def test_lengths_at_which_positions_change():
+    plain = {
+        "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+        "rope_scaling": {"rope_type": "dynamic"}, "text": {"type": "dynamic_ntk", "max_position_embeddings": 32},
+    }  # fmt: skip
+    limits = length_limits(SimpleNamespace(to_dict=lambda: plain))
+    assert limits == [Limit(16, False), Limit(64, True), Limit(32, True)]
+    assert length_limits(SimpleNamespace(to_dict=lambda: {"rope_type": "default"})) == []
+    some = [Limit(3, False), Limit(4, True)]
+    assert [length_class(text(n), some) for n in (3, 4, 5, 6)] == [[0, 4], [1, 4], [1, 5], [1, 6]]
+    assert length_class(text(2, position_ids=torch.tensor([0, 6])), some) == [1, 7]
+    assert length_class(text(2, position_ids=torch.tensor([], dtype=torch.long)), some) == [0, 4]
+    assert not apart([text(1), text(3)], some)
+    assert apart([text(3), text(4)], some)
+    assert apart([text(3), text(3, size=torch.ones(2))], some)
+    assert not apart([text(1), text(9)], [])

@@ -1,0 +1,301 @@
+"""Heads, maps and rows of an audit by hand: tables of a few rows, without a model."""
+
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+import torch
+
+from identilens.charts.packing import BASIS_BITS, BITS
+from identilens.linalg import ProjectedValues
+from identilens.studies.audit.certain import certain_rows, mean_and_error, sampled_rows
+from identilens.studies.audit.heads import (
+    GROUPS,
+    certain_error,
+    effects_in_words,
+    groups_table,
+    heads_in_words,
+    heads_table,
+    stacked_in_words,
+)
+from identilens.studies.audit.maps import _facts, _telling, fitting_maps, kept_maps, missing_layers
+from identilens.studies.audit.result import Audit
+from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+AT = {"kind": "encoder", "layer": 0}
+
+
+def table_of(*rows):
+    """Rows of two heads on a text each, where they say nothing else."""
+    plain = {
+        **AT, "text": 0, "certain_mass": 0.5, "null_share": 0.25, "output_share": 0.5, "sink_mass": 0.75,
+        "sink_norm_share": 0.0625, "sink_value_norm": 0.125, "first_mass": 0.5, "certain_rows": 2, "sink_token": "a",
+        "d_v": 2, "stacked_rank": 4,
+    }  # fmt: skip
+    return pl.DataFrame([plain | row for row in rows])
+
+
+TABLE = table_of(
+    {"head": 0, "output_share": 0.25}, {"head": 1, "certain_mass": 0.25, "sink_mass": 0.25, "output_share": 0.75},
+    {"head": 0, "text": 1, "certain_mass": 0.75, "sink_token": "b", "output_share": 0.375},
+    {"head": 1, "text": 1, "certain_mass": None, "null_share": 0.75, "output_share": 0.625},
+)  # fmt: skip
+ROWS = pl.DataFrame([
+    {**AT, "text": 0, "head": 0, "query": 0, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.25, "sink_hi": 1.0},
+    {**AT, "text": 0, "head": 0, "query": 2, "certain_mass": 0.75, "sink_weight": 0.25, "sink_lo": 0.0, "sink_hi": 0.5},
+    {**AT, "text": 0, "head": 1, "query": 0, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.5, "sink_hi": 0.5},
+    {**AT, "text": 0, "head": 1, "query": 2, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.5, "sink_hi": 0.5},
+])  # fmt: skip
+
+
+def effects(first, second, outcome="prediction", by="removal"):
+    return pl.DataFrame([
+        {**AT, "text": text, "head": head, "outcome": outcome, "by": by, "effect": effect}
+        for head, found in enumerate((first, second)) for text, effect in enumerate(found)
+    ])  # fmt: skip
+
+
+def test_heads_by_both_axes():
+    heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
+    first, second = heads.iter_rows(named=True)
+    assert first | {"kind": 0} == {
+        "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625, "outcome": "prediction",
+        "effect": 2.0, "relative_effect": 1.0, "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
+        "sink_weight": 0.375, "sink_lo": 0.125, "sink_hi": 0.75, "sink_norm_share": 0.0625, "sink_value_norm": 0.125,
+        "first_mass": 0.5, "null_share": 0.25, "certain_rows": 4,
+    }  # fmt: skip
+    assert (second["group"], second["certain_mass"], second["null_share"]) == (GROUPS[2], 0.25, 0.5)
+    assert second["relative_effect"] == pytest.approx(0.1)
+    assert second["relative_output"] == 1.375
+    idle = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.298)))
+    assert idle["group"].to_list() == [GROUPS[0], GROUPS[3]]
+    states = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.5, 0.7), "states"))
+    assert states["group"].to_list() == [GROUPS[0], GROUPS[2]]
+    less = TABLE.with_columns(certain_mass=pl.col("certain_mass") - 0.126)
+    assert heads_table(less, ROWS, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [
+        GROUPS[2],
+        GROUPS[3],
+    ]
+    unknown = heads_table(TABLE, ROWS, effects((1.0,), (1.0,)).clear())
+    assert unknown["group"].to_list() == [None, None]
+    none = heads_table(TABLE, ROWS, effects((0.0, 0.0), (0.0, 0.0)))
+    assert none["group"].to_list() == [GROUPS[1], GROUPS[3]]
+    groups = groups_table(heads)
+    assert groups["heads"].to_list() == [1, 0, 1, 0]
+    assert groups["certain_mass"].to_list() == [0.625, None, 0.25, None]
+
+
+def test_groups_and_parked_heads_in_words():
+    heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
+    assert heads_in_words(heads) == (
+        "Of 2 heads, 1 is determined and influential, 1 is free and influential. 2 heads park their attention: 62 % of "
+        "it is on one token, mostly a, which contributes 6 % of the norms. In the sampled rows this token has 44 %, "
+        "and alternatives give it 31 % to 62 % (means)."
+    )
+    one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
+    assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
+    two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
+    assert heads_in_words(two) == "Of 2 heads, 2 are free and idle."
+    assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""
+
+
+def test_effects_in_words():
+    found = effects((1.0, 3.0), (0.1, 0.3))
+    heads = heads_table(TABLE, ROWS, found)
+    assert effects_in_words(heads, found) == (
+        "without head 0 of encoder layer 0 the prediction changes by 2 nats, the most of 2 heads; 2 have at least 10 % "
+        "of that (mean over 2 texts)"
+    )
+    states = effects((1.0,), (0.2,), "states", "estimate")
+    assert effects_in_words(heads_table(TABLE, ROWS, states), states) == (
+        "without head 0 of encoder layer 0 the final hidden states change by 100 % of their length, the most of 2 "
+        "heads; 1 have at least 30 % of that (mean over 1 text, estimated to first order)"
+    )
+    assert 'effects="removal"' in effects_in_words(heads, found.clear())
+
+
+def test_the_error_of_certain_mass_is_that_over_texts_or_rows():
+    several = pl.DataFrame({
+        "text": [0, 0, 1, 2], **{name: [value] * 4 for name, value in AT.items()}, "query": [0, 1, 0, 0],
+        "certain_mass": [0.0, 0.5, 0.5, 1.0],
+    })  # fmt: skip
+    # Means of the texts are 0.25, 0.5 and 1.
+    error, over = certain_error(several)
+    spread = ((1 / 3) ** 2 + (1 / 12) ** 2 + (5 / 12) ** 2) / 2
+    assert (error, over) == (pytest.approx((spread / 3) ** 0.5), "texts")
+    # Of a text: heads are averaged, and the variances of two layers add up.
+    rows = ROWS.select("text", "kind", "layer", "query", "certain_mass")
+    both = pl.concat([rows, rows.with_columns(layer=pl.lit(1, pl.Int64))])
+    # Rows have 0.25 and 0.5: variance 1/32, of the mean 1/64, of two layers 2/64, of their mean a quarter of that.
+    assert certain_error(rows) == (pytest.approx(1 / 8), "rows")
+    assert certain_error(both) == (pytest.approx((2 / 64) ** 0.5 / 2), "rows")
+    assert certain_error(rows.filter(query=0)) == (None, "rows")
+    assert certain_error(rows.clear()) == (None, "rows")
+
+
+def test_layers_whose_heads_can_trade():
+    assert stacked_in_words(TABLE).startswith(
+        "In every layer the output projections of all heads together have full"
+    )
+    second = table_of(
+        {"head": 0, "layer": 1, "stacked_rank": 3}, {"head": 1, "layer": 1, "stacked_rank": 3}
+    )
+    said = stacked_in_words(pl.concat([second, TABLE.select(second.columns)]))
+    assert said.startswith(
+        "In 1 of 2 layers heads can trade: their output projections together have rank 3 of 4 (encoder layer 1)"
+    )
+
+
+def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
+    assert sampled_rows(0, 0, 0, "encoder", 9, 0) == []
+    assert sampled_rows(0, 0, 0, "encoder", 3, 5) == [0, 1, 2]
+    drawn = sampled_rows(0, 0, 0, "encoder", 1000, 5)
+    assert drawn == sorted(set(drawn)) == sampled_rows(0, 0, 0, "encoder", 1000, 5)
+    assert len(drawn) == 5
+    others = [
+        (1, 0, 0, "encoder"),
+        (0, 1, 0, "encoder"),
+        (0, 0, 1, "encoder"),
+        (0, 0, 0, "decoder"),
+    ]
+    assert all(sampled_rows(*place, 1000, 5) != drawn for place in others)
+    assert mean_and_error([0.5, 0.75], 2) == (0.625, 0.0)
+
+
+def test_what_is_certain_of_rows_by_hand():
+    """Keys of the values 0, 1 and 1: weight moves freely between the last two, and none of it can leave the first."""
+    values = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
+    head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
+    projected = ProjectedValues.of(values[None])
+    (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
+    names = ("query", "certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi")
+    for row, expected in zip(
+        rows, [(4, 0.5, 0.5, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
+    ):
+        assert tuple(row) == names
+        assert tuple(row.values()) == pytest.approx(expected, abs=1e-6)
+
+
+def kept(*layers):
+    """Maps of 6 by 6 tokens, of which each takes 6 · BITS and 6 · rank · BASIS_BITS characters."""
+    return pl.DataFrame([
+        {"text": text, "kind": "encoder", "layer": layer, "head": head, "n_query": 6, "n_key": 6, "rank": 2}
+        for text, layer in layers for head in (0, 1)
+    ])  # fmt: skip
+
+
+def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
+    maps = kept((0, 0), (0, 1), (1, 0), (1, 1))
+    layer = 2 * (6 * 6 * BITS + 6 * 2 * BASIS_BITS) // 6
+    for layers, shown in (
+        (4, [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (3, [(0, 0), (0, 1), (1, 0)]),
+        (1, [(0, 0)]),
+        (0, []),
+    ):
+        for budget in (layer * layers, layer * layers + layer - 1 if layers < 4 else layer * 9):
+            found = fitting_maps(maps, budget)
+            assert found.select("text", "layer").unique(maintain_order=True).rows() == shown
+    some = fitting_maps(maps, 3 * layer)
+    assert missing_layers(maps, some) == {
+        1: "To keep this file small it shows 1 of 2 layers of this text: encoder 0."
+    }
+    assert missing_layers(maps, maps) == {}
+    assert fitting_maps(maps.clear(), 0).is_empty()
+
+
+def test_maps_that_were_kept_are_found_by_their_matrices():
+    maps = kept((0, 0), (1, 1))
+    matrices = {
+        f"text1.layer1.head{head}.encoder.{name}": None
+        for head, name in ((0, "effective"), (1, "raw"))
+    }
+    assert kept_maps(maps, matrices | {"other": None}).select("text", "layer", "head").rows() == [
+        (1, 1, 0)
+    ]
+
+
+def test_what_is_said_beside_a_map():
+    row = {
+        "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
+        "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
+    }  # fmt: skip
+    after = "50.0 % of the attention on ␣a, which contributes 12.5 % of the norms. Null share 0.250, correlation of raw"
+    sizes = "2 queries × 3 keys, d_v = 4, rank 2, nullity 1."
+    assert (
+        _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."
+    )
+    assert _telling(row) == 0.375
+    for name in ("certain_mass", "pearson"):
+        assert _telling(row | {name: None}) == 0.25
+    unknown = _facts(row | {"certain_mass": None, "pearson": None})
+    assert unknown == f"{sizes} {after} and effective attention undefined."
+
+
+def test_received_attention_is_summed_over_texts():
+    sums = ReceivedSums(["x", "y"])
+    assert sums.table().is_empty()
+
+    class Spot:
+        kind, layer, heads = "encoder", 1, 2
+
+    spot = Spot()
+    raw = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(2, 2, 2)
+    for queries in ([2.0, 0.0], [1.0, 0.0]):
+        measures = SimpleNamespace(raw_received=raw, effective_received=raw / 2)
+        sums.add(spot, torch.tensor(queries, dtype=torch.float64), measures)
+    table = sums.table()
+    assert table.columns == list(Audit.schema["token_types"])
+    # Only queries of type x: 3 of them, and twice the first row of each head.
+    assert table.select("layer", "head", "query_type", "key_type", "queries").rows() == [
+        (1, 0, "x", "x", 3), (1, 0, "x", "y", 3), (1, 1, "x", "x", 3), (1, 1, "x", "y", 3),
+    ]  # fmt: skip
+    assert table["raw"].to_list() == pytest.approx([2 / 3, 4 / 3, 10 / 3, 4.0])
+    assert table["effective"].to_list() == pytest.approx([1 / 3, 2 / 3, 5 / 3, 2.0])
+    # Of several parts, means weigh their queries.
+    other = table.with_columns(queries=pl.lit(1, pl.Int64), raw=pl.lit(0.0))
+    merged = merge_token_types(pl.concat([other, table]))
+    assert merged["raw"].to_list() == pytest.approx([0.5, 1.0, 2.5, 3.0])
+    assert merged["queries"].to_list() == [4] * 4
+    assert merged.columns == table.columns
+
+
+def test_columns_of_a_layer_stand_text_by_text():
+    names = [
+        "rank", "nullity", "simplex_nullity", "null_share", "simplex_null_share", "pearson", "reconstruction_error",
+        "sink", "sink_mass", "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink", "output_share",
+    ]  # fmt: skip
+    measures = {name: torch.arange(4.0) + place for place, name in enumerate(names)}
+    measures |= {
+        "pearson": torch.tensor([0.5, float("nan"), 1.0, 0.0]),
+        "sink": torch.tensor([0, 1, 1, 0]),
+    }
+    stacked = scalars(SimpleNamespace(**measures))
+    assert stacked.dtype == torch.float64
+    certain = [
+        [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}, {"certain_mass": 1.0, "certain_mass_rounded": 0.75}],
+        [], [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}], [],
+    ]  # fmt: skip
+    site = SimpleNamespace(kind="encoder", layer=3, heads=2)
+    columns = LayerRows(
+        [5, 6], site, {"n_query": 2}, stacked, certain, [["a", "b"], ["c", "d"]]
+    ).columns()
+    assert columns["text"] == [5, 5, 6, 6]
+    assert columns["head"] == [0, 1, 0, 1]
+    assert (columns["layer"], columns["kind"], columns["n_query"]) == (
+        [3] * 4,
+        ["encoder"] * 4,
+        [2] * 4,
+    )
+    assert columns["rank"] == [0, 1, 2, 3]
+    assert all(isinstance(value, int) for value in columns["rank"] + columns["sink"])
+    assert columns["null_share"] == [3.0, 4.0, 5.0, 6.0]
+    assert columns["pearson"] == [0.5, None, 1.0, 0.0]
+    assert columns["sink_token"] == ["a", "b", "d", "c"]
+    assert columns["certain_mass"] == [0.75, None, 0.5, None]
+    assert columns["certain_mass_error"] == [0.0, None, None, None]
+    assert columns["certain_mass_rounded"] == [0.5, None, 0.25, None]
+    assert columns["certain_rows"] == [2, 0, 1, 0]

@@ -1,0 +1,195 @@
+"""Heads, rows and what they are called: positions by name, parts of a study, and how much of a table a page takes."""
+
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import polars as pl
+import pytest
+
+from helpers.charts import drop_downs
+from identilens.charts import lines
+from identilens.errors import InputError
+from identilens.runs.study import Output
+from identilens.studies import head_views
+from identilens.studies.head_views import (
+    axis_tokens,
+    choose_head,
+    choose_kind,
+    file_name,
+    head_name,
+    numbered,
+    of_whole_groups,
+)
+from identilens.studies.heads import (
+    PlacesByText,
+    RowSettings,
+    RowStudy,
+    TextHeads,
+    joined,
+    named_places,
+)
+from identilens.studies.items import ItemList
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+NAMES = ("a", " b", "2", "a", "last")
+
+
+@pytest.mark.parametrize(
+    ("requested", "places"),
+    [
+        ("a", [0, 3]), ("b", [1]), (" b", [1]), ("2", [2]), (2, [2]), (0, [0]), (-1, [4]), ("-5", [0]), (4, [4]),
+        ("last", [4]), ("3", [3]),
+    ],
+)  # fmt: skip
+def test_positions_by_token_or_number(requested, places):
+    assert named_places(NAMES, requested, 7) == places
+
+
+def test_the_last_position_of_tokens_without_that_name():
+    assert named_places(("a", "b"), "last", 0) == [1]
+
+
+@pytest.mark.parametrize("requested", [5, -6, "c", "0x", "1234567890"])
+def test_positions_that_a_text_lacks_are_named(requested):
+    with pytest.raises(
+        InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"
+    ):
+        named_places(NAMES, requested, 7)
+
+
+def test_tokens_are_named_up_to_a_number():
+    with pytest.raises(InputError, match=r"its tokens are 0( \d+){11}$"):
+        named_places(tuple(map(str, range(12))), "x", 0)
+    with pytest.raises(InputError, match=r"its tokens are 0( \d+){11} …$"):
+        named_places(tuple(map(str, range(13))), "x", 0)
+
+
+class Spot(NamedTuple):
+    """What a place asks of its layer."""
+
+    layer: int
+    kind: str = "encoder"
+
+
+SITES = [Spot(0), Spot(3)]
+
+
+def test_places_of_every_text():
+    places = PlacesByText(3, [(SITES[0], 0), (SITES[1], 1)])
+    assert len(places) == 3
+    assert [place.text for place in places[-1]] == [2, 2]
+    assert [[place.text for place in part] for part in places[1:]] == [[1, 1], [2, 2]]
+    assert places[0][1].row == {"text": 0, "layer": 3, "head": 1, "kind": "encoder"}
+    assert places[0][1].key("raw") == "text0.layer3.head1.encoder.raw"
+
+
+class Rows(RowStudy):
+    """A study of rows that only notes what it is given."""
+
+    name = "rows"
+    result_type = SimpleNamespace(schema={"table": {"row": pl.Int64}})
+
+    def __init__(self, heads, queries=None):
+        self.settings, self.told = RowSettings(queries=queries), []
+        self.take(heads)
+        self.parts = [] if heads.by_text else self._planned()
+        self._read = None
+
+    def output(self, place, head, queries):
+        self.told.append((place.text, head, tuple(queries)))
+        return Output({"table": pl.DataFrame({"row": list(queries)}, schema={"row": pl.Int64})})
+
+
+class Heads(TextHeads):
+    """Heads of texts, which note how often each is read."""
+
+    def read(self, place):
+        self.lens.append(place.row)
+        return f"head {place.head}"
+
+
+def heads(lengths, streamed=False):
+    items = ItemList(
+        SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths
+    )
+    items.streamed = streamed
+    parts = PlacesByText(len(lengths), [(SITES[0], 0), (SITES[0], 1)])
+    return Heads([], items, parts if streamed else [[one] for part in parts for one in part])
+
+
+def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
+    study = Rows(heads([9, 8]))
+    assert list(study.sizes()) == [8, 1, 8, 1, 8, 8]
+    assert study.unit == "rows"
+    for part in (0, 1, 2, 3, 4):
+        study.run(part)
+    assert study.told[:3] == [
+        (0, "head 0", (0, 1, 2, 3, 4, 5, 6, 7)), (0, "head 0", (8,)), (0, "head 1", (0, 1, 2, 3, 4, 5, 6, 7)),
+    ]  # fmt: skip
+    assert [(row["text"], row["head"]) for row in study.heads.lens] == [(0, 0), (0, 1), (1, 0)]
+    assert list(Rows(heads([9, 8]), ("last", 0, "a")).sizes()) == [2] * 4
+    with pytest.raises(InputError, match="text 1 has no token or position 'i'"):
+        Rows(heads([9, 8]), ("i",))
+
+
+def test_of_very_many_texts_a_part_is_a_text():
+    study = Rows(heads([9, 2], streamed=True), (0, 1))
+    assert (list(study.sizes()), study.unit) == ([1, 1], "texts")
+    assert study.run(1).tables["table"]["row"].to_list() == [0, 1, 0, 1]
+    assert [one[:2] for one in study.told] == [(1, "head 0"), (1, "head 1")]
+
+
+def test_outputs_are_joined_and_all_tables_are_there():
+    schema = {"table": {"row": pl.Int64}, "more": {"word": pl.String}}
+    none = joined(schema, [])
+    assert {name: table.schema for name, table in none.tables.items()} == schema
+    outputs = [
+        Output({"table": pl.DataFrame({"row": [n]}), "more": pl.DataFrame({"word": ["w"]})}, {f"m{n}": n}, {n: ["t"]})
+        for n in (1, 2)
+    ]  # fmt: skip
+    both = joined(schema, iter(outputs))
+    assert both.tables["table"]["row"].to_list() == [1, 2]
+    assert (both.matrices, both.tokens) == ({"m1": 1, "m2": 2}, {1: ["t"], 2: ["t"]})
+
+
+ROW = {"text": 1, "layer": 2, "head": 3, "kind": "cross"}
+FRAME = pl.DataFrame({
+    "text": [0, 0, 1, 1, 1], "layer": 0, "head": [1, 1, 0, 0, 0], "kind": ["cross"] * 2 + ["encoder"] * 3,
+    "value": [1.0, 2.0, 3.0, 4.0, 5.0],
+})  # fmt: skip
+
+
+def test_what_heads_are_called():
+    assert head_name(ROW) == "text 1, cross layer 2, head 3"
+    assert file_name(ROW) == "text1_layer2_head3_cross"
+    frame, names = numbered(FRAME)
+    assert frame["head_number"].to_list() == [0, 0, 1, 1, 1]
+    assert names == {0: "text 0, cross layer 0, head 1", 1: "text 1, encoder layer 0, head 0"}
+    chart = lines(frame, "text", "value")
+    assert drop_downs(choose_head(chart, names, 1)) == {"Head": [1, 0]}
+    assert drop_downs(choose_kind(chart, frame)) == {"Kind of attention": ["encoder", "cross"]}
+    assert drop_downs(choose_kind(chart, frame.head(2))) == {}
+
+
+@pytest.mark.parametrize(("budget", "rows"), [(0, 2), (2, 2), (4, 2), (5, 5), (9, 5)])
+def test_a_page_takes_whole_groups_and_always_the_first(budget, rows):
+    assert len(of_whole_groups(FRAME, ["text"], budget)) == rows
+
+
+def test_a_page_takes_a_largest_number_of_groups(monkeypatch):
+    monkeypatch.setattr(head_views, "MOST_GROUPS", 1)
+    assert of_whole_groups(FRAME, ["text"], 100)["text"].to_list() == [0, 0]
+    assert of_whole_groups(FRAME.clear(), ["text"], 100).is_empty()
+
+
+def test_tokens_stand_at_the_queries_and_keys_of_a_head():
+    tokens = {"encoder": ["a", "b"], "decoder": ["c"]}
+    sizes = {"n_query": 1, "n_key": 2}
+    assert axis_tokens(tokens, {"kind": "cross", **sizes}) == (("c",), ("a", "b"))
+    same = {"n_query": 2, "n_key": 2}
+    assert axis_tokens(tokens, {"kind": "encoder", **same}) == (("a", "b"), ("a", "b"))
+    assert axis_tokens(tokens, {"kind": "decoder", **sizes}) == (
+        ("c",),
+        ("position 0", "position 1"),
+    )
