@@ -176,7 +176,7 @@ def test_a_dominant_key_stands_beyond_the_scale_and_parts_of_words_join(browser,
 def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps):
     visit = Visit(browser, path)
     visit.page.get_by_role("button", name="Side by side").click()
-    for name in ("influence", "certain"):
+    for name in ("norm share", "certain"):
         visit.layer(name)
     visit.page.wait_for_selector("#maps .viewer[data-certain], #maps-maps[data-certain]")
     visit.page.locator("#maps canvas[data-layer=certain]").focus()
@@ -188,7 +188,7 @@ def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps
     expected = {
         "raw": raw[0, 0],
         "effective": values.effective(raw)[0, 0],
-        "influence": sizes[0] / sizes.sum(),
+        "norm share": sizes[0] / sizes.sum(),
         "certain": attention_intervals(raw[0], values).lo[0],
     }
     for name, value in expected.items():

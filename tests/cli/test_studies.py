@@ -96,7 +96,7 @@ def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
     assert (
         "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
     )
-    assert "determined, little influence" in words
+    assert "determined, small share" in words
     assert "Weights and verdicts" in words
     page = (audited / "report.html").read_text(encoding="utf-8")
     assert 'id="certify-lines"' in page

@@ -372,12 +372,12 @@ def test_a_data_set_is_read_with_every_option(monkeypatch):
     monkeypatch.setattr(
         options, "read_texts", lambda source, **given: asked.append((source, given))
     )
-    chosen = {"encoding": "latin-1", "pairs": True, "limit": 3, "max_text_bytes": 7}
+    chosen = {"pairs": True, "limit": 3, "max_text_bytes": 7}
     TextOptions(dataset="d", subset="s", split="test", column=("a", "b"), **chosen).load(9)
     ((source, given),) = asked
     assert source == ("d", "test", "s")
     given.pop("progress")(1)
-    assert given == {"columns": ("a", "b"), "max_length": 9, **chosen}
+    assert given == {"columns": ("a", "b"), "max_length": 9, "encoding": "utf-8", **chosen}
 
 
 def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):

@@ -26,8 +26,8 @@ class Visit:
 
     def layer(self, name):
         """Show one layer of a map, and return its canvas."""
-        self.page.locator(f"#maps .segment [data-layer={name}]").click()
-        return self.page.locator(f"#maps canvas[data-layer={name}]")
+        self.page.locator(f"#maps .segment [data-layer='{name}']").click()
+        return self.page.locator(f"#maps canvas[data-layer='{name}']")
 
     def read(self):
         return self.page.inner_text("#maps .readout")

@@ -35,7 +35,7 @@ def first_rows(result):
     return result.of(tables, result.provenance, result.matrices, result.tokens)
 
 
-_VERDICTS = ("determined, influential", "free, little influence", "negligible")
+_VERDICTS = ("determined, large share", "free, small share", "negligible")
 
 
 def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "0.01"), kinds=("encoder",)):

@@ -120,7 +120,7 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
 def proven_row(
     at: Measured, head: Head, query: int, outcome: str = "head", tolerance: str = "0"
 ) -> dict[str, Any]:
-    """Return weight, proven interval, influence and verdict of the keys that a query sees, and what must stay the same.
+    """Return weight, proven interval, share and verdict of the keys that a query sees, and what must stay the same.
 
     That is the output of the head, of its layer (``layer``), or the model's answer (``answer``), up to a tolerance.
 

@@ -455,5 +455,5 @@ def test_show_prints_the_finding(bundled, capsys):
     result.show()
     printed = " ".join(capsys.readouterr().out.split())
     assert "72 of 216 attention maps over 3 texts have a null space" in printed
-    assert "stays on the same keys in every alternative" in printed
+    assert "is fixed by the output of its head" in printed
     assert "72 of 216" in result._repr_html_()

@@ -157,7 +157,7 @@ def test_rounding_of_the_output_takes_its_part(family, dtype):
         assert row["certain_mass_rounded"] <= row["certain_mass"]
     lost = (audit.rows["certain_mass"] - audit.rows["certain_mass_rounded"]).mean()
     assert lost > 1e-4 if dtype == "bfloat16" else lost < 1e-4
-    assert f"up to rounding to {dtype}" in audit.summary().text
+    assert f"may change by a rounding to {dtype}" in audit.summary().text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

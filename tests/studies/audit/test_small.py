@@ -91,8 +91,8 @@ def test_groups_and_parked_heads_in_words():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     assert heads_in_words(heads) == (
         "Of 2 heads, 1 is determined and influential, 1 is free and influential. 2 heads park their attention: 62 % of "
-        "it is on one token, mostly a, which contributes 6 % of the norms. In the sampled rows this token has 44 %, "
-        "and alternatives give it 31 % to 62 % (means)."
+        "it is on one token, mostly a, which brings 6 % of what all keys add to the output, by length. In the "
+        "sampled rows this token has 44 %, and alternatives give it 31 % to 62 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
@@ -223,7 +223,7 @@ def test_what_is_said_beside_a_map():
         "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
         "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
     }  # fmt: skip
-    after = "50.0 % of the attention on ␣a, which contributes 12.5 % of the norms. Null share 0.250, correlation of raw"
+    after = "50.0 % of the attention on ␣a, which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
     sizes = "2 queries × 3 keys, d_v = 4, rank 2, nullity 1."
     assert (
         _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."

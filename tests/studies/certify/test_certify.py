@@ -163,14 +163,16 @@ def test_the_finding_of_one_row_in_words(one):
     assert words.startswith(
         f"At least {100 * certain:.0f} % of the attention of 'village' (query 4, layer 3, head 10) stays on the "
         f"same keys in every alternative; {100 * most['lo'] / certain:.0f} % of that is on '{most['token']}', which "
-        f"contributes {100 * most['norm_share']:.0f} % of the summed norms"
+        f"brings {100 * most['norm_share']:.0f} % of what all keys add to the output, by length"
     )
     assert numbers["certain_mass"] == pytest.approx(certain)
     assert sum(numbers[verdict] for verdict in VERDICTS) == pytest.approx(1, abs=1e-5)
     for verdict in VERDICTS:
         held = one.table.filter(verdict=verdict)["weight"].sum()
         assert numbers[verdict] == pytest.approx(held)
-        assert (f"{100 * held:.0f} % {verdict}" in words) == (held >= 0.0005)
+        assert (f"{100 * held:.0f} % is {verdict.replace(',', ', on keys with a')}" in words) == (
+            held >= 0.0005
+        )
 
 
 def test_the_finding_of_a_row_of_which_nothing_is_certain(one):
@@ -203,7 +205,7 @@ def test_masked_rows_have_their_own_keys(found):
 def test_lines_show_every_visible_token_with_its_mark_in_the_terminal(found, one, capsys):
     found.show()
     shown = capsys.readouterr().out
-    assert shown.count("determined, little influence") >= 3, "a legend in words for each line"
+    assert shown.count("determined, small share") >= 3, "a legend in words for each line"
     assert "●" in shown
     line = one.token_lines()[0]
     assert [marked.token for marked in line.tokens] == one.table["token"].to_list()

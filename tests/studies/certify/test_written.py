@@ -39,7 +39,7 @@ def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     ]
     sizes = {name: most_rows(chart) for name, chart in result.charts().items()}
     assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 40}
-    [note] = [one.note for one in result.sections() if one.title == "Intervals and influence"]
+    [note] = [one.note for one in result.sections() if one.title == "Intervals and shares"]
     assert note == "The first 5 of 50 rows are here to choose from."
 
 

@@ -395,9 +395,10 @@ class Audit(Result):
             rounded = percent(looked["certain_mass_rounded"].mean())
             precision = self.provenance["model"]["dtype"]
             yield (
-                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
-                f"every alternative with exactly the same head output, {rounded} up to rounding to {precision} (mean "
-                f"certain mass of {self._sample()}{apart})."
+                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention is fixed by the output of "
+                "its head: all other weights with exactly this output leave as much on the same keys. It is "
+                f"{rounded} if the output may change by a rounding to {precision} (mean certain mass of "
+                f"{self._sample()}{apart})."
             )
             if short := len(looked.filter(simplex_nullity=0)):
                 yield (
@@ -413,7 +414,7 @@ class Audit(Result):
         yield (
             f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
             f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
-            f"which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
+            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by length."
         )
         over = f"{len(table)} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)
@@ -424,7 +425,8 @@ class Audit(Result):
             yield (
                 f"No effect: {len(maps)} of {over} have a null space; on average {percent(table['null_share'].mean())} "
                 "of the squared weight lies in directions that have no effect on the output, most in "
-                f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free."
+                f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free: they also "
+                "stay positive and sum to 1."
             )
         if said := heads_in_words(self.heads()):
             yield said

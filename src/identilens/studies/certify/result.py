@@ -1,4 +1,4 @@
-"""The result of certifying rows of attention: intervals, influence, verdicts and the order of keys."""
+"""The result of certifying rows of attention: intervals, shares, verdicts and the order of keys."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 
 @dataclass(frozen=True, kw_only=True)
 class Certainty(Result):
-    """Which attention weights are determined by an outcome, up to which tolerance, and which influence it.
+    """Which attention weights are determined by an outcome, up to which tolerance, and what their keys bring to it.
 
     Attributes:
-        table: Weight, interval, influence and verdict: one row for each tolerance, query and visible key.
+        table: Weight, interval, share of the output and verdict: one row for each tolerance, query and visible key.
         rows: What is certain of each query's row as a whole, for each tolerance.
         order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
 
@@ -118,11 +118,11 @@ class Certainty(Result):
         rows = self.by_query()
         means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
         shares = [
-            f"{_percent(means[verdict])} {verdict}"
+            f"{_percent(means[verdict])} is {verdict.replace(',', ', on keys with a')}"
             for verdict in VERDICTS
             if round(means[verdict], 3)
         ]
-        lead = "Its attention is" if len(rows) == 1 else "On average the attention is"
+        lead = "Of its attention" if len(rows) == 1 else "On average, of the attention"
         first = (
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
@@ -137,7 +137,9 @@ class Certainty(Result):
         )
         lines = [
             first,
-            f"Alternatives are all weights that leave {outcome} the same, {exactness}.",
+            f"Alternatives are all weights that leave {outcome} the same, {exactness}. A weight is determined if each "
+            "keeps it within a tenth of its value; a share is large from an even one of what all keys add to the "
+            "output.",
             f"{lead} {'; '.join(shares)}.",
             f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
             "alternative has another value.",
@@ -158,8 +160,14 @@ class Certainty(Result):
                 _percent(means["certain_mass"]),
                 "of the attention stays on the same keys in every alternative",
             ),
-            (_percent(means[VERDICTS[0]]), "is determined and influential"),
-            (_percent(means[VERDICTS[1]]), "is determined, with little influence on the output"),
+            (
+                _percent(means[VERDICTS[0]]),
+                "is determined, on keys with a large share of the output",
+            ),
+            (
+                _percent(means[VERDICTS[1]]),
+                "is determined, on keys with a small share of the output",
+            ),
             (
                 _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
                 "is free: the same outcome allows other weights",
@@ -212,14 +220,14 @@ class Certainty(Result):
             ),
             Section(
                 "intervals",
-                "Intervals and influence",
+                "Intervals and shares",
                 _BARS,
                 [views.bars(self.table, self.order)],
                 note=some if len(shown) < len(self.table) else "",
             ),
             Section(
                 "axes",
-                "Determined is not influential",
+                "Determined is not important",
                 _AXES,
                 ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
             ),
@@ -236,8 +244,8 @@ class Certainty(Result):
             return f"{first}."
         most = self.table.sort("lo", descending=True).row(0, named=True)
         return (
-            f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which contributes "
-            f"{_percent(most['norm_share'])} of the summed norms of the output."
+            f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which brings "
+            f"{_percent(most['norm_share'])} of what all keys add to the output, by length."
         )
 
     def _least_certain(self) -> Iterator[str]:
@@ -284,9 +292,9 @@ OUTCOMES = {
 _ORDERED = pl.col("certified_pairs").is_not_null()
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
-    "two questions. Determined: does every alternative with the same outcome keep the weight within half of its "
-    "value? If not, it is free. Influential: is what the key adds to the output, by norm, at least an even "
-    "share of what all keys add? Negligible: not influential, and below half an even share in every alternative.",
+    "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
+    "value? If not, it is free. Large share: is what the key adds to the output, by norm, at least an even "
+    "share of what all keys add? Negligible: a small share, and below half an even share in every alternative.",
 )
 _BARS = (
     "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "
@@ -296,6 +304,6 @@ _BARS = (
     "certified, choose a key to see which others certainly stand above or below it.",
 )
 _AXES = (
-    "To the right: the share of a weight that is the same in every alternative. Upwards: the influence of its "
-    "key, in even shares. A weight can be high on one and low on the other.",
+    "To the right: the part of a weight that is the same in every alternative. Upwards: the share of its key in what "
+    "all keys add, in even shares. A weight can be high on one and low on the other.",
 )

@@ -1,4 +1,4 @@
-"""Certificates of single rows: each weight's interval, influence and verdict, and the order of keys."""
+"""Certificates of single rows: each weight's interval, share of the output and verdict, and the order of keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
 from identilens.studies.outcomes import KeptOutcome
 
-WITHIN = 0.5
-"""A weight is determined if every alternative keeps it within this share of its value: a/2 to 3a/2.
+WITHIN = 0.1
+"""A weight is determined if every alternative keeps it within this share of its value: 0.9 a to 1.1 a.
 
-If one determined weight is three times another, their order is the same in every alternative.
+If one determined weight is 1.25 times another, their order is the same in every alternative.
 """
 
 EVEN = 1.0
-"""A key is influential if its norm share reaches this multiple of an even share, 1 / visible keys.
+"""A key has a large share of the output if its norm share reaches this multiple of an even one, 1 / visible keys.
 
 If all keys added vectors of equal length, each would have an even share.
 """
 
 FLOOR = 0.5
-"""A weight is negligible if its key is not influential and no alternative lifts it to this many even shares.
+"""A weight is negligible if its key has a small share and no alternative lifts it to this many even shares.
 
 Half of what even attention would give: such a weight says nothing that a reader should look at. A small weight that
 an alternative could raise above it is free, not negligible.
 """
 
 VERDICTS = (
-    "determined, influential",
-    "determined, little influence",
-    "free, influential",
-    "free, little influence",
+    "determined, large share",
+    "determined, small share",
+    "free, large share",
+    "free, small share",
     "negligible",
 )
 
@@ -249,7 +249,7 @@ def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> Int[Tens
     """Return the number of each weight's verdict in `VERDICTS`."""
     even = 1 / len(weight)
     free = (lo < (1 - WITHIN) * weight) | (hi > (1 + WITHIN) * weight)
-    # Equal parts are all influential, however they round.
-    little = share < EVEN * even * (1 - 1e-9)
-    negligible = little & (hi < FLOOR * even)
-    return torch.where(negligible, len(VERDICTS) - 1, 2 * free.long() + little.long())
+    # Equal parts are all large, however they round.
+    small = share < EVEN * even * (1 - 1e-9)
+    negligible = small & (hi < FLOOR * even)
+    return torch.where(negligible, len(VERDICTS) - 1, 2 * free.long() + small.long())

@@ -59,7 +59,7 @@ class CertifySettings(RowSettings):
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
-    """Say for each attention weight whether the output determines it, and whether its key influences the output.
+    """Say for each attention weight whether the output determines it, and how much of the output its key brings.
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
     what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words; the key that is
@@ -84,17 +84,18 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         >>> result
         Certainty: At least 81 % of the attention of 'once' (query 10, ...
         >>> result.table["verdict"].value_counts(sort=True)
-        shape: (4, 2)
-        ┌──────────────────────────────┬───────┐
-        │ verdict                      ┆ count │
-        │ ---                          ┆ ---   │
-        │ str                          ┆ u32   │
-        ╞══════════════════════════════╪═══════╡
-        │ negligible                   ┆ 17    │
-        │ free, little influence       ┆ 15    │
-        │ determined, influential      ┆ 9     │
-        │ determined, little influence ┆ 1     │
-        └──────────────────────────────┴───────┘
+        shape: (5, 2)
+        ┌─────────────────────────┬───────┐
+        │ verdict                 ┆ count │
+        │ ---                     ┆ ---   │
+        │ str                     ┆ u32   │
+        ╞═════════════════════════╪═══════╡
+        │ negligible              ┆ 17    │
+        │ free, small share       ┆ 15    │
+        │ determined, large share ┆ 5     │
+        │ free, large share       ┆ 4     │
+        │ determined, small share ┆ 1     │
+        └─────────────────────────┴───────┘
     """
 
     name = "certify"

@@ -1,4 +1,4 @@
-"""How verdicts on attention weights are drawn: lines of tokens, bars with influence, both axes."""
+"""How verdicts on attention weights are drawn: lines of tokens, bars with shares, both axes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -148,7 +148,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",
         height=17 * longest + 10,
-        title="Intervals of the weights of one query, with influence",
+        title="Intervals of the weights of one query, with norm shares",
     )
     sort = alt.EncodingSortField(field="place", op="min")
     color = alt.Color("state", type="nominal", title="Weight")
@@ -191,17 +191,17 @@ def _with_choices(chart: AnyChart, drawn: pl.DataFrame, *, certified: bool) -> A
 
 
 def axes(table: pl.DataFrame) -> AnyChart:
-    """Return, for each weight above zero, the certain share of it against its key's influence."""
-    influence = pl.col("norm_share") * pl.len().over(ROW)
-    seen = within_page(table).with_columns(influence=influence).filter(pl.col("weight") > 0)
+    """Return, for each weight above zero, the certain share of it against its key's share of the output."""
+    shares = pl.col("norm_share") * pl.len().over(ROW)
+    seen = within_page(table).with_columns(even_shares=shares).filter(pl.col("weight") > 0)
     frame = _classified(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort(
         "order", maintain_order=True
     )
     also = ("weight", "token", "query_token", "verdict")
     chart = scatter(
-        frame.select("certain", "influence", "determinacy", "tolerance", *also),
+        frame.select("certain", "even_shares", "determinacy", "tolerance", *also),
         "certain",
-        "influence",
+        "even_shares",
         "determinacy",
         also=also,
         size=24,

@@ -1,4 +1,4 @@
-// What follows from weights and a head's space: effective attention, influence, intervals and verdicts.
+// What follows from weights and a head's space: effective attention, norm shares, intervals and verdicts.
 // Effective attention (Brunner et al. 2020, Eq. 9): each row projected on the columns of T; for maps without a mask.
 function effectiveOf(raw, space, queries, keys) {
   if (space.whole) return raw;
@@ -40,7 +40,7 @@ function effectiveOf(raw, space, queries, keys) {
 }
 
 // Norm share ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖ (Kobayashi et al. 2020).
-function influenceOf(raw, { norms }, queries, keys) {
+function normShares(raw, { norms }, queries, keys) {
   const found = new Float32Array(raw.length);
   for (let query = 0; query < queries; query += 1) {
     let sum = 0;

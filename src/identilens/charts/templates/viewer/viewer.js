@@ -4,7 +4,7 @@
 const LAYER_WORDS = {
   raw: "the weights after the softmax", effective: "the part of the weights that the output depends on as a direction",
   null: "raw − effective: has no effect on the output as a direction",
-  influence: "share of each key in what the row adds up, by norm",
+  "norm share": "share of each key in what the row adds up, by norm",
   certain: "what every alternative with the same output leaves on each key",
 };
 
@@ -94,7 +94,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
       const space = one.space && spaceOf(one.space, ...sizes), packed = (name) => matrixOf(one.layers[name], sizes[0] * sizes[1]);
       const make = {
         effective: async () => effectiveOf(await get("raw"), await space, ...sizes),
-        influence: async () => influenceOf(await get("raw"), await space, ...sizes),
+        "norm share": async () => normShares(await get("raw"), await space, ...sizes),
         certain: async () => new Float32Array(sizes[0] * sizes[1]).fill(NaN),
       };
       const get = (name) => (held[name] ??= (async () => {
@@ -103,7 +103,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
         const [from, what] = await Promise.all(one.differences[name].map(get));
         return from.map((value, at) => value - what[at]);
       })());
-      cache.set(one, { get, space, layers: [...new Set([...Object.keys(one.layers), ...(one.space ? ["effective"] : []), ...Object.keys(one.differences), ...(one.space ? ["influence", "certain"] : [])])] });
+      cache.set(one, { get, space, layers: [...new Set([...Object.keys(one.layers), ...(one.space ? ["effective"] : []), ...Object.keys(one.differences), ...(one.space ? ["norm share", "certain"] : [])])] });
     }
     return cache.get(one);
   }
@@ -187,7 +187,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     root.classList.toggle("locked", row !== null);
     if (row === null) { panel.hide(); return; }
     const keys = tokens[map.keys], part = (values) => values.subarray(row * keys.length, (row + 1) * keys.length), { space, raw } = found;
-    const more = space ? { weights: part(raw), shares: part(influenceOf(raw, space, tokens[map.queries].length, keys.length)), intervals: new RowIntervals(part(raw), space, row), rules } : {};
+    const more = space ? { weights: part(raw), shares: part(normShares(raw, space, tokens[map.queries].length, keys.length)), intervals: new RowIntervals(part(raw), space, row), rules } : {};
     const about = { query: row, name: tokens[map.queries][row], keys, layer: shown[0], values: part(found.layers[shown[0]]), ...more };
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about } }));
     if (ask && space) proven(about);
