@@ -36,6 +36,18 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _ENCODING = "Save it as UTF-8, or name its encoding with encoding=... (for example latin-1)."
 
 
+class _Noted(io.FileIO):
+    """A file that notes whether it was read to its end."""
+
+    ended = False
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read a number of bytes."""
+        found = super().read(size)
+        self.ended = not found
+        return found
+
+
 def kind_of(file: Path) -> str:
     """Return the extension of a file without that of its compression, such as ``.csv`` for ``texts.csv.gz``."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
@@ -94,14 +106,8 @@ def read_lines(
             "the standard input is closed. Give a file, or pipe texts into the program."
         )
     try:
-        opened = sys.stdin.buffer if stdin else _OPENERS.get(file.suffix, open)(file, "rb")
-        if file.suffix == ".xz":
-            with file.open("rb") as raw:
-                raw.seek(-2, 2)
-                if raw.read() != b"YZ":  # Python would leave out what follows the end
-                    raise lzma.LZMAError(
-                        "it does not end as .xz files do: it was cut, or more follows"
-                    )
+        raw: Any = sys.stdin.buffer if stdin else _Noted(file)
+        opened = _OPENERS[file.suffix](raw) if file.suffix in _OPENERS else raw
         stream = io.TextIOWrapper(opened, codec, "surrogateescape", newline="")
         try:
             while line := stream.readline(min(LONGEST_LINE, left + 1)):
@@ -122,10 +128,14 @@ def read_lines(
                         f"{position}: more than {LONGEST_LINE - 1:,} characters. Put one text per line."
                     )
                 yield position, line
+            # Python would leave out what follows the end of an .xz.
+            if not (stdin or raw.ended):
+                raise lzma.LZMAError("something else than .xz follows its end or stands in it")
         finally:
             stream.detach()
             if not stdin:
                 opened.close()
+                raw.close()
     except UnicodeError as error:
         why = getattr(error, "reason", error)
         raise InputError(
