@@ -59,5 +59,6 @@ def test_a_page_can_be_followed(page, tmp_path):
         re.findall(r"^> (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     )
     said = re.findall(r"[\d.,]+ %", quoted)
+    printed = " ".join(printed.split())
     assert [number for number in said if number not in printed] == []
     assert page == "docs/settings.md" or len(said) > 5

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from identilens.errors import InputError
 from identilens.explorer import app, runs, server
-from identilens.explorer.app import _job, _longer, realised
+from identilens.explorer.app import _job, realised
 from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
 
@@ -123,12 +123,21 @@ def test_what_is_told_of_other_matrices(monkeypatch):
         realised("lens", at, head_of())
 
 
-def test_how_long_a_text_must_be():
-    # d_k² + d_k over 2 d_k − d_v, rounded down, and one more.
-    assert _longer(head_of(d_k=3, d_v=4)) == "; take a text of 7 tokens or more"
-    assert _longer(head_of(d_k=3, d_v=5)) == "; take a text of 13 tokens or more"
-    assert _longer(head_of(d_k=3, d_v=6)) == ""
-    assert _longer(head_of(visible=torch.ones(4, 6, dtype=torch.bool))) == ""
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        # d_k² + d_k over 2 d_k − d_v, rounded down, and one more.
+        (head_of(d_k=3, d_v=4), "; take a text of 7 tokens or more"),
+        (head_of(d_k=3, d_v=5), "; take a text of 13 tokens or more"),
+        (head_of(d_k=3, d_v=6), ""),
+        (head_of(visible=torch.ones(4, 6, dtype=torch.bool)), ""),
+    ],
+)
+def test_how_long_a_text_must_be(monkeypatch, head, more):
+    none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
+    monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
+    found = realised("lens", SimpleNamespace(item="item"), head)
+    assert found == {"none": f"none lies near{more}."}
 
 
 def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import NamedTuple
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -91,10 +92,12 @@ class Rows(RowStudy):
     result_type = SimpleNamespace(schema={"table": {"row": pl.Int64}})
 
     def __init__(self, heads, queries=None):
-        self.settings, self.told = RowSettings(queries=queries), []
-        self.take(heads)
-        self.parts = [] if heads.by_text else self._planned()
-        self._read = None
+        self.told = []
+        with (
+            mock.patch.object(TextHeads, "of", lambda *_: heads),
+            mock.patch("identilens.studies.heads.read_items"),
+        ):
+            super().__init__(heads.lens, [], RowSettings(queries=queries))
 
     def output(self, place, head, queries):
         self.told.append((place.text, head, tuple(queries)))
