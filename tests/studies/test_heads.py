@@ -94,7 +94,7 @@ class Rows(RowStudy):
     def __init__(self, heads, queries=None):
         self.told = []
         with (
-            mock.patch.object(TextHeads, "of", lambda *_: heads),
+            mock.patch.object(TextHeads, "of", return_value=heads),
             mock.patch("identilens.studies.heads.read_items"),
         ):
             super().__init__(heads.lens, [], RowSettings(queries=queries))
