@@ -58,6 +58,24 @@ def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
     assert programs.solved >= 5
 
 
+def test_a_program_on_which_the_primal_method_stalls_is_solved_by_the_dual_one():
+    row, T = random_row(3, 800, 64, 3.0)
+    programs = RowPrograms(row, kept_basis(T))
+    limit = 2 * (800 + 65)
+    stalled = 0
+    for key in row.topk(12).indices:
+        cost = torch.zeros(800, dtype=torch.float64)
+        cost[key] = 1.0
+        before = programs.solved
+        optimum = programs.minimise(cost)
+        again = programs.solved - before == 2
+        stalled += again
+        assert programs._solver.getInfo().simplex_iteration_count <= limit or again
+        fresh = RowPrograms(row, kept_basis(T)).minimise(cost)
+        assert optimum.value == pytest.approx(fresh.value, abs=1e-8)
+    assert stalled
+
+
 def test_infeasible_numbers_are_reported():
     with pytest.raises(NumericalError, match="HiGHS gave the status 'Infeasible'"):
         RowPrograms(torch.tensor([-1.0, 0.0, 0.0]).double(), kept_basis(LINE)).minimise(

@@ -136,6 +136,7 @@ class RowPrograms:
             if cold:
                 self._solver.clearSolver()
                 self._solver.setOptionValue("simplex_strategy", 1)
+                self._solver.setOptionValue("simplex_iteration_limit", highspy.kHighsIInf)
             self._solver.run()
             self.solved += 1
             optimum, fault = self._certified(costs)
@@ -150,7 +151,9 @@ class RowPrograms:
         )
 
     def _configure(self) -> None:
-        for name, setting in _OPTIONS.items():
+        # The primal simplex method stalls on some degenerate rows; the dual one from a cold start does not.
+        options = _OPTIONS | {"simplex_iteration_limit": 2 * sum(self._kept.shape)}
+        for name, setting in options.items():
             self._solver.setOptionValue(name, setting)
 
     def _certified(self, costs: np.ndarray) -> tuple[Optimum | None, str]:

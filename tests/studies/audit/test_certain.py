@@ -80,11 +80,16 @@ def test_where_the_value_bias_is_counted_does_not_matter(family):
     assert inside["certain_mass"].n_unique() > 5, "rows that differ"
 
 
-def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
-    default = idl.audit(bundled, TEXTS, layers=[0], examples=1)
-    assert set(default.table.filter(text=0)["certain_rows"]) == {4}
-    assert set(default.table.filter(pl.col("text") > 0)["certain_rows"]) == {0}
-    assert default.table.filter(pl.col("text") > 0)["certain_mass"].null_count() == 24
+def test_rows_are_spread_over_the_drawn_texts_unless_a_number_is_given(bundled):
+    texts = TEXTS * 2
+    drawn = idl.audit(bundled, texts, layers=[0], examples=1).table
+    rows = dict(drawn.group_by("text").agg(pl.col("certain_rows").unique()).iter_rows())
+    assert sorted(rows.values()) == [[0], [0], [1], [1], [1], [1]]
+    assert drawn.filter(certain_rows=0)["certain_mass"].null_count() == 24
+    assert set(idl.audit(bundled, texts[:2], layers=[0], examples=1).table["certain_rows"]) == {2}
+    assert set(idl.audit(bundled, texts[:1], layers=[0]).table["certain_rows"]) == {4}
+    other = idl.audit(bundled, texts, layers=[0], examples=1, seed=2).table
+    assert set(other.filter(certain_rows=1)["text"]) != set(drawn.filter(certain_rows=1)["text"])
     whole = idl.audit(bundled, TEXTS[1:2], layers=[0], certain_rows=99)
     assert set(whole.table["certain_rows"]) == {4}, "a text of four tokens has four rows"
     assert set(whole.table["certain_mass_error"]) == {0.0}, "every row was taken"
@@ -96,22 +101,24 @@ def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
     )
 
 
-def test_long_texts_are_examined_where_there_are_no_shorter_ones(bundled, monkeypatch):
+def test_texts_of_all_lengths_are_examined_within_the_budget(bundled, monkeypatch):
     text = " ".join(TEXTS) + " The ferry left before dawn." * 4
-    longer = [f"{text} {text}", text, f"{text} {text} {text}"]
+    mixed = [f"{text} {text}", text, TEXTS[1], f"{text} {text} {text}"]
     options = {"layers": [0], "example_length": 20}
-    found = idl.audit(bundled, longer, examples=2, **options)
-    rows = dict(found.table.group_by("text").agg(pl.col("certain_rows").max()).iter_rows())
-    assert rows == {0: 2, 1: 2, 2: 0}
-    assert set(found.effects["text"]) == {0, 1}
-    assert not found.matrices
-    assert "in 2 of the 3 texts, the shortest, standard error over texts" in found.summary().text
-    mixed = idl.audit(bundled, [*longer, TEXTS[1]], **options)
-    assert set(mixed.table.filter(pl.col("certain_rows") > 0)["text"]) == {3}
-    assert "no other row of weights gives the same output" in mixed.summary().text
+    found = idl.audit(bundled, mixed, examples=2, **options)
+    assert set(found.rows["text"]) == {0, 1, 2, 3}
+    assert {key.partition(".")[0] for key in found.matrices} == {"text2"}, "maps of short texts"
+    assert found.effects["text"].n_unique() == 2
+    assert set(found.table.filter(text=3)["certain_rows"]) == {2}
+    monkeypatch.setattr(study, "_KEYS", 1)
+    single = idl.audit(bundled, mixed[3:], **options).table
+    assert set(single["certain_rows"]) == {1}, "one row of a map however long it is"
+    monkeypatch.setattr(study, "_TOKENS", int(single["n_query"].max()) - 1)
+    few = idl.audit(bundled, mixed, **options).table.filter(pl.col("certain_rows") > 0)
+    assert few.unique("text")["n_query"].sum() < single["n_query"].max()
     monkeypatch.setattr(study, "_LONG", 30)
-    assert idl.audit(bundled, longer[:1], **options).effects.is_empty()
-    assert not idl.audit(bundled, longer[:1], effects="estimate", **options).effects.is_empty()
+    assert set(idl.audit(bundled, mixed, **options).effects["text"]) <= {2}
+    assert not idl.audit(bundled, mixed[:1], effects="estimate", **options).effects.is_empty()
 
 
 def test_the_error_of_a_mean_of_rows():

@@ -1,6 +1,6 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
 from identilens.runs.tables import Row, table_of
-from identilens.studies.audit.certain import EXAMPLE_ROWS, LONG_ROWS, certain_rows, sampled_rows
+from identilens.studies.audit.certain import certain_rows, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
@@ -50,6 +50,7 @@ class Auditor:
 
     Args:
         keep: Texts whose matrices are kept.
+        rows: Rows of each map whose certain mass is computed, by text, where the settings name no number.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Auditor:
         sites: tuple[Site, ...],
         settings: AuditSettings,
         keep: set[int],
-        long: set[int],
+        rows: Mapping[int, int],
     ) -> None:
         self.lens = lens
         self.items = items
         self.sites = sites
         self.settings = settings
-        self.keep, self.long = keep, long
+        self.keep, self.rows = keep, rows
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
         if not items.streamed:
@@ -201,9 +202,7 @@ class Auditor:
     def _sampled(self, text: int, site: Site, queries: int) -> list[int]:
         """Return the rows of a layer's maps on one text whose certain mass is computed."""
         count = self.settings.certain_rows
-        if count is None:
-            count = EXAMPLE_ROWS if text in self.keep and not self.settings.matrices else 0
-            count = LONG_ROWS if text in self.long else count
+        count = self.rows.get(text, 0) if count is None else count
         return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
     def _certain_rows(self, layer: LayerBatch, measures: LayerMeasures) -> list[list[Row]]:

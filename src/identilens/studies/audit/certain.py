@@ -15,11 +15,8 @@ from identilens.measures.attention.row_solver import RowSolver, allowed_change, 
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
 
-EXAMPLE_ROWS = 4
-"""Rows of each map of an example."""
-
-LONG_ROWS = 2
-"""Rows of each map of a text that is examined although it is too long for an example: the programs grow with it."""
+ROWS = 4
+"""Rows of each map of a text where few texts are looked at; fewer of each where there are more texts."""
 
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import polars as pl
 
@@ -358,15 +358,8 @@ class Audit(Result):
     def _sample(self) -> str:
         """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
         rows, texts = len(self.rows), self.rows["text"].n_unique()
-        settings = self.provenance.get("settings", {})
         of = self.table["text"].n_unique()
-        chosen = texts < of and settings.get("certain_rows") is None
-        most, examined = settings.get("example_length", 0), self.rows["text"].unique()
-        least = self.table.filter(pl.col("text").is_in(examined.implode()))["n_query"].min()
-        which = (
-            "the shortest" if cast(int, least) > most else f"the longest of at most {most} tokens"
-        )
-        some = f" in {texts} of the {of} texts, {which}" if chosen else ""
+        some = f" in {texts} of the {of} texts, drawn by the seed" if texts < of else ""
         error, units = certain_error(self.rows)
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"

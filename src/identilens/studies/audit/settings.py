@@ -17,15 +17,16 @@ class AuditSettings(Settings):
         max_length: Cut longer texts to this many tokens.
         stream: Compute weights in blocks of rows: always, never, or auto (only for texts of more than 1,024 tokens).
         matrices: Save raw and effective attention of every text.
-        examples: Number of texts whose matrices are saved for the report: the longest of at most example_length tokens.
+        examples: Number of texts whose matrices are saved for the report, drawn from those of at most example_length
+            tokens; on as many texts, of any length, heads are removed.
         example_length: Largest number of tokens in an example.
         certain_rows: Rows of each map whose certain mass is computed by linear programs (about 20 ms for a row of 100
-            keys). The rows are drawn at random. Default: 4 for each example, none for other texts; if all texts are
-            too long for examples, 2 for each of as many of the shortest texts.
-        effects: How the effect of each head on the model's answer is found in the examples: by its removal, a run of
-            the model for each head; by an estimate to first order, a few backward passes for all heads; or not at all.
-            Default: auto, the removal in models of at most 256 heads, the estimate in others; not at all in texts of
-            more than 2,048 tokens.
+            keys), of every text. The rows are drawn at random. Default: 4 rows of each head for each of the examples,
+            spread over four times as many texts, which are drawn from all (at most 6,144 tokens together).
+        effects: How the effect of each head on the model's answer is found in some of these texts: by its removal,
+            a run of the model for each head; by an estimate to first order, a few backward passes for all heads; or not
+            at all. Default: auto, the removal where heads times tokens are at most 32,768, else the estimate, in texts
+            of at most 2,048 tokens.
         seed: Seed of the drawn rows, and of the estimates.
         value_bias: Include the bias in the values (in), as the weights mix it, or remove it (out).
     """

@@ -1,9 +1,12 @@
 """How much of each attention map is determined, how much is influential, and how much has no effect on the output."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar
+
+import numpy as np
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
@@ -14,6 +17,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.audit.auditor import Auditor
+from identilens.studies.audit.certain import ROWS
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
@@ -30,24 +34,33 @@ _MATRICES = 256 * 2**20
 _BYTES = 8
 """Bytes of raw and effective attention, a query and key of a head."""
 
-_HEADS = 256
-"""Most heads that are removed one by one without being asked for."""
+_REMOVED = 2**15
+"""Most heads times tokens of a text of which each head is removed without being asked for, such as 256 by 128."""
 
 _LONG = 2048
 """Most tokens of a text without whose heads the model is run without being asked for."""
 
+_TOKENS = 6144
+"""Most tokens of all texts together in whose maps rows are drawn, so that the linear programs end soon."""
+
+_KEYS = 8192
+"""Most keys of all rows together that are drawn of one map, if these are several."""
+
+_STREAM = 0x7E87
+"""Tells the draw of texts apart from other uses of a run's seed."""
+
 _FIRST = 1000
-"""Where texts are tokenised only when they are measured, examples are chosen from this many first texts."""
+"""Where texts are tokenised only when they are measured, texts are drawn from this many first ones."""
 
 
 class AuditStudy(LensStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
-    Determined: certain mass of randomly drawn rows (linear programs). Influential: what happens to the model's answer
-    without the head, in the examples; norms of head outputs stand beside it. Without effect: rank and nullity of T
-    (Brunner et al. 2020, Eq. 6), the share of squared weight in its null space (Eq. 8, 9), the correlation of raw and
-    effective attention (Fig. 1a), and the attention to each token type (Fig. 1b, 1c, 5). Measures are computed layer by
-    layer while the model runs. Padding is removed first. Definitions: docs/concepts.md.
+    Determined: certain mass of drawn rows of drawn texts (linear programs). Influential: what happens to the model's
+    answer without the head, in some of these texts; norms of head outputs stand beside it. Without effect: rank and
+    nullity of T (Brunner et al. 2020, Eq. 6), the share of squared weight in its null space (Eq. 8, 9), the correlation
+    of raw and effective attention (Fig. 1a), and the attention to each token type (Fig. 1b, 1c, 5). Measures are
+    computed layer by layer while the model runs. Padding is removed first. Definitions: docs/concepts.md.
 
     Args:
         lens: The model.
@@ -83,9 +96,10 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             raise InputError(
                 f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0."
             )
-        kept, long = _examples(self.items, settings)
-        self.auditor = Auditor(lens, self.items, sites, settings, kept, long)
-        self._examined = kept | long
+        self._drawn = _Drawn.of(self.items, settings)
+        self.auditor = Auditor(
+            lens, self.items, sites, settings, self._drawn.kept, self._drawn.rows
+        )
         self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
@@ -114,7 +128,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         rows = [
             row
             for text in self.parts[part]
-            if text in self._examined
+            if text in self._drawn.removals
             for row in self._effects(text)
         ]
         effects = table_of(Audit.schema["effects"], rows)
@@ -122,7 +136,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
 
     @cached_property
     def _outcome(self) -> Answered:
-        return model_outcome(self.lens, self.items[min(self._examined)])
+        return model_outcome(self.lens, self.items[min(self._drawn.removals)])
 
     def _effects(self, text: int) -> Iterator[Row]:
         """Yield the effect of each head on the model's answer to one text."""
@@ -134,12 +148,8 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             if settings.layers is None or site.layer in settings.layers
             for head in range(site.heads)
         ]
-        if how == "auto" and item.length > _LONG:
-            how = "none"
-        elif how == "auto":
-            how = "removal" if len(heads) <= _HEADS else "estimate"
-        if how == "none":
-            return
+        if how == "auto":
+            how = "removal" if len(heads) * item.length <= _REMOVED else "estimate"
         answer = Answer(lens, item, self._outcome)
         effects = (
             head_effects(answer, heads)
@@ -172,17 +182,38 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         return [*parts, range(start, total)]
 
 
-def _examples(items: Items, settings: AuditSettings) -> tuple[set[int], set[int]]:
-    """Return the texts whose matrices are kept; where all are too long for that, none, and the shortest ones."""
-    if settings.matrices:
-        return set(range(len(items))), set()
-    # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
-    first = range(min(len(items), _FIRST) if items.streamed else len(items))
-    lengths = {text: items[text].length for text in first}
-    fitting = [text for text, length in lengths.items() if length <= settings.example_length]
-    longest_first = sorted(fitting, key=lengths.__getitem__, reverse=True)
-    shortest_first = [] if fitting else sorted(lengths, key=lengths.__getitem__)
-    return set(longest_first[: settings.examples]), set(shortest_first[: settings.examples])
+@dataclass(frozen=True)
+class _Drawn:
+    """Texts, drawn by the seed, of which more is measured than of the others.
+
+    Attributes:
+        kept: Those whose matrices are kept.
+        rows: Of how many rows of each of their maps certain mass is computed.
+        removals: Those on which heads are removed.
+    """
+
+    kept: set[int]
+    rows: dict[int, int]
+    removals: set[int]
+
+    @classmethod
+    def of(cls, items: Items, settings: AuditSettings) -> "_Drawn":
+        """Draw texts of all lengths; only those of at most ``example_length`` tokens are kept."""
+        # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
+        first = min(len(items), _FIRST) if items.streamed else len(items)
+        order = np.random.default_rng([_STREAM, settings.seed]).permutation(first).tolist()
+        length = {text: items[text].length for text in order}
+        sums = accumulate(length.values())
+        drawn = [text for text, total in zip(order, sums, strict=True) if total <= _TOKENS]
+        drawn = (drawn or order[:1])[: ROWS * settings.examples]
+        rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))
+        fitting = [text for text in order if length[text] <= settings.example_length]
+        short = [text for text in drawn if settings.effects != "auto" or length[text] <= _LONG]
+        return cls(
+            set(range(len(items)) if settings.matrices else fitting[: settings.examples]),
+            {text: max(1, min(rows, _KEYS // max(1, length[text]))) for text in drawn},
+            set() if settings.effects == "none" else set(short[: settings.examples]),
+        )
 
 
 audit = study_function(AuditStudy, "audit")
