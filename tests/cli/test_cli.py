@@ -235,7 +235,7 @@ def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
     short = SimpleNamespace(
         joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n")
     )
-    monkeypatch.setattr("identilens.cli.demo.files", lambda _: short)
+    monkeypatch.setattr("identilens.demo.examples.files", lambda _: short)
     written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
     assert f"of {2 * heads} attention maps over 2 texts" in written.output
     assert (tmp_path / "demo" / "report.html").is_file()

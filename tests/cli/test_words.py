@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from scipy.io import wavfile
 
+import identilens as idl
 from helpers.command import failing, identilens
 from helpers.toy import ToySettings, ToyStudy
 from identilens.cli import (
@@ -196,6 +197,17 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
     assert "is a file; expected a folder" in failing("explore", "--model", "a", "--runs", file)
     identilens("explore", "--model", "a", "--device", "cpu", code=0)
     assert served[1][2] == {"opened": "port 8765", "runs": None, "load": {"device": "cpu"}}
+    opened = []
+    monkeypatch.setattr(explore.webbrowser, "open", opened.append)
+    identilens("explore", code=0)
+    assert not opened, "the output goes to a program, not to a person"
+    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(explore, "sys", terminal)
+    identilens("explore", "--no-browser", code=0)
+    assert not opened
+    identilens("explore", code=0)
+    assert opened == ["http://here"]
+    assert served[-1][:2] == ({"bundled-decoder": "bundled-decoder"}, idl.examples()[:1])
     for lacking in ("starlette", "uvicorn"):
         monkeypatch.setattr(
             explore, "find_spec", lambda name, no=lacking: None if name == no else 1

@@ -3,6 +3,7 @@
 import csv
 import shlex
 import struct
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -13,6 +14,7 @@ import identilens as idl
 from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from identilens.explorer.runs import Runs
+from identilens.explorer.work import broken_row, measured
 
 SCRIPT = "<script>alert(1)</script>"
 TEXT = (
@@ -126,18 +128,29 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     assert 0 <= top <= page.viewport_size["height"], "the slider appears where it can be seen"
     key = int(page.locator("#maps-0 .row-keys tbody tr").first.get_attribute("data-key"))
     expected = found.row(key, named=True)
-    ends = [float(slider.get_attribute(name)) for name in ("min", "max")]
-    assert ends == pytest.approx([expected["lo"], expected["hi"]], abs=1e-9)
+    ends = slider.evaluate(
+        "one => ['--from', '--to'].map((name) => parseFloat(one.parentElement.style.getPropertyValue(name)))"
+    )
+    assert ends == pytest.approx([100 * expected["lo"], 100 * expected["hi"]], abs=1e-6)
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".found:visible")
     said = page.inner_text(".found")
     assert "Put back into the model" in said
     assert "of its size (rounding)" in said
     assert "below 1e-5: rounding" in said
+    page.keyboard.press("End")
+    page.wait_for_selector(".found:has-text('the rest shared by its other keys')")
+    assert "no other weights keep the output" in page.inner_text(".hand")
+    assert "(rounding)" not in page.inner_text(".found p")
+    page.get_by_role("button", name="Take this key out").click()
+    page.wait_for_selector(".found:has-text('with 0 on')")
+    at = measured(lens, TEXT, lambda: None, lambda step: None)
+    without = broken_row(lens, at, at.head(1, 2, "encoder"), 1, key, 0.0)
+    assert f"Put into the model: {without['answer']}." in page.inner_text(".found")
 
 
 def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp_path):
-    page.get_by_role("button", name="Same answer, other row").click()
+    page.get_by_role("button", name="Look for it").click()
     assert "Lock a row first" in page.inner_text(".pane .complaint")
     opened_row(page)
     exact = page.eval_on_selector_all(
@@ -155,16 +168,18 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
         "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
     )
     assert sum(map(float, wider)) > sum(map(float, exact))
-    with saved(page, "Save row as CSV", tmp_path).open() as file:
+    with saved(page, "Row as CSV", tmp_path).open() as file:
         row = next(csv.DictReader(file))
     assert (row["outcome"], row["tolerance"]) == ("states", "10%")
     page.get_by_role("button", name="Command and Python").click()
     assert "--outcome states --tolerance 10%" in page.inner_text(".found pre >> nth=0")
     assert 'outcome="states", tolerance="10%"' in page.inner_text(".found pre >> nth=1")
     page.get_by_label("Heads that change").select_option("layer")
-    page.get_by_role("button", name="Same answer, other row").click()
-    page.wait_for_selector(".found:has-text('The model')")
-    assert "where 1% of the effect of these rows of 4 heads is allowed" in page.inner_text(".found")
+    page.get_by_role("button", name="Look for it").click()
+    page.wait_for_selector(".found:has-text('With the same answer')")
+    said = page.inner_text(".found")
+    assert "of which 1% of the effect of these rows of 4 heads may change" in said
+    assert "the model's final hidden states change by" in said
     for head in (2, 0):
         page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
         page.wait_for_selector(f"#maps-0 .viewer-title:text-is('Layer 1, head {head}')")
@@ -338,14 +353,58 @@ def test_a_page_without_the_token_shows_nothing(browser, address):
     opened.close()
 
 
+def test_the_tour_does_each_step(page):
+    step = page.locator("#step")
+    assert "which the model does not notice" in page.inner_text("#lesson")
+    for name, words in (
+        ("1 Look", "The small squares are the heads"),
+        ("2 Click", "A row is locked"),
+        ("3 Exchange", "stand in the map now"),
+        ("4 Break", "The head is taken out"),
+    ):
+        page.get_by_role("button", name=name).click()
+        page.wait_for_function("words => step.textContent.includes(words)", arg=words)
+        assert words in step.inner_text()
+        if name == "2 Click":
+            page.wait_for_selector("#maps-0 .viewer-row[data-proven=true]")
+        if name == "3 Exchange":
+            assert page.locator("#maps-0 [data-layer=alternative]").count()
+            said = page.inner_text(".found p")
+            assert "Other weights with the same output" in said
+    assert "Without head 0 of layer 0" in page.inner_text(".found p")
+    assert page.inner_text(".found thead").strip() == "Hidden state\t0\t1\t2", "the same table"
+    page.get_by_role("button", name="Hide").click()
+    assert page.locator("#lesson").is_hidden()
+    page.reload()
+    page.wait_for_selector("#maps-0[data-all]")
+    assert page.locator("#lesson").is_hidden(), "who knows it is not told again"
+    page.get_by_role("button", name="Tour").click()
+    assert page.locator("#lesson").is_visible()
+
+
+def test_a_row_is_a_slide(page, tmp_path):
+    page.get_by_role("button", name="Row as SVG").click()
+    assert "Lock a row first" in page.inner_text(".pane .complaint")
+    opened_row(page)
+    slide = ElementTree.parse(saved(page, "Row as SVG", tmp_path))
+    said = [text.text for text in slide.iter("{http://www.w3.org/2000/svg}text")]
+    assert said[0] == "What “the” (token 1) attends to"
+    assert "layer 1, head 2" in said[1]
+    assert said[-1].startswith("Kept the same: the head's output, exactly")
+    first = page.locator("#maps-0 .row-keys tbody tr").first
+    assert f"{float(first.get_attribute('data-weight')):.3f}" == said[3]
+    picture = saved(page, "Row as PNG", tmp_path).read_bytes()
+    assert struct.unpack(">II", picture[16:24]) == (1280, 720)
+
+
 def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     opened_row(page)
     size = page.eval_on_selector("#maps-0 .maps canvas", "one => [one.width, one.height]")
-    picture = saved(page, "Save picture", tmp_path).read_bytes()
+    picture = saved(page, "Map as PNG", tmp_path).read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert list(struct.unpack(">II", picture[16:24])) == size
-    with saved(page, "Save row as CSV", tmp_path).open() as file:
+    with saved(page, "Row as CSV", tmp_path).open() as file:
         rows = {int(row["key"]): row for row in csv.DictReader(file)}
     page.get_by_role("button", name="Command and Python").click()
     space = {}
@@ -399,7 +458,7 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     other.goto(f"{address}/#token={TOKEN}")
     other.get_by_label("Text", exact=True).fill("Another page.")
     other.wait_for_selector("#maps-0[data-all] .tokens span:text-is('another')")
-    page.get_by_role("button", name="Contributions, exact").click()
+    page.get_by_role("button", name="Exact").click()
     page.get_by_role("button", name="Cancel").click()
     assert page.get_by_role("button", name="Cancel").is_hidden()
     assert page.locator("#contributions-0").count() == 0
@@ -414,7 +473,7 @@ def test_everything_is_reached_by_keys(page):
     """Tab from the start: text, tools, heads, layers, map; a row is locked, a key chosen, its weight moved."""
     page.locator("#columns").focus()
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
@@ -427,8 +486,8 @@ def test_everything_is_reached_by_keys(page):
     assert {
         "Model",
         "Text",
-        "Farthest alternative",
-        "Other W_Q and W_K",
+        "Farthest",
+        "From other W_Q and W_K",
         "Layer 0, head 0",
         "Raw",
     } <= set(reached)

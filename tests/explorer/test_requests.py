@@ -31,6 +31,8 @@ LENS, HEAD = "lens of m name", ("head", 1, 2, "decoder")
          (LENS, AT, HEAD, 3, "least", "1%", "layer")),
         ("alternative", {"which": "far"}, "alternative", "alternative", (LENS, AT, HEAD, "far", "c")),
         ("parameters", {}, "realised", "alternative", (LENS, AT, HEAD)),
+        ("without", {}, "without_head", "broken", (LENS, AT, HEAD)),
+        ("weight", {"query": 3, "key": 2, "weight": 1}, "broken_row", "broken", (LENS, AT, HEAD, 3, 2, 1.0)),
         ("weights", {"query": 3, "change": [1, 0.5]}, "moved_row", "moved", (LENS, AT, HEAD, 3, [1.0, 0.5])),
     ],
 )  # fmt: skip

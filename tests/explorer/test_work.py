@@ -9,6 +9,7 @@ from identilens.errors import IdentilensError, InputError
 from identilens.explorer import work
 from identilens.explorer.work import (
     alternative,
+    broken_row,
     changed,
     contributions,
     given_up,
@@ -18,6 +19,7 @@ from identilens.explorer.work import (
     moved_row,
     proven_row,
     same_answer,
+    without_head,
 )
 
 TEXT = ids(14)
@@ -181,11 +183,76 @@ def test_what_changes_in_states_and_next_tokens(at, lens):
     apart = (run.logits - plain.logits).norm() / plain.logits.norm()
     assert found["logits_change"] == pytest.approx(float(apart))
 
+    assert found["answer"].startswith(f"the model's prediction changes by {kl(p, q):.3g} nats; its")
+
+
+def kl(p, q):
+    return float((p * (p / q).log()).sum())
+
+
+def last_probabilities(lens, at, replacements):
+    logits = lens.substitute(replacements, at.item).logits
+    return logits.reshape(-1, logits.shape[-1])[-1].softmax(-1)
+
+
+def test_a_head_is_taken_out(at, lens):
+    head = at.head(1, 2, "decoder")
+    nothing_at_all = torch.zeros(14, 14).double()
+    p, q = (
+        last_probabilities(lens, at, given) for given in ({}, {(1, 2, "decoder"): nothing_at_all})
+    )
+    found = without_head(lens, at, head)
+    [largest] = p.topk(1).indices.tolist()
+    assert found["next"][0]["token"] == str(largest)
+    assert found["next"][0]["after"] == pytest.approx(float(q[largest]))
+    stays = "stays" if int(q.argmax()) == largest else "changes"
+    assert found["answer"] == (
+        f"the model's prediction changes by {kl(p, q):.3g} nats; its most likely token or class {stays}"
+    )
+    assert kl(p, q) > 1e-6
+
+
+def test_a_weight_is_set_and_the_others_share_the_rest(at, lens):
+    head = at.head(1, 2, "decoder")
+    own = head.attention[13]
+    found = broken_row(lens, at, head, 13, 4, 0.0)
+    expected = own.clone()
+    expected[4] = 0
+    expected /= expected.sum()
+    assert found["weights"] == pytest.approx(expected.tolist(), abs=1e-12)
+    whole = head.attention.clone()
+    whole[13] = expected
+    p, q = (last_probabilities(lens, at, given) for given in ({}, {(1, 2, "decoder"): whole}))
+    assert f"changes by {kl(p, q):.3g} nats" in found["answer"]
+    before, after = (row @ head.values for row in (own, expected))
+    before, after = (row @ head.output_projection for row in (before, after))
+    assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
+    more = torch.tensor(broken_row(lens, at, head, 5, 2, 0.75)["weights"])
+    assert float(more.sum()) == pytest.approx(1)
+    assert float(more[2]) == pytest.approx(0.75)
+    others = [0, 1, 3, 4, 5]
+    shares = more[others] / head.attention[5, others]
+    assert float(shares.std()) < 1e-6
+    assert float(more[6:].abs().max()) == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "weight", "words"),
+    [(13, 14, 0.5, "sees no key 14"), (13, -1, 0.5, "sees no key -1"), (5, 6, 0.5, "sees no key 6"),
+     (5, 2, 1.01, "could be 1.01"), (5, 2, -0.1, "weights are between 0 and 1"), (5, 2, float("nan"), "nan"),
+     (0, 0, 0.5, "attends to key 0 alone"), (14, 0, 0.5, "queries 0 to 13")],
+)  # fmt: skip
+def test_weights_that_cannot_be_set(at, lens, query, key, weight, words):
+    with pytest.raises(InputError, match=words):
+        broken_row(lens, at, at.head(1, 2, "decoder"), query, key, weight)
+
 
 def test_a_model_without_logits_has_no_next_tokens():
     lens = idl.Lens(build("bert").double())
     held = measured(lens, TEXT, nothing, lambda step: None)
-    assert list(changed(lens, held, lens.substitute({}, held.item))) == ["states"]
+    found = changed(lens, held, lens.substitute({}, held.item))
+    assert list(found) == ["states", "answer"]
+    assert found["answer"] == "the model's final hidden states change by 0 % of their length"
 
 
 def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):

@@ -1,12 +1,12 @@
 """``identilens demo``: a real model on real texts, from installation to report."""
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions
+from identilens.demo.examples import bundled_texts
 from identilens.runs.settings import Switch
 from identilens.runs.terminal import say
 from identilens.studies.audit.study import audit
@@ -26,12 +26,13 @@ def demo(
         overwrite: Delete the previous demo in the folder.
         decoder: Audit the bundled decoder. Default: the bundled encoder.
     """
-    texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
     lens = ModelOptions(
         model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32"
     ).load()
     lens.name = "Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)"
-    read, longest = [text for text in texts if text], 256 if decoder else None
-    result = audit(lens, read, out=out, overwrite=overwrite, examples=3, max_length=longest)
+    longest = 256 if decoder else None
+    result = audit(
+        lens, bundled_texts(), out=out, overwrite=overwrite, examples=3, max_length=longest
+    )
     result.show()
     say(f"report: {write_report(out).resolve()}")

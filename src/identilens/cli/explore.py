@@ -1,5 +1,7 @@
 """``identilens explore``: a local web page on one or more models."""
 
+import sys
+import webbrowser
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions
+from identilens.demo.examples import examples
 from identilens.errors import InputError
 from identilens.runs.terminal import say
 from identilens.runs.texts import read_texts
@@ -17,26 +20,28 @@ _MOST_TEXTS = 100
 
 def explore(
     *,
-    model: Annotated[list[str], Parameter(alias="-m", negative="")],
+    model: Annotated[tuple[str, ...], Parameter(alias="-m", negative="")] = ("bundled-decoder",),
     text: Annotated[tuple[str, ...], Parameter(alias="-t", negative="")] = (),
     file: Annotated[Path | None, Parameter(alias="-f")] = None,
     device: str | None = None,
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto",
     port: int = 8765,
     runs: Path | None = None,
+    browser: bool = True,
 ) -> None:
-    """Open a local web page on models: type a text, look at its maps, prove intervals, put alternatives back.
+    """Open a local web page on models: look at maps, prove ranges, exchange weights, take out what matters.
 
     Only this machine can open the page, and only with the address that is printed. Ctrl-C ends the program.
 
     Args:
-        model: Hub id or local folder of a transformers model. Repeat the option for each model.
-        text: A text to start with. Repeat the option for each text.
+        model: Hub id or local folder of a transformers model, or a bundled one. Repeat the option for each model.
+        text: A text to start with. Repeat the option for each text. Default: an example.
         file: A file of texts to start with, in the formats of the other commands.
         device: Device to run on. Default: the best device that is available.
         dtype: Precision of the loaded models.
         port: Port of the page; 0 for any that is free.
         runs: Folder of run folders. The page can open them and save new ones there.
+        browser: Open the page in the browser of this machine, where the command runs in a terminal.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError(
@@ -55,11 +60,17 @@ def explore(
         for name, value in {"device": device, "dtype": dtype}.items()
         if value not in (None, "auto")
     }
+
+    def announce(address: str) -> None:
+        say(f"explorer: {address}")
+        if browser and sys.stdout.isatty():
+            webbrowser.open(address)
+
     server.serve(
         lenses,
-        texts,
+        texts or examples()[:1],
         opened=opened,
         runs=runs,
         load=load,
-        announce=lambda address: say(f"explorer: {address}"),
+        announce=announce,
     )

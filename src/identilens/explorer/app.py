@@ -36,6 +36,7 @@ from identilens.explorer.work import (
     Measured,
     Tell,
     alternative,
+    broken_row,
     changed,
     contributions,
     in_numbers,
@@ -43,6 +44,7 @@ from identilens.explorer.work import (
     moved_row,
     proven_row,
     same_answer,
+    without_head,
 )
 from identilens.measures.attention.realisable import COPIES
 from identilens.models.heads import Head
@@ -280,6 +282,11 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
         return model, lambda check, tell: {"alternative": alternative(lens, at, head, which, check)}
     if what == "parameters":
         return model, lambda check, tell: {"alternative": realised(lens, at, head)}
+    if what == "without":
+        return model, lambda check, tell: {"broken": without_head(lens, at, head)}
+    if what == "weight":
+        query, key, weight = _whole(body["query"]), _whole(body["key"]), float(body["weight"])
+        return model, lambda check, tell: {"broken": broken_row(lens, at, head, query, key, weight)}
     if what == "weights":
         query, change = _whole(body["query"]), [float(weight) for weight in body["change"]]
         return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}

@@ -200,16 +200,11 @@ def same_answer(
     )
     rows = "this row" if len(heads) == 1 else f"these rows of {len(heads)} heads"
     words = (
-        f"The model's answer is the same: its {outcomes.changed(answer.outcome, known['measured'])}, where "
-        f"{read.name} of the effect of {rows} is allowed. The keys that held "
+        f"With the same answer, of which {read.name} of the effect of {rows} may change. The keys that held "
         f"{100 * LARGEST:.0f} % of the attention had {100 * before:.1f} % and have {100 * after:.1f} %; "
         f"{keys:.0f} keys had any and {fewer:.0f} have; total variation "
         f"{float(total_variation(own, found.weights).mean()):.3f}."
     )
-    if answer.outcome == "prediction":
-        words += (
-            f" The most likely token or class {'stays' if answer.same_top(run) else 'changes'}."
-        )
     return {
         "maps": maps,
         "words": words,
@@ -247,24 +242,64 @@ def moved_row(
     step = (
         min(1.0, float((-before[falling] / allowed[falling]).min())) if bool(falling.any()) else 1.0
     )
-    row = (before + step * allowed).clamp_min(0.0)
-    compact = head.projected.compact
-    error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(
-        before @ compact
-    ).clamp_min(1e-300)
+    return _with_row(lens, at, head, query, (before + step * allowed).clamp_min(0.0))
+
+
+def broken_row(
+    lens: Lens, at: Measured, head: Head, query: int, key: int, weight: float
+) -> dict[str, Any]:
+    """Return what the model computes where one weight of a row is another, and the other weights share the rest.
+
+    They keep their proportions, so that the head's output changes as a rule.
+
+    Raises:
+        InputError: For a query that is not there, a key that it does not see, what is no weight, or a row of one key.
+    """
+    _require_query(head, query)
+    row, seen = head.attention[query], head.seen(query)
+    if not (0 <= key < len(row) and (seen is None or seen[key]) and 0 <= weight <= 1):
+        raise InputError(
+            f"query {query} sees no key {key} whose weight could be {weight:g}; weights are between 0 and 1."
+        )
+    moved = row.index_fill(0, torch.tensor([key]), 0.0)
+    if not moved.any():
+        raise InputError(
+            f"query {query} attends to key {key} alone: no other key takes its weight."
+        )
+    moved *= (row.sum() - weight) / moved.sum()
+    moved[key] = weight
+    return _with_row(lens, at, head, query, moved.clamp_min(0.0))
+
+
+def _with_row(lens: Lens, at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
+    """Return what another row of weights changes of its head's output, and of what the model computes."""
+    before, compact = head.attention[query], head.projected.compact
+    length = torch.linalg.norm(before @ compact).clamp_min(1e-300)
     run = lens.substitute({head.address: Rows([query], row[None])}, at.item)
-    return {**changed(lens, at, run), "output_error": float(error), "weights": row.tolist()}
+    error = float(torch.linalg.norm((row - before) @ compact) / length)
+    return {**changed(lens, at, run), "output_error": error, "weights": row.tolist()}
+
+
+def without_head(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
+    """Return what the model computes where a head adds nothing."""
+    nothing = torch.zeros_like(head.attention)
+    return changed(lens, at, lens.substitute({head.address: nothing}, at.item))
 
 
 def changed(lens: Lens, at: Measured, run: ModelRun) -> dict[str, Any]:
-    """Return the change of each hidden state, and of the probabilities of next tokens, in another run of the text."""
+    """Return how another run of the text differs: answer, each hidden state, and probabilities of next tokens."""
     plain = lens.substitute({}, at.item)
     states = [
         {"sequence": sequence, "layer": layer, "change": _relative(before, after)}
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    return {"states": states, **_predictions(lens, plain, run)}
+    words = f"the model's {outcomes.changed(at.answer.outcome, at.answer.change_in(run))}"
+    if at.answer.outcome == "prediction":
+        words += (
+            f"; its most likely token or class {'stays' if at.answer.same_top(run) else 'changes'}"
+        )
+    return {"states": states, "answer": words, **_predictions(lens, plain, run)}
 
 
 def contributions(

@@ -69,12 +69,19 @@ class Answer:
         before, after = before.log_softmax(-1), after.log_softmax(-1)
         return max(0.0, float((before.exp() * (before - after)).sum()))
 
+    def change_in(self, run: ModelRun) -> float:
+        """Return the change of the outcome, as `change` does, in a run that was made already."""
+        return self._between(self._of(run).double())
+
     def same_top(self, run: ModelRun) -> bool:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
+        return bool((self._of(run).argmax(-1) == self.own.argmax(-1)).all())
+
+    def _of(self, run: ModelRun) -> Float[Tensor, "position entry"]:
         states = run.hidden_states
-        last = states["decoder" if "decoder" in states else "encoder"][-1]
-        entries = self._entries(run.logits, last)
-        return bool((entries.argmax(-1) == self.own.argmax(-1)).all())
+        return self._entries(
+            run.logits, states["decoder" if "decoder" in states else "encoder"][-1]
+        )
 
     def effect(self, head: Head, query: int) -> float:
         """Return the change of the outcome when a head adds nothing at one row."""

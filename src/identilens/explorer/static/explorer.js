@@ -51,6 +51,21 @@ function restore() {
   arrange();
 }
 
+// The tour: each step is done in the first column, and says what to see there.
+const lesson = document.getElementById("lesson"), teach = document.getElementById("teach"), step = document.getElementById("step");
+const STEPS = {
+  look: ["The small squares are the heads, layer by layer: choose one, or go on from it with the arrow keys.", (pane) => pane.viewerRoot.scrollIntoView({ block: "start" })],
+  click: ["A row is locked. Beside the map stand its keys; the bar of a key is the range that is proven. A click on a key moves its weight.", (pane) => pane.lockLast()],
+  exchange: ["Other weights, as far away as possible, stand in the map now. The table compares what the model says with them and with its own.", (pane) => pane.alternative("far")],
+  break: ["The head is taken out. Now the same table changes, if this head matters: compare another one.", (pane) => pane.without()],
+};
+
+function teaching(on) {
+  lesson.hidden = !on;
+  teach.setAttribute("aria-pressed", String(on));
+  try { localStorage.setItem("lesson", on ? "" : "learnt"); } catch { /* Browsers may forbid it: the lesson is shown again. */ }
+}
+
 async function open() {
   token = sessionStorage.getItem("token") || "";
   try {
@@ -61,7 +76,8 @@ async function open() {
     return;
   }
   entry.hidden = true;
-  columns.hidden = false;
+  columns.hidden = teach.hidden = false;
+  teaching(localStorage.getItem("lesson") !== "learnt");
   listRuns(start.runs);
   restore();
 }
@@ -75,6 +91,17 @@ entry.addEventListener("submit", (event) => {
 runs.addEventListener("change", () => {
   if (runs.value) window.open(runs.value, "_blank", "noopener");
   runs.value = "";
+});
+teach.addEventListener("click", () => teaching(lesson.hidden));
+document.getElementById("learnt").addEventListener("click", () => teaching(false));
+lesson.addEventListener("click", async ({ target }) => {
+  const [words, act] = STEPS[target.dataset.step] ?? [];
+  if (!act) return;
+  const [pane] = panes;
+  if (!pane.held) { step.textContent = "Wait until the text is measured, or type one."; return; }
+  step.textContent = "";
+  await act(pane);
+  step.textContent = words;
 });
 columns.addEventListener("click", () => {
   if (panes.length > 1) removePane(); else addPane();

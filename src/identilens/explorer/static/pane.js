@@ -42,10 +42,14 @@ const called = (model) => (start.models.filter((one) => ending(one) === ending(m
 // A relative change in words; what single precision rounds is no change.
 const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
 
+// A token without its mark of a space or of a part of a word.
+const plain = (name) => name.replace(/^(␣|##)(?=.)/u, "");
+
 // What must stay the same when a row changes: outcome and tolerance, in words.
 const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };
 const AIMS = { least: "least on the largest keys", farthest: "farthest", sparsest: "fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "within 0.1 % of the effect", "1%": "within 1 % of the effect", "10%": "within 10 % of the effect" };
 
+const group = (words, ...parts) => { const one = made("div", { className: "pair" }, made("span", { className: "soft", textContent: words }), ...parts); one.setAttribute("role", "group"); one.setAttribute("aria-label", words); return one; };
 const choice = (label, options) => made("select", { ariaLabel: label }, ...Object.entries(options).map(([value, textContent]) => made("option", { value, textContent })));
 
 class Pane {
@@ -67,20 +71,19 @@ class Pane {
     this.stage = made("div", {});
     this.found = made("div", { className: "found", hidden: true });
     this.hand = made("div", { className: "hand", hidden: true });
-    this.tools = made("div", { className: "tools" },
-      this.button("Farthest alternative", () => this.alternative("far")), this.button("Random alternative", () => this.alternative("sampled")),
-      this.button("Other W_Q and W_K", () => this.parameters()),
-      this.button("Contributions, sketched", () => this.contributions(false)), this.button("Contributions, exact", () => this.contributions(true)),
-      this.button("Save picture", () => this.picture()), this.button("Save row as CSV", () => this.csv()), this.button("Command and Python", () => this.lines()));
     this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
     this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.saveRun(); });
-    if (start.runs) this.tools.append(made("span", { className: "pair" }, this.run, this.button("Save as run", () => this.saveRun())));
     this.kept = choice("What must stay the same", KEPT);
     this.kept.addEventListener("change", () => this.viewer.redraw());
     [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
     this.within.value = "1%";
-    this.tools.append(made("label", { className: "pair" }, "Prove rows by", this.kept), made("span", { className: "pair" }, this.button("Same answer, other row", () => this.same()), this.aim, this.heads, this.within));
-    this.tools.hidden = true;
+    this.tools = made("div", { className: "tools", hidden: true },
+      group("Prove ranges while this stays", this.kept),
+      group("Other weights, same output of this head", this.button("Farthest", () => this.alternative("far")), this.button("Random", () => this.alternative("sampled")), this.button("From other W_Q and W_K", () => this.parameters())),
+      group("Other row, same answer of the model", this.aim, this.heads, this.within, this.button("Look for it", () => this.same())),
+      group("Changes that matter", this.button("Take this head out", () => this.without())),
+      group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
+      group("Save", this.button("Map as PNG", () => this.picture()), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
       made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples, this.bar, this.state, this.cancel), this.text, this.complaint), this.tools, this.found, this.hand, this.stage, this.mixed);
@@ -195,7 +198,17 @@ class Pane {
     const last = await this.one("same", { ...this.at(), query: row, aim: this.aim.value, tolerance: this.within.value, heads: this.heads.value }, "looking for another row with the same answer");
     if (!last) return;
     for (const { choices, layer } of last.same.maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
-    this.told(last.same.words, last.same);
+    this.told(`${last.same.words} Put into the model:`, last.same);
+  }
+
+  // The last row, of which a decoder predicts, is locked.
+  async lockLast() {
+    if (this.viewer.now().row === null) this.viewer.lock(this.tokens[0].length - 1);
+  }
+
+  async without() {
+    const { layer, head } = this.viewer.now().choices, last = await this.one("without", this.at(), "running the model without the head");
+    if (last) this.told(`Without head ${head} of layer ${layer}:`, last.broken);
   }
 
   async alternative(which) {
@@ -245,36 +258,64 @@ class Pane {
     if (last) listRuns(last.runs);
   }
 
-  told(words, { states, next, logits_change: change }) {
+  // The same table for all changes: those that the model does not notice and those that matter.
+  told(words, { states, next, answer, logits_change: change }) {
     const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
     const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? SIZED : `${name}, ${SIZED}`, ...of(name).map((one) => written(one.change))]);
     const tables = [table(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], rows)];
     if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
-    this.found.replaceChildren(made("p", { textContent: words + (change === undefined ? "" : ` Logits change by ${written(change)}.`) }), made("div", { className: "both" }, ...tables));
+    this.found.replaceChildren(made("p", { textContent: `${words} ${answer}.${change === undefined ? "" : ` Logits change by ${written(change)} of their size.`}` }), made("div", { className: "both" }, ...tables));
     this.found.hidden = false;
+    this.found.scrollIntoView({ block: "nearest" });
   }
 
-  // A weight is drawn within its range: towards the alternative where it is least or greatest.
+  // A weight moves from 0 to 1. Within its range the row goes towards the alternative where the weight is least or
+  // greatest, and the output stays; outside of it the other keys share what is left, and the output changes.
   drag(key) {
     const { intervals, proven, weights, keys, query } = this.row || {};
     if (!proven || !this.held) return;
     // By hand, the head's output stays exactly: other ends that were proven allow more.
     const exact = this.kept.value === "head 0", weight = weights[key], lo = exact ? proven.lo[key] : intervals.lower(key), hi = exact ? proven.hi[key] : intervals.upper(key);
-    const slider = made("input", { type: "range", min: lo, max: hi, step: "any", value: weight, ariaLabel: `Weight of ${keys[key]}`, disabled: hi - lo < 1e-4 });
-    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}, from ${written(lo)} to ${written(hi)}` });
-    slider.addEventListener("input", () => { value.textContent = written(Number(slider.value)); });
+    const slider = made("input", { type: "range", min: 0, max: 1, step: 0.001, value: weight, ariaLabel: `Weight of ${keys[key]}` });
+    const range = made("span", { className: "range" }, slider);
+    range.style.setProperty("--from", `${100 * lo}%`);
+    range.style.setProperty("--to", `${100 * hi}%`);
+    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}; the output can stay from ${written(lo)} to ${written(hi)}` });
+    const within = (aim) => aim >= lo && aim <= hi;
+    slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${written(aim)}: ${within(aim) ? "the output can stay" : "no other weights keep the output"}`; });
+    const matters = async (aim) => {
+      const last = await this.one("weight", { ...this.at(), query, key, weight: aim }, "putting the row into the model");
+      if (last) this.told(`Row ${query} with ${written(aim)} on ${keys[key]} and the rest shared by its other keys: the head's output of this row changes by ${sized(last.broken.output_error)}. Put into the model:`, last.broken);
+    };
     slider.addEventListener("change", async () => {
       const aim = Number(slider.value), up = aim > weight;
+      if (!within(aim)) { matters(aim); return; }
       up ? intervals.upper(key) : intervals.lower(key);
       const end = intervals.vertex(), share = Math.min(1, Math.abs(aim - weight) / (Math.abs(end[key] - weight) || 1));
       const last = await this.one("weights", { ...this.at(), query, change: Array.from(end, (one, at) => share * (one - weights[at])) }, "putting the row back");
       if (!last) return;
       this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${sized(last.moved.output_error)}. Put back into the model:`, last.moved);
     });
-    this.hand.replaceChildren(words, slider, value);
+    this.hand.replaceChildren(words, range, value, this.button("Take this key out", () => matters(0)));
     this.hand.hidden = false;
     this.hand.scrollIntoView({ block: "nearest" });
     slider.focus({ preventScroll: true });
+  }
+
+  // A row as a slide: its largest keys with weight and range, what must stay the same, and where it comes from.
+  async slide(kind) {
+    const { intervals, proven, weights, keys, query } = this.row || {};
+    if (!proven) { this.complaint.textContent = LOCK; return; }
+    const { layer, head } = this.viewer.now().choices, { page } = look(), all = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr[data-lo]")].slice(0, 12).map((one) => ({ name: plain(this.row.keys[one.dataset.key]), ...one.dataset }));
+    const escaped = (words) => words.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`), at = (value) => 360 + 760 * value, most = Math.max(...all.map((one) => Number(one.hi)), 0.01);
+    const line = (one, number) => { const y = 170 + 40 * number, of = (name) => at(Number(one[name]) / most); return `<text x="340" y="${y + 7}" text-anchor="end">${escaped(one.name)}</text><rect x="${of("lo")}" y="${y - 7}" width="${Math.max(2, of("hi") - of("lo"))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${of("weight")}" cy="${y}" r="7" fill="${page.accent}"/><text x="1140" y="${y + 7}">${Number(one.weight).toFixed(3)}</text>`; };
+    const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="22" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/><text x="60" y="70" font-size="34">${escaped(`What “${plain(keys[query])}” (token ${query}) attends to`)}</text><text x="60" y="112">${escaped(`${called(this.model.value)}, layer ${layer}, head ${head}. Dot: weight. Bar: range in which it must lie.`)}</text>${all.map(line).join("")}<text x="60" y="690" font-size="18">${escaped(`Kept the same: ${this.certified?.kept ?? KEPT[this.kept.value]}. identilens`)}</text></svg>`;
+    if (kind === "svg") { save("row.svg", svg, "image/svg+xml"); return; }
+    const image = new Image(), canvas = made("canvas", { width: 1280, height: 720 });
+    image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+    await image.decode();
+    canvas.getContext("2d").drawImage(image, 0, 0);
+    canvas.toBlob((blob) => save("row.png", blob));
   }
 
   picture() {
