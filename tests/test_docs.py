@@ -47,6 +47,15 @@ def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
     assert "nothing may follow the language" in next(CHECKS["failed_examples"](page))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_the_story_of_the_first_page_is_as_measured():
+    story = runpy.run_path(str(ROOT / "tools" / "story.py"))
+    lens = load("bundled-decoder")
+    said = story["measured"](lens, story["rows_of"](lens)).values()
+    page = " ".join((ROOT / "docs" / "index.md").read_text(encoding="utf-8").split())
+    assert [figure for figure in said if figure not in page] == []
+
+
 def test_the_licences_of_what_is_packed_are_stated():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license"] == "Apache-2.0 AND CC-BY-SA-3.0"
