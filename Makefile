@@ -76,7 +76,7 @@ bench-quick: $(STAMP) ## the quick part of the benchmarks, about three minutes
 
 docs: $(STAMP) ## build the site of the documentation into build/site; the tests check its links, names and examples
 	$(BIN)/python tools/reference.py
-	$(BIN)/zensical build --clean --strict
+	PYTHONPATH=tools $(BIN)/zensical build --clean --strict
 
 release-check: $(STAMP) ## build wheel and sdist, install the wheel elsewhere, and try it there
 	rm -rf dist build/release

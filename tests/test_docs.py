@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from markdown import Markdown
 
 from identilens.models import load
 
@@ -54,6 +55,27 @@ def test_the_story_of_the_first_page_is_as_measured():
     said = story["measured"](lens, story["rows_of"](lens)).values()
     page = " ".join((ROOT / "docs" / "index.md").read_text(encoding="utf-8").split())
     assert [figure for figure in said if figure not in page] == []
+
+
+def typeset(text):
+    """Text of a page as the site shows it."""
+    formulas = runpy.run_path(str(ROOT / "tools" / "formulas.py"))["Formulas"]()
+    return Markdown(extensions=[formulas, "pymdownx.superfences"]).convert(text)
+
+
+def test_formulas_are_typeset_and_code_is_left_alone():
+    shown = typeset("So $a'_j \\le 1$, and `$x$`.\n\n```math\n\\|a\\|^2\n```\n\n```\n$y$\n```\n")
+    assert '<msub><mrow><mi>a</mi><mo lspace="0" rspace="0">′</mo></mrow><mi>j</mi></msub>' in shown
+    assert "</math>,</span> and <code>$x$</code>" in shown
+    assert '<div class="formula"><math display="block">' in shown
+    assert shown.count("<math") == 2
+    assert "$y$" in shown
+
+
+@pytest.mark.parametrize("latex", [r"\arg\min_y", r"\begin{aligned} a &= b \end{aligned}"])
+def test_a_formula_that_would_be_shown_as_it_is_written_is_refused(latex):
+    with pytest.raises(ValueError, match="does not know all commands of this formula"):
+        typeset(f"${latex}$")
 
 
 def test_the_licences_of_what_is_packed_are_stated():
