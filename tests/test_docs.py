@@ -3,12 +3,16 @@
 import re
 import runpy
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Ge, Lt
 from markdown import Markdown
 
 from identilens.models import load
+from identilens.runs.settings import Numbers, Settings
 
 ROOT = Path(__file__).parents[1]
 CHECKS = runpy.run_path(str(ROOT / "tools" / "check_docs.py"))
@@ -76,6 +80,34 @@ def test_formulas_are_typeset_and_code_is_left_alone():
 def test_a_formula_that_would_be_shown_as_it_is_written_is_refused(latex):
     with pytest.raises(ValueError, match="does not know all commands of this formula"):
         typeset(f"${latex}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Settings):
+    """A setting of each kind.
+
+    Attributes:
+        size: Of the
+            window.
+        layers: Which.
+        way: Up | down.
+        share: Of all.
+    """
+
+    size: Annotated[int, Ge(1)]
+    layers: Numbers | None = None
+    way: Literal["up", "down"] = "up"
+    share: Annotated[float, Ge(0), Lt(1)] = 1e-6
+
+
+def test_a_table_of_settings_has_type_default_range_and_words():
+    table = runpy.run_path(str(ROOT / "tools" / "settings_table.py"))["settings_table"](Shown)
+    assert [line for line in table.splitlines() if line.startswith("| `")] == [
+        "| `size` | whole number | **required** | ≥ 1 | Of the window. |",
+        "| `layers` | list: whole number | not set |  | Which. |",
+        "| `way` | choice | `up` | `up`, `down` | Up \\| down. |",
+        "| `share` | number | `1e-06` | ≥ 0, < 1 | Of all. |",
+    ]
 
 
 def test_the_licences_of_what_is_packed_are_stated():
