@@ -230,7 +230,8 @@ def study_section(name: str) -> list[str]:
         STUDIES[name].help,
         f"Call it as `{call}({needed}, …)` in Python, or as `identilens {name}` on the command line, where a setting "
         "such as `two_words` is written `--two-words`. The "
-        "[options of every study](commands.md#options-of-every-study) and, in Python, the [arguments of every study](commands.md#in-python) can be added.",
+        "[options of every study](commands.md#options-of-every-study) and, in Python, the "
+        "[arguments of every study](commands.md#in-python) can be added.",
         "".join(f"- `{one}`: {words}\n" for one, words in inputs.items()),
         directive(
             place,
