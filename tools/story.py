@@ -109,7 +109,7 @@ def draw(rows: Rows) -> None:
     names = [f"{visible_text(token)} {place}" for place, token in enumerate(rows.tokens)]
     both = {
         "the map that the model computes": rows.model,
-        "another map, same prediction": rows.other,
+        "another map, same prediction to 0.001 nats": rows.other,
     }
     cells = [
         {"token": name, "map": title, "weight": weights[place]}
