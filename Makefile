@@ -28,6 +28,7 @@ constraints: $(STAMP) ## take the newest releases that pyproject.toml allows; ma
 
 demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write demo-report/report.html
 	$(BIN)/identilens demo --out demo-report --overwrite
+	@echo "notebook: $(CURDIR)/notebooks/1-first-look.ipynb (Jupyter and VS Code open it; it can be read without being run)"
 
 # Memory of large tensors is kept rather than given back at each step: a sixth faster.
 decoder: $(STAMP) ## train the bundled decoder on Wikipedia, about an hour on one core; resumes
