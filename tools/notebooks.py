@@ -71,11 +71,13 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
     """Run a cell and return the value of its last expression; lines that begin with % are for Jupyter."""
     code = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
     tree = ast.parse(code)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    shown = [one.value for one in tree.body[-1:] if isinstance(one, ast.Expr)]
+    if shown:
+        tree.body.pop()
     exec(compile(tree, "cell", "exec"), names)
-    if last is None:
+    if not shown:
         return None
-    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return eval(compile(ast.Expression(shown[0]), "cell", "eval"), names)
 
 
 def run(path: Path, browser: Browser) -> None:
