@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help constraints demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs release-check clean
+.PHONY: help constraints demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs docs-check release-check clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -28,6 +28,7 @@ constraints: $(STAMP) ## take the newest releases that pyproject.toml allows; ma
 
 demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write demo-report/report.html
 	$(BIN)/identilens demo --out demo-report --overwrite
+	@echo "notebook: $(CURDIR)/notebooks/1-first-look.ipynb (Jupyter and VS Code open it; it can be read without being run)"
 
 # Memory of large tensors is kept rather than given back at each step: a sixth faster.
 decoder: $(STAMP) ## train the bundled decoder on Wikipedia, about an hour on one core; resumes
@@ -74,9 +75,12 @@ bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone me
 bench-quick: $(STAMP) ## the quick part of the benchmarks, about three minutes
 	$(BIN)/python benchmarks/run.py --quick
 
-docs: $(STAMP) ## build the site of the documentation into build/site; the tests check its links, names and examples
+docs: $(STAMP) ## build the site of the documentation into build/site, in less than a minute
 	$(BIN)/python tools/reference.py
-	$(BIN)/zensical build --clean --strict
+	PYTHONPATH=tools $(BIN)/zensical build --clean --strict
+
+docs-check: $(STAMP) ## run the examples of all pages, docstrings and notebooks; check links, names, commands and figures
+	$(BIN)/python -m pytest -n auto tests/test_docs.py tests/test_first_contact.py tests/test_examples.py tests/test_notebooks.py tests/test_reproductions_page.py
 
 release-check: $(STAMP) ## build wheel and sdist, install the wheel elsewhere, and try it there
 	rm -rf dist build/release

@@ -3,11 +3,16 @@
 import re
 import runpy
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Ge, Lt
+from markdown import Markdown
 
 from identilens.models import load
+from identilens.runs.settings import Numbers, Settings
 
 ROOT = Path(__file__).parents[1]
 CHECKS = runpy.run_path(str(ROOT / "tools" / "check_docs.py"))
@@ -45,6 +50,70 @@ def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
         assert bool(list(CHECKS["failed_examples"](page))) == fails
     page.write_text("```python notest\nraise SystemExit(3)\n```\n")
     assert "nothing may follow the language" in next(CHECKS["failed_examples"](page))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_the_story_of_the_first_page_is_as_measured():
+    story = runpy.run_path(str(ROOT / "tools" / "story.py"))
+    lens = load("bundled-decoder")
+    said = story["measured"](lens, story["rows_of"](lens))
+    short = {name: said[name] for name in ("change of the prediction", "effect")}
+    for page, figures in {
+        "docs/index.md": said,
+        "docs/start.md": short,
+        "README.md": short,
+    }.items():
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert [figure for figure in figures.values() if figure not in text] == [], page
+
+
+def typeset(text):
+    """Text of a page as the site shows it."""
+    formulas = runpy.run_path(str(ROOT / "tools" / "formulas.py"))["Formulas"]()
+    return Markdown(extensions=[formulas, "pymdownx.superfences"]).convert(text)
+
+
+def test_formulas_are_typeset_and_code_is_left_alone():
+    shown = typeset("So $a'_j \\le 1$, and `$x$`.\n\n```math\n\\|a\\|^2\n```\n\n```\n$y$\n```\n")
+    assert '<msub><mrow><mi>a</mi><mo lspace="0" rspace="0">′</mo></mrow><mi>j</mi></msub>' in shown
+    assert "</math>,</span> and <code>$x$</code>" in shown
+    assert '<div class="formula"><math display="block">' in shown
+    assert shown.count("<math") == 2
+    assert "$y$" in shown
+
+
+@pytest.mark.parametrize("latex", [r"\arg\min_y", r"\begin{aligned} a &= b \end{aligned}"])
+def test_a_formula_that_would_be_shown_as_it_is_written_is_refused(latex):
+    with pytest.raises(ValueError, match="does not know all commands of this formula"):
+        typeset(f"${latex}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Settings):
+    """A setting of each kind.
+
+    Attributes:
+        size: Of the
+            window.
+        layers: Which.
+        way: Up | down.
+        share: Of all.
+    """
+
+    size: Annotated[int, Ge(1)]
+    layers: Numbers | None = None
+    way: Literal["up", "down"] = "up"
+    share: Annotated[float, Ge(0), Lt(1)] = 1e-6
+
+
+def test_a_table_of_settings_has_type_default_range_and_words():
+    table = runpy.run_path(str(ROOT / "tools" / "settings_table.py"))["settings_table"](Shown)
+    assert [line for line in table.splitlines() if line.startswith("| `")] == [
+        "| `size` | whole number | **required** | ≥ 1 | Of the window. |",
+        "| `layers` | list: whole number | not set |  | Which. |",
+        "| `way` | choice | `up` | `up`, `down` | Up \\| down. |",
+        "| `share` | number | `1e-06` | ≥ 0, < 1 | Of all. |",
+    ]
 
 
 def test_the_licences_of_what_is_packed_are_stated():

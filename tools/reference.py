@@ -1,50 +1,169 @@
-"""Writes the reference pages of the documentation from the code: every command, every public name.
+"""Writes the reference pages of the documentation from the code: every command, every setting, every public name.
 
 Usage: python tools/reference.py
 
-The pages stand in docs/reference/ and are not kept: `make docs` makes them before the site is built.
+The pages stand in docs/reference/ and are not kept: `make docs` makes them before the site is built. Each page has one
+topic. A public name that no page shows is an error.
 """
 
 import importlib
 import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import identilens
-from identilens.cli.app import make_app
+from identilens.cli.app import COMMANDS, make_app
+from identilens.cli.options import (
+    EngineOptions,
+    ModelOptions,
+    PrintOptions,
+    RunOptions,
+    TextOptions,
+)
+from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.studies.registry import STUDIES, study_named
+from identilens.studies.tokens.settings import TokenSettings
+from settings_table import sections, settings_table
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-LIBRARIES = {
-    "measures.attention": "Attention",
-    "measures.explanations": "Explanations",
-    "measures.mixing": "Mixing",
-    "measures.tokens": "Tokens",
-    "measures.structure": "Structure",
-    "lab.encoder": "Identifiable encoders",
-    "lab.dyck": "Dyck languages",
+SHARED = {
+    "The model": ModelOptions,
+    "The texts": TextOptions,
+    "The run": RunOptions,
+    "Workers": EngineOptions,
+    "What is printed": PrintOptions,
 }
+"""Options that all studies take on the command line, by heading."""
+
+PAPERS = {
+    "brunner2020": "Brunner et al. 2020",
+    "brunner2020-tokens": "Brunner et al. 2020, tokens",
+    "bhardwaj2021": "Bhardwaj et al. 2021",
+    "wen2023": "Wen et al. 2023",
+    "others": "other papers",
+}
+"""Pages of reproductions, by the beginning of their names."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A page of the reference.
+
+    Attributes:
+        title: Heading of the page.
+        studies: Studies that it describes, by their names on the command line.
+        places: Modules whose public names it describes: the module of the names, or of the file that defines them.
+        names: Public names of ``identilens`` and ``identilens.lab`` on this page.
+    """
+
+    title: str
+    studies: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+ATTENTION = "measures.attention"
+
+
+def files(*names: str) -> tuple[str, ...]:
+    """Return modules of the measures of attention."""
+    return tuple(f"{ATTENTION}.{name}" for name in names)
+
+
+TOPICS = {
+    "models": Topic(
+        "Models", names=("load", "Lens", "bundled_model", "attentions", "register_attention")
+    ),
+    "inputs": Topic(
+        "Texts, images, recordings",
+        names=("examples", "read_texts", "read_conllu", "read_image", "read_audio", "Audio"),
+    ),
+    "runs": Topic(
+        "Runs and results",
+        names=(
+            "load_result",
+            "write_report",
+            "compare",
+            "Comparison",
+            "rerun",
+            "verify",
+            "Local",
+            "Ray",
+        ),
+    ),
+    "audit": Topic("Audit", studies=("audit",)),
+    "certify": Topic("Certify", studies=("certify",)),
+    "influence": Topic("Influence", studies=("influence",)),
+    "alternatives": Topic("Alternatives", studies=("alternatives",)),
+    "faithfulness": Topic(
+        "Faithfulness", studies=("faithfulness",), places=("measures.explanations",)
+    ),
+    "rationales": Topic("Rationales", studies=("rationales",)),
+    "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
+    "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),
+    "structure": Topic("Structure", studies=("structure",), places=("measures.structure",)),
+    "determined": Topic(
+        "Measures: determined and influential",
+        places=(
+            "linalg.projected",
+            *files("determined", "effective", "influence", "intervals", "rank"),
+        ),
+    ),
+    "search": Topic(
+        "Measures: alternatives",
+        places=files("billiard", "entropy", "samplers", "simplex", "logits"),
+    ),
+    "realisable": Topic(
+        "Measures: realisable alternatives",
+        places=files("projections", "realisable", "realise", "tied"),
+    ),
+    "encoder": Topic(
+        "Identifiable encoders",
+        studies=("lab encoder train", "lab encoder sweep", "lab encoder logit-ranks"),
+    ),
+    "encoder-models": Topic("Models of identifiable encoders", places=("lab.encoder",)),
+    "dyck": Topic(
+        "Dyck laboratory",
+        studies=("lab dyck train", "lab dyck analyse", "lab dyck construct", "lab dyck prune"),
+    ),
+    "dyck-models": Topic("Dyck languages and models", places=("lab.dyck",)),
+    "reversal": Topic("Reversal", studies=("lab reversal",)),
+}
+LIBRARIES = (
+    ATTENTION, "measures.explanations", "measures.mixing", "measures.tokens", "measures.structure", "lab.encoder",
+    "lab.dyck",
+)  # fmt: skip
 """Packages whose names are public beside those of ``identilens`` itself."""
 
 
-def directive(place: str, level: int = 2) -> str:
+def directive(place: str, level: int = 2, **options: bool) -> str:
     """Return what mkdocstrings replaces with the documentation of a name; made objects must be looked at.
 
     Fields of a class are described in its docstring. As members they would show the docstrings of their defaults.
     """
-    module, _, name = place.rpartition(".")
-    thing = getattr(importlib.import_module(module), name)
-    members = ""
+    thing = found(place)
+    chosen = [f"heading_level: {level}"] + [f"{name}: {on}".lower() for name, on in options.items()]
     if inspect.isclass(thing):
         shown = [
             name
             for name, value in vars(thing).items()
             if not name.startswith("_") and is_documented(value)
         ]
-        members = "      members:" + "".join(f'\n        - "{name}"' for name in shown) + "\n"
-        members = members if shown else "      members: false\n"
-    return f"::: {place}\n    options:\n      heading_level: {level}\n{members}"
+        chosen.append("members:" + "".join(f'\n        - "{name}"' for name in shown))
+        if not shown:
+            chosen[-1] += " false"
+    return f"::: {place}\n    options:\n" + "".join(f"      {one}\n" for one in chosen)
+
+
+def found(place: str) -> Any:
+    module, _, name = place.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def is_documented(value: object) -> bool:
@@ -54,89 +173,193 @@ def is_documented(value: object) -> bool:
     ) or inspect.isfunction(value)
 
 
-def public_names(module: ModuleType) -> list[str]:
-    """Return the names that a package offers, in their order there."""
-    named = getattr(module, "__all__", None) or [
-        name for name in vars(module) if not name.startswith("_")
-    ]
-    return [
-        name
-        for name in named
-        if hasattr(getattr(module, name), "__module__") and ours(getattr(module, name))
-    ]
-
-
-def ours(thing: object) -> bool:
-    return str(getattr(thing, "__module__", "")).startswith("identilens")
-
-
-def documented(module: ModuleType, name: str) -> str:
-    """Return the place of a name where it is defined.
+def public_places(module: ModuleType) -> Iterator[str]:
+    """Yield where each name that a package offers is defined, in the order of the package.
 
     Raises:
         ValueError: For a name without a docstring.
     """
-    thing = getattr(module, name)
-    if not inspect.getdoc(thing):
-        raise ValueError(f"{module.__name__}.{name} has no docstring")
-    return (
-        f"{thing.__module__}.{thing.__name__}"
-        if hasattr(thing, "__name__")
-        else f"{module.__name__}.{name}"
-    )
-
-
-def studies_page() -> str:
-    """Return the page of the studies: each function with its settings and its result."""
-    parts = [
-        "# Studies",
-        "Each takes its inputs, its settings by name, and the options of a run; each returns a result.",
+    named = getattr(module, "__all__", None) or [
+        name for name in vars(module) if not name.startswith("_")
     ]
-    for name, entry in STUDIES.items():
-        study = study_named(name)
-        public = (
-            (name, getattr(place, name))
-            for place in (identilens, identilens.lab)
-            for name in place.__all__
-        )
-        functions = ((name, thing) for name, thing in public if inspect.isfunction(thing))
-        function = next(name for name, thing in functions if thing.__module__ == study.__module__)
-        parts += [
-            f"## {function}", entry.help, f"On the command line: `identilens {name}`.",
-            directive(f"{study.__module__}.{function}", 3), directive(place_of(study.settings_type), 3),
-            directive(place_of(study.result_type), 3),
-        ]  # fmt: skip
+    for name in named:
+        thing = getattr(module, name)
+        if not str(getattr(thing, "__module__", "")).startswith("identilens"):
+            continue
+        if not inspect.getdoc(thing):
+            raise ValueError(f"{module.__name__}.{name} has no docstring")
+        yield place_of(thing) if hasattr(thing, "__name__") else f"{module.__name__}.{name}"
+
+
+def place_of(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__name__}"
+
+
+def every_public_place() -> list[str]:
+    """Return the place of every public name, each once."""
+    modules = [
+        identilens,
+        identilens.lab,
+        *(importlib.import_module(f"identilens.{name}") for name in LIBRARIES),
+    ]
+    return list(dict.fromkeys(place for module in modules for place in public_places(module)))
+
+
+def function_of(name: str) -> tuple[str, str]:
+    """Return how a study is called in Python, and where its function is defined."""
+    study = study_named(name)
+    for prefix, package in (("idl", identilens), ("idl.lab", identilens.lab)):
+        for one in package.__all__:
+            thing = getattr(package, one)
+            if inspect.isfunction(thing) and thing.__module__ == study.__module__:
+                return f"{prefix}.{one}", place_of(thing)
+    raise ValueError(f"no public function runs the study {name}")
+
+
+def study_section(name: str) -> list[str]:
+    """Return the parts of a page that describe a study: its call, its settings, its result."""
+    study = study_named(name)
+    call, place = function_of(name)
+    inputs = sections(
+        inspect.cleandoc(study.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    )
+    needed = "".join(f", {one}" for one in inputs)[2:]
+    title = call.removeprefix("idl.")
+    return [
+        f"## {title}",
+        STUDIES[name].help,
+        f"Call it as `{call}({needed}, …)` in Python, or as `identilens {name}` on the command line, where a setting "
+        "such as `two_words` is written `--two-words`. The "
+        "[options of every study](commands.md#options-of-every-study) and, in Python, the "
+        "[arguments of every study](commands.md#in-python) can be added.",
+        "".join(f"- `{one}`: {words}\n" for one, words in inputs.items()),
+        directive(
+            place,
+            3,
+            show_docstring_parameters=False,
+            show_root_heading=False,
+            show_root_toc_entry=False,
+            show_signature=False,
+        ),
+        f"### Settings of {title}",
+        settings_table(study.settings_type),
+        directive(place_of(study.result_type), 3),
+    ]
+
+
+def topic_page(topic: Topic) -> str:
+    """Return a page of a topic."""
+    parts = [f"# {topic.title}"]
+    for name in topic.studies:
+        parts += study_section(name)
+    shown = set(re.findall(r"^::: (\S+)", "\n".join(parts), re.MULTILINE))
+    for name in topic.names:
+        thing = getattr(identilens, name, None) or getattr(identilens.lab, name)
+        parts.append(directive(place_of(thing)))
+    for place in every_public_place():
+        module = place.rpartition(".")[0].removeprefix("identilens.")
+        here = any(module == one or module.startswith(f"{one}.") for one in topic.places)
+        if here and place not in shown and not is_of_a_study(place):
+            parts.append(directive(place))
+    return "\n\n".join(part for part in parts if part)
+
+
+def is_of_a_study(place: str) -> bool:
+    """Return whether a name is the function, the settings or the result of a study."""
+    studies = [study_named(name) for name in STUDIES]
+    own = {place_of(kind) for one in studies for kind in (one.settings_type, one.result_type)}
+    return place in own | {function_of(name)[1] for name in STUDIES}
+
+
+def commands_page() -> str:
+    """Return the page of the commands: a list, the options that studies share, the commands without a study."""
+    pages = {name: page for page, topic in TOPICS.items() for name in topic.studies}
+    titles = {name: function_of(name)[0].removeprefix("idl.") for name in STUDIES}
+    listed = [
+        f"| [`identilens {name}`]({pages[name]}.md#{anchor(titles[name])}) | {entry.help} |"
+        for name, entry in STUDIES.items()
+    ]
+    listed += [
+        f"| [`identilens {name}`](#{name}) | {line} |" for name, (_, _, line) in COMMANDS.items()
+    ]
+    listed.append(
+        "| `identilens reproduce` | A published table or figure, beside the published numbers: of "
+        + ", ".join(f"[{title}](reproduce-{paper}.md)" for paper, title in PAPERS.items())
+        + ". |"
+    )
+    parts = ["# Commands", "| command | |\n|---|---|\n" + "\n".join(listed)]
+    parts += [
+        "## Options of every study",
+        "Studies on texts take all of these; the laboratories, which make their models and texts themselves, take the "
+        "run, the workers and what is printed. `--config FILE` reads options from a file ([how](../settings.md)).",
+    ]
+    for heading, kind in SHARED.items():
+        parts += [f"### {heading}", settings_table(kind)]
+    study = identilens.certify.__doc__ or ""
+    shared = sections(study.partition("Args:\n")[2])
+    python = (
+        "settings",
+        "out",
+        "resume",
+        "overwrite",
+        "allow_version_change",
+        "engine",
+        "progress",
+    )
+    parts += ["### In Python", "".join(f"- `{name}`: {shared[name]}\n" for name in python)]
+    app = make_app()
+    for name in COMMANDS:
+        written = app[name].generate_docs(heading_level=2)
+        # Cyclopts heads the section by the last word of the command.
+        parts.append(re.sub(r"^## .*", f"## {name}", written, count=1))
     return "\n\n".join(parts)
 
 
-def place_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def anchor(title: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w-]", "", title.lower())
+
+
+def reproductions_page(paper: str) -> str:
+    """Return the page of a paper's reproductions, each with its settings."""
+    parts = [
+        f"# Reproductions: {PAPERS[paper]}",
+        "Each is `identilens reproduce NAME`, with the [options of a run](commands.md#the-run) and the settings below. "
+        "[Every figure, published and measured](../reproductions.md), has what came out.",
+    ]
+    for name, line in REPRODUCTIONS.items():
+        if page_of(name) == paper:
+            parts += [f"## {name}", line, settings_table(figure_named(name).settings_type)]
+    return "\n\n".join(parts)
+
+
+def page_of(reproduction: str) -> str:
+    """Return the page of a reproduction; those of Brunner et al. would be too long for one."""
+    paper = reproduction.partition("-")[0]
+    settings = figure_named(reproduction).settings_type
+    if paper == "brunner2020" and issubclass(settings, TokenSettings):
+        return "brunner2020-tokens"
+    return paper if paper in PAPERS else "others"
 
 
 def main() -> None:
-    """Write the pages."""
-    FOLDER.mkdir(exist_ok=True)
-    pages = {
-        "commands": "# Commands\n\n" + make_app().generate_docs(heading_level=2),
-        "studies": studies_page(),
-    }
-    shown = pages["studies"]
-    names = [
-        documented(place, name)
-        for place in (identilens, identilens.lab)
-        for name in public_names(place)
-    ]
-    rest = [place for place in names if f"::: {place}\n" not in shown]
-    pages["python"] = "\n\n".join(["# Models, inputs, results", *map(directive, rest)])
-    for place, title in LIBRARIES.items():
-        module = importlib.import_module(f"identilens.{place}")
-        head = [
-            f"# {title}",
-            f"`identilens.{place}`: {(module.__doc__ or '').strip().splitlines()[0]}",
-        ]
-        pages[place.rpartition(".")[2]] = "\n\n".join(
-            [*head, *(directive(documented(module, name)) for name in public_names(module))]
+    """Write the pages.
+
+    Raises:
+        ValueError: For a public name that no page shows.
+    """
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    pages = {name: topic_page(topic) for name, topic in TOPICS.items()}
+    shown = set(re.findall(r"^::: (\S+)", "\n".join(pages.values()), re.MULTILINE))
+    settings = {place_of(study_named(name).settings_type) for name in STUDIES}
+    missing = [place for place in every_public_place() if place not in shown | settings]
+    if missing:
+        raise ValueError(
+            f"no page of the reference shows {', '.join(missing)}; name them in TOPICS"
         )
+    pages["commands"] = commands_page()
+    pages |= {f"reproduce-{paper}": reproductions_page(paper) for paper in PAPERS}
     for name, text in pages.items():
         (FOLDER / f"{name}.md").write_text(text + "\n", encoding="utf-8")
 

@@ -1,0 +1,144 @@
+"""Measures the story of the documentation's first page, and draws its picture.
+
+Usage: python tools/story.py
+
+One row of attention of the bundled decoder, another row with the same prediction, and what two questions say of them.
+The picture goes to docs/images/story.svg; the figures are printed as the page writes them.
+"""
+
+from dataclasses import dataclass
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+import identilens as idl
+from identilens.charts import save_charts
+from identilens.charts.kit import bars
+from identilens.charts.labels import visible_text
+
+TEXT = "The painter moved to Paris with his wife, and in the city he opened his"
+LAYER, HEAD = 2, 7
+KEPT = "0.001nats"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The last row of the head, another one with the same prediction, and how much this changes it.
+
+    Attributes:
+        tokens: One for each key.
+        model: Weights that the model computes.
+        other: Weights of the other row.
+        change: Of the prediction, in nats, measured in the model.
+        words: The most likely next word with either row.
+        shift: Largest change of a probability.
+    """
+
+    tokens: tuple[str, ...]
+    model: list[float]
+    other: list[float]
+    change: float
+    words: tuple[str, str]
+    shift: float
+
+
+def rows_of(lens: Any) -> Rows:
+    """Return both rows."""
+    place = {"layers": LAYER, "heads": HEAD, "progress": False}
+    found = idl.alternatives(lens, TEXT, outcome="prediction", tolerance=KEPT, **place)
+    key = f"text0.layer{LAYER}.head{HEAD}.decoder"
+    maps = [
+        found.matrices[f"{key}.{name}"]
+        for name in ("raw", f"alternative_{found.table['alternative'].item()}")
+    ]
+    with torch.no_grad():
+        before, after = (predicted(lens, {(LAYER, HEAD): one}) for one in maps)
+    return Rows(
+        tokens=lens.read([TEXT])[0].tokens["encoder"],
+        model=maps[0][-1].tolist(),
+        other=maps[1][-1].tolist(),
+        change=found.table["measured"].item(),
+        words=(next_word(lens, before), next_word(lens, after)),
+        shift=(after - before).abs().max().item(),
+    )
+
+
+def predicted(lens: Any, weights: dict[tuple[int, int], Tensor]) -> Tensor:
+    """Return the distribution of the next token with given weights."""
+    return lens.substitute(weights, TEXT).logits[-1].softmax(-1)
+
+
+def next_word(lens: Any, distribution: Tensor) -> str:
+    """Return the most likely token."""
+    return lens.tokenizer.decode([distribution.argmax().item()]).strip()
+
+
+def measured(lens: Any, rows: Rows) -> dict[str, str]:
+    """Return every figure of the story, written as on the page."""
+    place = {"layers": LAYER, "heads": HEAD, "queries": "last", "progress": False}
+    opened, moved = len(rows.tokens) - 2, 4
+    effects = idl.influence(lens, TEXT, answer="last", progress=False).table.sort("effect")
+    most = effects.row(-1, named=True)
+    head = idl.certify(lens, TEXT, tolerance="1%", **place)
+    answer = idl.certify(lens, TEXT, outcome="prediction", tolerance=KEPT, **place)
+    by_head, by_answer = (one.table.filter(key=opened).row(0, named=True) for one in (head, answer))
+    return {
+        "most of its attention": f"{rows.model[opened]:.2f} on “{rows.tokens[opened].strip()}”",
+        "most of the other row": f"{rows.other[moved]:.2f} on “{rows.tokens[moved].strip()}”",
+        "change of the prediction": f"{rows.change:.2g} nats",
+        "largest change of a probability": f"{rows.shift:.3f}",
+        "next word": " and ".join(f"“{word}”" for word in dict.fromkeys(rows.words)),
+        "head with the largest effect": f"head {most['head']} of layer {most['layer']}",
+        "effect": f"{most['effect']:.3f} nats",
+        "in times of that change": f"{most['effect'] / rows.change:.0f} times",
+        "by the head's output": f"{by_head['lo']:.2f} to {by_head['hi']:.2f}",
+        "verdict by the head's output": by_head["verdict"].split(",")[0],
+        "up to": f"{floor(1000 * by_head['radius']) / 10} %",
+        "by the prediction": f"{by_answer['lo']:.2f} to {by_answer['hi']:.2f}",
+        "verdict by the prediction": by_answer["verdict"].split(",")[0],
+    }
+
+
+def draw(rows: Rows) -> None:
+    """Draw both rows side by side."""
+    names = [f"{visible_text(token)} {place}" for place, token in enumerate(rows.tokens)]
+    both = {
+        "the map that the model computes": rows.model,
+        "another map, same prediction to 0.001 nats": rows.other,
+    }
+    cells = [
+        {"token": name, "map": title, "weight": weights[place]}
+        for place, name in enumerate(names)
+        for title, weights in both.items()
+    ]
+    chart = bars(
+        pl.DataFrame(cells),
+        "token",
+        "weight",
+        "map",
+        x_title="Token",
+        y_title="Attention weight",
+        color_title="",
+        title=f"Attention of the last token, layer {LAYER}, head {HEAD}",
+        height=170,
+    )
+    save_charts({"story": chart}, IMAGES, ("svg",))
+
+
+def main() -> None:
+    """Print the figures and draw the picture."""
+    torch.set_num_threads(1)
+    lens = idl.load("bundled-decoder")
+    rows = rows_of(lens)
+    for what, said in measured(lens, rows).items():
+        print(f"{what}: {said}")
+    draw(rows)
+
+
+if __name__ == "__main__":
+    main()
