@@ -19,6 +19,7 @@ class TensorLayer(Layer):
 
     has_sink = False
     keeps_maps = False
+    keeps_means: bool = False
 
     def __post_init__(self):
         self.heads, self.queries, self.keys = self.weights.shape

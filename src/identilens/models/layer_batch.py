@@ -42,6 +42,7 @@ class LayerBatch(Layer):
         types: Token types of each text's queries, and of its keys.
         value_bias: Subtracted from the values, one row a value head, where it is given.
         keeps_maps: Whether raw and effective attention are kept; for one text.
+        keeps_means: Whether means over blocks of the weights are; for one text.
         step: Rows whose weights are held at a time.
         scratch: Memory of weights.
 
@@ -60,6 +61,7 @@ class LayerBatch(Layer):
         *,
         value_bias: Float[Tensor, "group d_v"] | None,
         keeps_maps: bool,
+        keeps_means: bool = False,
         step: int,
         scratch: Scratch,
     ) -> None:
@@ -68,7 +70,7 @@ class LayerBatch(Layer):
         self.call = call
         self.factor = factor
         self.heads = site.heads
-        self.keeps_maps = keeps_maps
+        self.keeps_maps, self.keeps_means = keeps_maps, keeps_means
         self.has_sink = call.has_sink
         self._step = step
         self._scratch = scratch

@@ -42,6 +42,32 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
     assert found.simplex_nullity.tolist() == [31, 31]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "block"), [(100, 7), (100, 256), (48, 5), (5, 2), (1, 1)])
+def test_means_over_blocks_of_queries_and_keys(causal, n, block):
+    generator = torch.Generator().manual_seed(n)
+    logits = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    if causal:
+        logits = logits.masked_fill(~torch.ones(n, n).tril().bool(), -torch.inf)
+    projected = ProjectedValues.of(
+        torch.randn(2, n, 4, generator=generator), torch.randn(2, 4, 8, generator=generator)
+    )
+    weights = logits.softmax(-1).float()
+    layer = TensorLayer(projected, weights, "causal" if causal else None, block)
+    assert measure_layer(layer).means is None
+    layer.keeps_means = True
+    means = measure_layer(layer).means
+    size = min(48, n)
+    assert means.shape == (2, size, size)
+    where = [token * size // n for token in range(n)]
+    for row in range(size):
+        queries = [at for at, block in enumerate(where) if block == row]
+        for column in range(size):
+            keys = [at for at, block in enumerate(where) if block == column]
+            expected = weights[:, queries][..., keys].sum(-1).mean(-1)
+            assert means[:, row, column].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
 def masks(n):
     i, j = torch.arange(n)[:, None], torch.arange(n)[None]
     return {

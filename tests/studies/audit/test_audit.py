@@ -232,6 +232,31 @@ def test_streaming_gives_the_same_table(family, monkeypatch):
     assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)
 
 
+@pytest.mark.parametrize("stream", ["never", "always"])
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "t5"])
+def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, stream, monkeypatch):
+    lens = Lens(build(family))
+    monkeypatch.setattr("identilens.measures.attention.layer.BLOCKS", 7)
+    monkeypatch.setattr(auditor, "_BLOCK_BYTES", 1)
+    options = {"certain_rows": 0, "effects": "none"}
+    found = idl.audit(lens, [ids(40, 1)], example_length=39, stream=stream, **options)
+    whole = idl.audit(lens, [ids(40, 1)], **options)
+    assert set(found.tokens) == {0}
+    raw = [name for name in whole.matrices if name.endswith(".raw")]
+    assert {f"{name[:-4]}.means" for name in raw} == set(found.matrices)
+    for name in raw:
+        weights, means = whole.matrices[name], found.matrices[f"{name[:-4]}.means"]
+        blocks = [torch.arange(size) * min(7, size) // size for size in weights.shape]
+        for row, column in ((0, 0), (len(means) - 1, 0), (len(means) // 2, means.shape[1] // 2)):
+            expected = weights[blocks[0] == row][:, blocks[1] == column].sum(-1).mean()
+            assert float(means[row, column]) == pytest.approx(float(expected), abs=1e-5)
+    section = found.sections()[1]
+    assert not section.note
+    assert len(section.maps) == len(raw)
+    assert section.maps[0].queries[0].startswith("0 ")
+    assert section.maps[0].keys[1].startswith("6 " if family != "t5" else "")
+
+
 def test_batches_do_not_change_the_table(bundled):
     alone = idl.audit(bundled, TEXTS, batch_size=1)
     together = idl.audit(bundled, TEXTS, batch_size=3)

@@ -107,8 +107,14 @@ def test_texts_of_all_lengths_are_examined_within_the_budget(bundled, monkeypatc
     options = {"layers": [0], "example_length": 20}
     found = idl.audit(bundled, mixed, examples=2, **options)
     assert set(found.rows["text"]) == {0, 1, 2, 3}
-    assert {key.partition(".")[0] for key in found.matrices} == {"text2"}, "maps of short texts"
     assert found.effects["text"].n_unique() == 2
+    whole = {key for key in found.matrices if not key.endswith("means")}
+    assert {key.partition(".")[0] for key in whole} == {"text2"}
+    means = {key.partition(".")[0] for key in found.matrices if key.endswith("means")}
+    assert len(means) == 2
+    assert means <= {"text0", "text1", "text3"}, "of as many long texts as there are examples"
+    choices = [one.choices["text"] for one in found.sections()[1].maps]
+    assert {text.partition(" ")[0] for text in choices} == {"2", *(name[4:] for name in means)}
     assert set(found.table.filter(text=3)["certain_rows"]) == {2}
     monkeypatch.setattr(study, "_KEYS", 1)
     single = idl.audit(bundled, mixed[3:], **options).table

@@ -17,6 +17,9 @@ from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
 PerHead = Float[Tensor, " head"]
+BLOCKS = 48
+"""Blocks of neighbouring queries, and of keys, of whose attention means are kept."""
+
 CONSTANT = 1e-12
 """All entries count as equal up to this variance, as a share of the mean square."""
 
@@ -61,6 +64,7 @@ class Layer(ABC):
         structural: Keys that can be sinks, by text; the first key always can.
         has_sink: Whether a learned sink takes part in the softmax.
         keeps_maps: Whether raw and effective attention are kept as they are.
+        keeps_means: Whether the weights are kept as means over blocks of queries and keys.
     """
 
     projected: ProjectedValues
@@ -71,6 +75,7 @@ class Layer(ABC):
     structural: Bool[Tensor, "text key"]
     has_sink: bool
     keeps_maps: bool
+    keeps_means: bool = False
 
     @abstractmethod
     def lengths(self) -> Float[Tensor, "head key"]:
@@ -110,6 +115,8 @@ class LayerMeasures:
         effective_received: The same for effective attention.
         output_norm: Sum over the queries of the norms of the head outputs.
         maps: Raw and effective attention, if they are kept.
+        means: If they are kept: attention of a block of neighbouring queries, on average, to each block of keys. Rows
+            sum to 1.
     """
 
     rank: Int[Tensor, " head"]
@@ -130,6 +137,7 @@ class LayerMeasures:
     effective_received: Float[Tensor, "head query_type key_type"]
     output_norm: PerHead
     maps: tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]] | None
+    means: Float[Tensor, "head queries keys"] | None
 
 
 def measure_layer(layer: Layer) -> LayerMeasures:
@@ -151,14 +159,13 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     full = isinstance(projector, FullRows)
     least = sizes if full else least_outside(sizes, T.tolerance_of)
     adds_rank = T.simplex_nullity < keys - projector.rank if full else least
-    maps = []
+    kept = KeptMaps(layer)
     for block in layer.blocks():
         here, rows, weights = block.heads, block.rows, block.weights
         ones = torch.ones_like(block.norms)
         both = torch.stack([ones, share_of(ones, block.norms)], 1)
         by_key[here, :, : weights.shape[-1]] += both @ weights
-        if layer.keeps_maps:
-            maps.append((weights.clone(), projector.effective(rows, weights).to(weights.dtype)))
+        kept.add(block)
         types = block.by_type, layer.key_types
         found = projector.sums(
             rows, weights, *types, heads=here, overwrite=block.reusable, back=block.back
@@ -195,8 +202,46 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         raw_received=received[0],
         effective_received=received[1],
         output_norm=output[0],
-        maps=tuple(torch.cat(parts, 1) for parts in zip(*maps, strict=True)) if maps else None,  # pyright: ignore[reportArgumentType] two
+        maps=kept.maps(),
+        means=kept.means,
     )
+
+
+class KeptMaps:
+    """What is kept of a layer's maps, added block by block: raw and effective attention, or means of the weights."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._maps: list[tuple[Tensor, Tensor]] = []
+        queries, keys = layer.query_types.shape[-2], layer.projected.keys
+        self._queries, self._keys = members(queries), members(keys)
+        size = len(layer.projected.values), len(self._queries), len(self._keys)
+        self.means = torch.zeros(size, dtype=torch.float64) if layer.keeps_means else None
+
+    def add(self, block: Block) -> None:
+        """Keep what is asked for of some rows."""
+        weights, rows = block.weights, block.rows
+        if self._layer.keeps_maps:
+            effective = self._layer.projector.effective(rows, weights)
+            self._maps.append((weights.clone(), effective.to(weights.dtype)))
+        if self.means is not None:
+            queries = self._queries[:, rows] / self._queries.sum(-1, keepdim=True)
+            keys = self._keys[:, : weights.shape[-1]].mT
+            means = queries.to(weights) @ (weights @ keys.to(weights))
+            self.means[block.heads] += means.double().cpu()
+
+    def maps(self) -> tuple[Tensor, Tensor] | None:
+        """Return all rows of raw and effective attention, if they are kept."""
+        if not self._maps:
+            return None
+        raw, effective = (torch.cat(parts, 1) for parts in zip(*self._maps, strict=True))
+        return raw, effective
+
+
+def members(tokens: int) -> Float[Tensor, "block token"]:
+    """Return which of so many tokens is in which block of neighbours: at most `BLOCKS` of about the same size."""
+    blocks = min(BLOCKS, tokens)
+    return torch.eye(blocks)[:, torch.arange(tokens) * blocks // tokens]
 
 
 def _outputs(block: Block, found: ProjectedRows) -> tuple[Tensor, Tensor]:

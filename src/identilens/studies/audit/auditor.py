@@ -50,6 +50,7 @@ class Auditor:
 
     Args:
         keep: Texts whose matrices are kept.
+        means: Texts of whose maps means over blocks are kept.
         rows: Rows of each map whose certain mass is computed, by text, where the settings name no number.
     """
 
@@ -60,13 +61,14 @@ class Auditor:
         sites: tuple[Site, ...],
         settings: AuditSettings,
         keep: set[int],
+        means: set[int],
         rows: Mapping[int, int],
     ) -> None:
         self.lens = lens
         self.items = items
         self.sites = sites
         self.settings = settings
-        self.keep, self.rows = keep, rows
+        self.keep, self.means, self.rows = keep, means, rows
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         # Of very many texts it is not known beforehand which special tokens they hold.
         if not items.streamed:
@@ -136,6 +138,7 @@ class Auditor:
                 ([side.types for side in queries], [side.types for side in keys]),
                 value_bias=site.value_bias if settings.value_bias == "out" else None,
                 keeps_maps=texts[0] in self.keep,
+                keeps_means=texts[0] in self.means,
                 step=self._step(cut_call),
                 scratch=self._scratch,
             )
@@ -179,7 +182,7 @@ class Auditor:
             pattern = (
                 None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
             )
-            if text in self.keep or self._sampled(text, site, cut[0]):
+            if text in self.keep | self.means or self._sampled(text, site, cut[0]):
                 yield [place], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
@@ -235,26 +238,24 @@ class Auditor:
         if at not in self._sequences:
             tokens = names_at(self.items[text].tokens, name, positions, self.lens.model.config)
             self._sequences[at] = _Sequence(tokens, token_types(tokens, self.type_names))
-            if text in self.keep:
+            if text in self.keep | self.means:
                 self._tokens.setdefault(text, {})[name] = list(tokens)
         return self._sequences[at]
 
 
 def _matrices(text: int, layer: LayerBatch, measures: LayerMeasures) -> dict[str, Tensor]:
-    """Return raw and effective attention by key, with each row's rank where rows are masked.
+    """Return what is kept of a layer by key: raw and effective attention, each row's rank where rows are masked, means.
 
     Values are kept of heads of whose weights something can be proven: the others have a sink, or weights that are
     known in half precision only.
     """
-    if measures.maps is None:
-        return {}
-    kept = {
-        "raw": measures.maps[0],
-        "effective": measures.maps[1],
-        "values": layer.projected.compact,
-    }
-    projector = layer.projector
-    if not isinstance(projector, FullRows):
+    kept, projector = {}, layer.projector
+    if measures.means is not None:
+        kept["means"] = measures.means.float()
+    if measures.maps is not None:
+        raw, effective = measures.maps
+        kept |= {"raw": raw, "effective": effective, "values": layer.projected.compact}
+    if measures.maps is not None and not isinstance(projector, FullRows):
         ranks, seen = projector.row_ranks(), projector.seen(slice(None))
         kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + layer.has_sink - ranks}
         kept |= {"visible": seen.expand(layer.heads, -1, -1)}

@@ -1,7 +1,9 @@
 """The attention maps that an audit kept: those that fit into a page, and the telling ones for print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
+from typing import Literal
 
 import polars as pl
 from torch import Tensor
@@ -32,9 +34,11 @@ MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
 
 
-def kept_maps(table: pl.DataFrame, matrices: Matrices) -> pl.DataFrame:
-    """Return the rows of the table whose matrices were kept."""
-    keys = [key for name in matrices if (key := MatrixKey.parse(name)) and key.name == "effective"]
+def kept_maps(
+    table: pl.DataFrame, matrices: Matrices, what: Literal["effective", "means"] = "effective"
+) -> pl.DataFrame:
+    """Return the rows of the table whose matrices were kept, whole or as means over blocks."""
+    keys = [key for name in matrices if (key := MatrixKey.parse(name)) and key.name == what]
     places = [{name: value for name, value in asdict(key).items() if name in HEAD} for key in keys]
     return table.join(table_of(HEAD, places), on=list(HEAD), how="semi")
 
@@ -96,6 +100,19 @@ def page_maps(
     ]
 
 
+def mean_maps(
+    kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
+) -> list[TokenMap]:
+    """Return maps of long texts, as means over blocks, for the viewer: of as many texts as fit into a page."""
+    maps = [_mean_map(row, matrices, tokens.get(row["text"], {})) for row in kept.to_dicts()]
+    total = list(accumulate(one.characters for one in maps))
+    texts = kept["text"].to_list()
+    over = {text for text, size in zip(texts, total, strict=True) if size > PAGE_BUDGET} - set(
+        texts[:1]
+    )
+    return [one for one, text in zip(maps, texts, strict=True) if text not in over]
+
+
 def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Charts:
     """Return, for each text and kind that was kept, the map with the largest null share (Fig. 6), by file name."""
     small = kept.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
@@ -119,16 +136,13 @@ def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, To
 def _page_map(row: Row, matrices: Matrices, tokens: Tokens, said: str) -> TokenMap:
     raw, effective = _parts(row, matrices)
     queries, keys = axis_tokens(tokens, row)
-    first = tokens.get("encoder", queries)
-    words = shortened(visible_text(" ".join(first[:12])), 36)
-    text = f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}"
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "values")
     values, visible = matrices.get(str(key)), matrices.get(str(key.named("visible")))
     space = None if values is None else HeadSpace(values, row["rank"], visible, RULES)
     # Of a map without a mask the page works out effective attention by itself.
     derived = space is not None and visible is None
     return TokenMap(
-        {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
+        _choices(row, tokens, queries),
         {"raw": raw} | ({} if derived else {"effective": effective}),
         queries,
         keys,
@@ -137,6 +151,34 @@ def _page_map(row: Row, matrices: Matrices, tokens: Tokens, said: str) -> TokenM
         _telling(row),
         space,
     )
+
+
+def _mean_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:
+    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "means")
+    means, sides = matrices[str(key)], axis_tokens(tokens, row)
+    queries, keys = map(_block_names, sides, means.shape)
+    size = -(-row["n_key"] // len(keys))
+    note = (
+        "This text is too long for a map of every token: each cell is the attention of a block of neighbouring "
+        f"queries, on average, to all keys of a block (of up to {size} tokens). {_facts(row)}"
+    )
+    choices = _choices(row, tokens, sides[0])
+    return TokenMap(choices, {"block means": means}, queries, keys, note, interest=-1)
+
+
+def _block_names(tokens: Sequence[str], blocks: int) -> list[str]:
+    """Return the place and the first token of each block of `members`."""
+    starts = [-(-block * len(tokens) // blocks) for block in range(blocks)]
+    return [f"{start} {tokens[start]}" for start in starts]
+
+
+def _choices(row: Row, tokens: Tokens, queries: Sequence[str]) -> dict[str, str | int]:
+    first = tokens.get("encoder", queries)
+    # Tokens that begin a word have a space before them, or those that go on with one have a mark.
+    between = "" if any(name.startswith(" ") for name in first) else " "
+    words = shortened(visible_text(between.join(first[:12]).replace(" ##", "")), 36)
+    text = f"{row['text']} ({counted(len(first), 'token')}): {words}"
+    return {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]}
 
 
 def _telling(row: Row) -> float:

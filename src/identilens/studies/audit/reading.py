@@ -60,14 +60,15 @@ TYPES = (
     "attention beside effective attention; pointing at a mean gives the lowest and the highest head.",
 )
 MAPS = (
-    "Every map that was kept. Click a row to see how far each of its weights could move without changing the output, "
-    "and how much each key contributes. Raw attention is the sum of its effective and its null part, cell by cell "
+    "Every map that was kept; of long texts, means over blocks of tokens. Click a row of a whole map to see how far "
+    "each of its weights could move without changing the output, and how much each key contributes. Raw "
+    "attention is the sum of its effective and its null part, cell by cell "
     "(Brunner et al. 2020, Fig. 6); the null part has no effect on the output."
 )
 NO_MAPS = (
-    "This audit saved no attention matrices, so there is no map to look at. Those of --examples 3 texts are saved, "
-    "where these have at most --example-length 128 tokens; raise it for longer texts, or save all with --matrices (in "
-    "Python: examples=3, example_length=128, matrices=True)."
+    "This audit saved no attention matrices, so there is no map to look at. Those of --examples 3 texts are saved: "
+    "whole up to --example-length 128 tokens, as means over blocks of longer texts (in Python: examples=3, "
+    "example_length=128)."
 )
 READING = (
     "Raw attention, head output. Raw attention A is what a head computes after the softmax: each row has the weight of "

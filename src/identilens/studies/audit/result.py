@@ -26,6 +26,7 @@ from identilens.studies.audit.heads import (
 from identilens.studies.audit.maps import (
     fitting_maps,
     kept_maps,
+    mean_maps,
     missing_layers,
     page_maps,
     printed_maps,
@@ -337,13 +338,14 @@ class Audit(Result):
         kept = kept_maps(self.table, self.matrices)
         shown = fitting_maps(kept)
         title = "The maps"
-        if kept.is_empty():
+        long = mean_maps(kept_maps(self.table, self.matrices, "means"), self.matrices, self.tokens)
+        if kept.is_empty() and not long:
             return Section("maps", title, note=reading.NO_MAPS)
         some = (
             f"The audit saved {len(kept)} maps; to keep this file small it shows {len(shown)} of them: whole layers, "
             "named beside the maps of a text that lacks some. Audit.load(folder).matrices has all."
         )
-        maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown))
+        maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown)) + long
         return Section(
             "maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else ""
         )

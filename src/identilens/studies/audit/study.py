@@ -96,9 +96,9 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             raise InputError(
                 f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0."
             )
-        self._drawn = _Drawn.of(self.items, settings)
+        drawn = self._drawn = _Drawn.of(self.items, settings)
         self.auditor = Auditor(
-            lens, self.items, sites, settings, self._drawn.kept, self._drawn.rows
+            lens, self.items, sites, settings, drawn.kept, drawn.means, drawn.rows
         )
         self.parts = self._parts(sum(site.heads for site in sites))
 
@@ -188,11 +188,13 @@ class _Drawn:
 
     Attributes:
         kept: Those whose matrices are kept.
+        means: Longer ones, of whose maps means over blocks are kept.
         rows: Of how many rows of each of their maps certain mass is computed.
         removals: Those on which heads are removed.
     """
 
     kept: set[int]
+    means: set[int]
     rows: dict[int, int]
     removals: set[int]
 
@@ -207,12 +209,15 @@ class _Drawn:
         drawn = [text for text, total in zip(order, sums, strict=True) if total <= _TOKENS]
         drawn = (drawn or order[:1])[: ROWS * settings.examples]
         rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))
-        fitting = [text for text in order if length[text] <= settings.example_length]
+        count, most = settings.examples, settings.example_length
+        fitting = [text for text in order if length[text] <= most][:count]
+        long = [text for text in drawn if length[text] > most][:count]
         short = [text for text in drawn if settings.effects != "auto" or length[text] <= _LONG]
         return cls(
-            set(range(len(items)) if settings.matrices else fitting[: settings.examples]),
+            set(range(len(items)) if settings.matrices else fitting),
+            set() if settings.matrices else set(long),
             {text: max(1, min(rows, _KEYS // max(1, length[text]))) for text in drawn},
-            set() if settings.effects == "none" else set(short[: settings.examples]),
+            set() if settings.effects == "none" else set(short[:count]),
         )
 
 

@@ -5,6 +5,7 @@ const LAYER_WORDS = {
   raw: "the weights after the softmax", effective: "the part of the weights that the output depends on as a direction",
   null: "raw − effective: has no effect on the output as a direction",
   "norm share": "share of each key in what the row adds up, by norm",
+  "block means": "attention of a block of neighbouring queries, on average, to all keys of a block",
   certain: "what every alternative with the same output leaves on each key",
 };
 
