@@ -110,8 +110,9 @@ class Rationales(Result):
         enough = percent(means["enough"])
         example = _in_words(self.needed.filter(text=found["text"][0]))
         return Finding(
-            f"Decisions that hinge on one token: {hinge}. Without it, less than half of the probability is left. Tokens "
-            f"that are enough: {enough} of a text on average. The others can go, and the decision stays.\n{example}",
+            f"Decisions that hinge on one token: {hinge}. Without it, less than half of the probability is left.\n"
+            f"Tokens that are enough: {enough} of a text on average. Without all others, nine tenths of the probability stay.\n"
+            f"{example}",
             means,
             [(hinge, "decisions hinge on one token"), (enough, "of a text's tokens are enough")],
         )
@@ -120,15 +121,16 @@ class Rationales(Result):
         """Return the best explanation by a measure, and whether it is better than random tokens."""
         control = self.against("random", measure).sort("mean", descending=descending)
         best = control.row(0, named=True)
-        mean = self.measured(measure).filter(explanation=best["explanation"])["mean"].item()
+        name = best["explanation"]
+        mean = self.measured(measure).filter(explanation=name)["mean"].item()
         difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
         sure = best["low"] > 0 if descending else best["high"] < 0
-        lead = "" if sure else "no explanation for certain; the nearest is "
+        lead = name if sure else f"none is surely better than chance; {name} comes nearest"
         return Finding(
-            f"{words}: {lead}{best['explanation']}, {measure} {mean:.3f}, which is {difference} against random tokens "
-            f"({best['texts']} texts, the best of {len(control)} explanations).",
+            f"{words}: {lead}. {label} that it puts first: {mean:.3f} on average, which is {difference} against "
+            f"as many random tokens ({best['texts']} texts; the best of {len(control)} explanations).",
             {measure: mean, f"{measure}_over_random": best["mean"]},
-            [(f"{best['mean']:+.3f}", f"{label}: {best['explanation']}")] * sure,
+            [(f"{best['mean']:+.3f}", f"{label}: {name}")] * sure,
         )
 
     def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
@@ -227,13 +229,25 @@ def _word(token: str) -> str:
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
-    ("comprehensiveness", "Probability lost without the tokens", "Most needed", True),
-    ("sufficiency", "Probability lost with the tokens alone", "Most sufficient", False),
+    (
+        "comprehensiveness",
+        "Probability lost without the tokens",
+        "Best at finding needed tokens",
+        True,
+    ),
+    (
+        "sufficiency",
+        "Probability lost with the tokens alone",
+        "Best at finding tokens that are enough",
+        False,
+    ),
 )
 
 _LINES = (
-    "Every token is taken out of the text alone, and the model is run again: the number beside it is the change of the "
-    "probability of its answer. Special tokens such as [CLS] stay, and are not shown.",
+    "A decision is the class, or the next token, that the model answers with. Every token is taken out of the text "
+    "alone, and the model is run again: the number beside it is the change of the probability of the same answer. "
+    "Special tokens such as [CLS] stay, and are not shown. A text without its last token asks a language model about "
+    "an earlier place, so that a large change there says little.",
     "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
     "These are measured effects on this model's answers to these texts. They certify nothing about attention. "
@@ -242,7 +256,7 @@ _LINES = (
 )
 _WORDS = {
     "comprehensiveness": "The first 1, 5, 10, 20 and 50 % of the tokens in each explanation's order are taken out of "
-    "the text. Mean loss of the probability of the predicted class: large if the tokens are needed.",
+    "the text. Mean loss of the probability of the decision: large if the tokens are needed.",
     "sufficiency": "All other tokens are taken out. The same loss: small, or negative, if the tokens are enough.",
 }
 _CONTROL = (

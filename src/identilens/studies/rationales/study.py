@@ -56,7 +56,8 @@ class Decision:
         self._lens, self._item = lens, item
         whole = class_probabilities(lens, [item])[0]
         self._classes = len(whole) == lens.model.config.num_labels
-        self.label = max(answers, key=lambda label: whole[label])
+        labels = torch.tensor(list(answers))
+        self.label = int(labels[whole[labels].argmax()])
         self.probability: Float[Tensor, ""] = whole[self.label]
         ids = item.tensors["input_ids"]
         special = set()
