@@ -12,7 +12,7 @@ from identilens.charts.labels import shortened
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, integers, percent
+from identilens.runs.tables import Tables, integers
 from identilens.studies.faithfulness.result import differences, in_words, means
 
 Measure = Literal["comprehensiveness", "sufficiency"]
@@ -90,31 +90,27 @@ class Rationales(Result):
             return Finding(
                 "No text was tested: none has two tokens that can be removed.", {"texts": 0}
             )
-        found = [self._decided()] if len(self.needed) else []
-        if texts < ENOUGH:
-            few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: {ENOUGH} are the least."
-            found.append(Finding(few))
-        else:
-            found += [self._best(*question) for question in _QUESTIONS]
+        few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: {ENOUGH} are the least."
+        found = [Finding(few)]
+        if texts >= ENOUGH:
+            found = [self._best(*question) for question in _QUESTIONS]
+        if len(self.needed):
+            found.insert(0, self._decided(texts))
         numbers = {name: number for one in found for name, number in one.numbers.items()}
         headline = [value for one in found for value in one.headline]
         return Finding("\n".join(one.text for one in found), {"texts": texts, **numbers}, headline)
 
-    def _decided(self) -> Finding:
-        """Return how much of their texts decisions need, and the first decision as an example."""
-        texts = self.needed.group_by("text", maintain_order=True)
-        hinges = pl.col("change") < -pl.col("probability") / 2
-        found = texts.agg(hinges.any().alias("hinge"), pl.col("enough").mean())
-        hinge = f"{found['hinge'].sum()} of {len(found)}"
-        means = found.select(pl.col("hinge", "enough").mean()).row(0, named=True)
-        enough = percent(means["enough"])
-        example = _in_words(self.needed.filter(text=found["text"][0]))
+    def _decided(self, texts: int) -> Finding:
+        """Return how many decisions hinge on one token, and the first decision as an example."""
+        hinges = self.needed.filter(pl.col("change") < -pl.col("probability") / 2)[
+            "text"
+        ].n_unique()
+        share = f"{hinges} of {texts}"
         return Finding(
-            f"Decisions that hinge on one token: {hinge}. Without it, less than half of the probability is left.\n"
-            f"Tokens that are enough: {enough} of a text on average. Without all others, nine tenths of the probability stay.\n"
-            f"{example}",
-            means,
-            [(hinge, "decisions hinge on one token"), (enough, "of a text's tokens are enough")],
+            f"Decisions that hinge on one token: {share}. Without it, less than half of the probability is left.\n"
+            f"{_in_words(self.needed.filter(text=self.needed['text'][0]))}",
+            {"hinges": hinges},
+            [(share, "decisions hinge on one token")],
         )
 
     def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
@@ -246,8 +242,7 @@ _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
 _LINES = (
     "A decision is the class, or the next token, that the model answers with. Every token is taken out of the text "
     "alone, and the model is run again: the number beside it is the change of the probability of the same answer. "
-    "Special tokens such as [CLS] stay, and are not shown. A text without its last token asks a language model about "
-    "an earlier place, so that a large change there says little.",
+    "Special tokens such as [CLS] stay, and for a language model the last token; they are not shown.",
     "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
     "These are measured effects on this model's answers to these texts. They certify nothing about attention. "

@@ -49,7 +49,8 @@ class Decision:
     Attributes:
         label: Of these answers the most likely one, by its number.
         probability: Its probability, a scalar.
-        removable: Positions of the tokens that are no special tokens, such as [CLS].
+        removable: Positions of the tokens that are no special tokens, such as [CLS]. Of a text for a language model the
+            last token stays, too: the answer is what follows it.
     """
 
     def __init__(self, lens: Lens, item: Item, answers: Mapping[int, str]) -> None:
@@ -65,12 +66,13 @@ class Decision:
             # The unknown token is a word of the text.
             special = set(lens.tokenizer.all_special_ids) - {lens.tokenizer.unk_token_id}
         fixed = torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
+        fixed[-1] |= not self._classes
         self.removable: Int[Tensor, " token"] = (~fixed).nonzero()[:, 0]
 
     def probabilities(self, kept: Bool[Tensor, "*set token"]) -> Float[Tensor, "*set"]:
         """Return the probability of the answer when the text has only some of its removable tokens.
 
-        The other tokens are taken out of the text; special tokens stay.
+        The other tokens are taken out of the text; all that are not removable stay.
         """
         positions = torch.ones(*kept.shape[:-1], self._item.length, dtype=torch.bool)
         positions[..., self.removable] = kept
@@ -194,9 +196,9 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         >>> found = idl.rationales(lens, [[3, 4, 5, 6, 7], [8, 9, 10]], draws=2)
         >>> found.table["explanation"].unique(maintain_order=True).to_list()
         ['rollout_raw', 'rollout_effective', 'rollout_norm', 'alti', 'hta', 'random']
-        >>> next_word = idl.rationales(idl.load("bundled-decoder"), "The cat sat on the mat.", draws=2)
+        >>> next_word = idl.rationales(idl.load("bundled-decoder"), "She put it on the", draws=2, decision="table")
         >>> next_word.needed["answer"][0], next_word.needed["token"].to_list()
-        X
+        (' table', ['S', 'he', ' put', ' it', ' on'])
     """
 
     name = "rationales"
@@ -273,7 +275,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         """Return the change of the answer's probability without each token, and the tokens that are enough."""
         tokens = len(decision.removable)
         changes = decision.probabilities(~torch.eye(tokens).bool()) - decision.probability
-        # Without special tokens, nothing would be left of a text that loses all.
+        # Something of the text must stay.
         least = int(tokens == self.items[part].length)
         sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
         alone = decision.probabilities(sets)
