@@ -17,6 +17,7 @@ from helpers.command import failing, identilens
 from helpers.written import rationales as written
 from helpers.zoo import build, classifier, ids
 from identilens.errors import InputError, SettingError
+from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.rationales.study import Decision, rationales
 
@@ -193,6 +194,22 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
     assert (found["occlusion"] < 0).any()
 
 
+def test_attribution_of_a_next_token_is_of_its_logit_at_the_last_position():
+    pytest.importorskip("captum", reason="install identilens[faithfulness]")
+    lens = classifier("gpt2", "CausalLM")
+    [item] = lens.read([ids(7)])
+    decision = Decision(lens, item, dict.fromkeys(range(96), ""))
+    found = decision.explained(0, True)["occlusion"]
+    states = HiddenMap(lens, item, whole=True)
+    for token in range(6):
+        zeroed = states.inputs.clone()
+        zeroed[token] = 0
+        with torch.no_grad():
+            logits = [states.run(one).logits[0, -1] for one in (states.inputs, zeroed)]
+        lost = logits[0] - logits[1]
+        assert float(found[token]) == pytest.approx(float(lost[decision.label]), abs=1e-6)
+
+
 def test_without_a_text_that_can_be_tested_the_finding_says_so():
     record = {"texts": {"count": 1}, "model": {"name": "a model"}, "settings": {}}
     said = idl.Rationales.of({}, record).summary()
@@ -233,7 +250,9 @@ def test_a_run_from_before_tokens_were_stored_is_still_told():
 def test_what_cannot_be_tested(lens):
     refusal = "expected a model that classifies texts, or predicts the next token; {} gives no"
     no_language_model = idl.Lens(AutoModelForMaskedLM.from_config(build("bert").config))
-    for other in (idl.Lens(build("bert")), idl.Lens(build("gpt2").base_model), no_language_model):
+    of_tokens = classifier("gpt2", "TokenClassification")
+    without_head = [idl.Lens(build("bert")), idl.Lens(build("gpt2").base_model)]
+    for other in (*without_head, no_language_model, of_tokens):
         with pytest.raises(InputError, match=refusal.format(type(other.model).__name__)):
             rationales(other, [ids(5)])
     short = rationales(lens, [[7]])

@@ -133,8 +133,9 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
         lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches
     ]
     logits = None if parts[0] is None else torch.cat(parts)
-    if logits is not None and logits.ndim == 3 and lens.sites(items[0])[0].kind == "decoder":
-        logits = logits[:, -1]
+    if logits is not None and logits.ndim == 3 and logits.shape[2] != lens.model.config.num_labels:
+        # Logits of tokens, not of classes of each token.
+        logits = logits[:, -1] if lens.sites(items[0])[0].kind == "decoder" else None
     if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
         raise InputError(
             f"expected a model that classifies texts, or predicts the next token; {type(lens.model).__name__} gives no "
@@ -211,13 +212,14 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         self.items = read_items(lens, texts, settings.max_length)
         config: Any = lens.model.config
         known = class_probabilities(lens, self.items[:1]).shape[1]
-        names = config.id2label.values()
+        names = config.id2label
         if known != config.num_labels:
             # Some models have logits of more tokens than their vocabulary has.
-            names = lens.reader.names(range(min(known, len(lens.tokenizer or range(known)))))
+            known = min(known, len(lens.tokenizer or range(known)))
+            names = dict(enumerate(lens.reader.names(range(known))))
         self.answers = {
             label: name
-            for label, name in enumerate(names)
+            for label, name in names.items()
             if settings.decision in (None, name, name.strip(" "))
         }
         if not self.answers:
