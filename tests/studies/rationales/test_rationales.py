@@ -1,5 +1,6 @@
 """What decisions need; comprehensiveness and sufficiency of explanations of them."""
 
+from dataclasses import replace
 from math import ceil
 
 import polars as pl
@@ -233,11 +234,20 @@ def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_th
     [first, second] = written(2).token_lines()
     assert [one.token for one in first.tokens] == ["terri", "ble", "a", "not"]
     assert [one.mark.sign for one in first.tokens] == ["●", "○", "·", "△"]
-    assert [one.mark.sign for one in second.tokens] == ["○", "·", "·", "·"]
+    assert [one.mark.sign for one in second.tokens] == ["○", "✓", "·", "·"]
     assert [one.value for one in first.tokens] == ["-0.5 ✓", "-0.12 ✓", "", "+0.12"]
     assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
     assert len(written(5).token_lines()) == 3
-    assert "loses most without 'terri' (-0.5), 'ble' (-0.12). Enough" in written(1).summary().text
+    assert "It needs most: 'terri' (-0.5), 'ble' (-0.12). Enough" in written(1).summary().text
+    tenth = pl.col("change") / 10
+    little = (
+        replace(written(1), needed=written(1).needed.with_columns(tenth, enough=False))
+        .summary()
+        .text
+    )
+    assert (
+        "needs most: no token by itself. Enough without all others, probability 0.7: no t" in little
+    )
 
 
 def test_a_run_from_before_tokens_were_stored_is_still_told():

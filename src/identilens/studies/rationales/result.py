@@ -102,12 +102,12 @@ class Rationales(Result):
 
     def _decided(self, texts: int) -> Finding:
         """Return how many decisions hinge on one token, and the first decision as an example."""
-        hinges = self.needed.filter(pl.col("change") < -pl.col("probability") / 2)[
+        hinges = self.needed.filter(pl.col("change") <= -pl.col("probability") / 2)[
             "text"
         ].n_unique()
         share = f"{hinges} of {texts}"
         return Finding(
-            f"Decisions that hinge on one token: {share}. Without it, less than half of the probability is left.\n"
+            f"Decisions that hinge on one token, without which half of the probability or less is left: {share}.\n"
             f"{_in_words(self.needed.filter(text=self.needed['text'][0]))}",
             {"hinges": hinges},
             [(share, "decisions hinge on one token")],
@@ -135,10 +135,12 @@ class Rationales(Result):
         for _, tokens in islice(self.needed.group_by("text", maintain_order=True), most):
             marked = []
             for row in tokens.iter_rows(named=True):
-                change = row["change"]
+                change, stays = row["change"], row["enough"]
                 mark = next(mark for share, mark in _MARKS if change <= share * row["probability"])
-                value = f"{change:+.2g}" if mark.series is not None else ""
-                marked.append(MarkedToken(_word(row["token"]), mark, value + " ✓" * row["enough"]))
+                value = f"{change:+.2g}{' ✓' * stays}"
+                if mark.series is None:
+                    mark, value = _STAYS if stays else mark, ""
+                marked.append(MarkedToken(_word(row["token"]), mark, value))
             legend = [*((mark, "") for _, mark in _MARKS), (_STAYS, f"{tokens['alone'][0]:.3g}")]
             lines.append(TokenLine(_answer(tokens), marked, legend))
         return lines
@@ -193,22 +195,23 @@ _MARKS = (
 )
 """Marks of tokens, each up to a change of the probability, as a share of it."""
 
-_STAYS = Mark("enough without all others: probability", "✓", None)
+_STAYS = Mark("enough without all others: probability", "✓", 2, True)
 _LISTED = 120
 """Characters of a list of tokens in a sentence."""
 
 
 def _in_words(tokens: pl.DataFrame) -> str:
     """Return what the decision on one text needs, and what is enough for it."""
-    most = tokens.filter(pl.col("change") < 0).sort("change", maintain_order=True).head(SHOWN)
+    needed = tokens.filter(pl.col("change") <= -pl.col("probability") / 10)
+    most = needed.sort("change", maintain_order=True).head(SHOWN)
     lost = [
         f"{_word(token)!r} ({change:+.2g})"
         for token, change in most.select("token", "change").iter_rows()
     ]
     enough = ", ".join(repr(_word(token)) for token in tokens.filter("enough")["token"])
     return (
-        f"{_answer(tokens)}. It loses most without {', '.join(lost) or 'none'}. Enough alone, probability "
-        f"{tokens['alone'][0]:.3g}: {shortened(enough, _LISTED) or 'no token at all'}."
+        f"{_answer(tokens)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without "
+        f"all others, probability {tokens['alone'][0]:.3g}: {shortened(enough, _LISTED) or 'no token at all'}."
     )
 
 
