@@ -155,7 +155,7 @@ def rationales(texts=2, lucky=0.0):
     needed = [
         {
             "text": text, "answer": "NEGATIVE", "probability": 0.75, "position": 1 + place, "token": token,
-            "change": change / (1 + text), "enough": enough, "alone": 0.7,
+            "change": change / (1 + text), "enough": enough,
         }
         for text in range(texts)
         for place, (token, change, enough) in enumerate(tokens)

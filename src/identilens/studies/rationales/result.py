@@ -36,7 +36,7 @@ class Rationales(Result):
         table: One row for each text and explanation: comprehensiveness (large if the tokens are needed) and sufficiency
             (small if they are enough), for the model's answer to the whole text: a class, or the next token.
         needed: One row for each token that can be removed: the answer, its probability, its change without the token,
-            whether the token is one of those that are enough, and the probability with these alone.
+            and whether the token is one of those that are enough.
 
     Examples:
         >>> import identilens as idl
@@ -67,7 +67,6 @@ class Rationales(Result):
             "token": pl.String,
             "change": pl.Float64,
             "enough": pl.Boolean,
-            "alone": pl.Float64,
         },
     }
 
@@ -101,16 +100,18 @@ class Rationales(Result):
         return Finding("\n".join(one.text for one in found), {"texts": texts, **numbers}, headline)
 
     def _decided(self, texts: int) -> Finding:
-        """Return how many decisions hinge on one token, and the first decision as an example."""
-        hinges = self.needed.filter(pl.col("change") <= -pl.col("probability") / 2)[
-            "text"
-        ].n_unique()
-        share = f"{hinges} of {texts}"
+        """Return how many decisions hinge on one token, and what the first needs, and what is enough for it."""
+        change = pl.col("change") / pl.col("probability")
+        hinges = f"{self.needed.filter(change <= -0.5)['text'].n_unique()} of {texts}"
+        first = self.needed.filter(text=self.needed["text"][0])
+        most = first.filter(change <= -0.1).sort("change", maintain_order=True).head(SHOWN)
+        lost = [f"{_word(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
+        enough = ", ".join(repr(_word(token)) for token in first.filter("enough")["token"])
         return Finding(
-            f"Decisions that hinge on one token, without which half of the probability or less is left: {share}.\n"
-            f"{_in_words(self.needed.filter(text=self.needed['text'][0]))}",
-            {"hinges": hinges},
-            [(share, "decisions hinge on one token")],
+            f"Decisions that hinge on one token, without which half of the probability or less is left: {hinges}.\n"
+            f"{_answer(first)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
+            f"{shortened(enough, _LISTED) or 'no token at all'}.",
+            headline=[(hinges, "decisions hinge on one token")],
         )
 
     def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
@@ -141,8 +142,7 @@ class Rationales(Result):
                 if mark.series is None:
                     mark, value = _STAYS if stays else mark, ""
                 marked.append(MarkedToken(_word(row["token"]), mark, value))
-            legend = [*((mark, "") for _, mark in _MARKS), (_STAYS, f"{tokens['alone'][0]:.3g}")]
-            lines.append(TokenLine(_answer(tokens), marked, legend))
+            lines.append(TokenLine(_answer(tokens), marked, _LEGEND))
         return lines
 
     def overview(self) -> Tables:
@@ -195,24 +195,10 @@ _MARKS = (
 )
 """Marks of tokens, each up to a change of the probability, as a share of it."""
 
-_STAYS = Mark("enough without all others: probability", "✓", 2, True)
+_STAYS = Mark("enough without all others", "✓", 2, True)
+_LEGEND = [*((mark, "") for _, mark in _MARKS), (_STAYS, "")]
 _LISTED = 120
 """Characters of a list of tokens in a sentence."""
-
-
-def _in_words(tokens: pl.DataFrame) -> str:
-    """Return what the decision on one text needs, and what is enough for it."""
-    needed = tokens.filter(pl.col("change") <= -pl.col("probability") / 10)
-    most = needed.sort("change", maintain_order=True).head(SHOWN)
-    lost = [
-        f"{_word(token)!r} ({change:+.2g})"
-        for token, change in most.select("token", "change").iter_rows()
-    ]
-    enough = ", ".join(repr(_word(token)) for token in tokens.filter("enough")["token"])
-    return (
-        f"{_answer(tokens)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without "
-        f"all others, probability {tokens['alone'][0]:.3g}: {shortened(enough, _LISTED) or 'no token at all'}."
-    )
 
 
 def _answer(tokens: pl.DataFrame) -> str:

@@ -280,8 +280,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         # Something of the text must stay.
         least = int(tokens == self.items[part].length)
         sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
-        alone = decision.probabilities(sets)
-        first = int((alone >= KEPT * decision.probability).nonzero()[0])
+        keeps = decision.probabilities(sets) >= KEPT * decision.probability
         [names] = self.items[part].tokens.values()
         places = decision.removable.tolist()
         columns = {
@@ -291,8 +290,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
             "position": places,
             "token": [names[place] for place in places],
             "change": changes.tolist(),
-            "enough": sets[first].tolist(),
-            "alone": float(alone[first]),
+            "enough": sets[keeps][0].tolist(),
         }
         return pl.DataFrame(columns, schema=pl.Schema(Rationales.schema["needed"]))
 
