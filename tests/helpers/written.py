@@ -147,7 +147,7 @@ def rationales(texts=2, lucky=0.0):
         for place, name in enumerate(("alti", "raw", "random"))
     ]  # fmt: skip
     tokens = (
-        (" terri", -0.5, True),
+        (" terri", -0.375, True),
         ("##ble", -0.125, True),
         (" a", 0.0, False),
         ("not", 0.125, False),

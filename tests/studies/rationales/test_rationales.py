@@ -109,6 +109,18 @@ def test_what_a_decision_needs_is_what_single_runs_without_each_token_lose(famil
     assert found.filter("enough")["position"].to_list() == kept
 
 
+def test_what_the_last_token_alone_decides_needs_no_other():
+    lens = classifier("gpt2", "CausalLM")
+    with torch.no_grad():
+        lens.body.wpe.weight.zero_()
+        for block in lens.body.h:
+            block.attn.c_proj.weight.zero_()
+    found = rationales(lens, [ids(9)], draws=2)
+    assert found.needed["change"].to_list() == pytest.approx([0] * 8, abs=1e-9)
+    assert not found.needed["enough"].any()
+    assert "no token by itself. Enough without all others: no token at all" in found.summary().text
+
+
 def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_for(lens):
     lens.model.config.id2label = CLASSES
     text = ids(9)
@@ -223,7 +235,7 @@ def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_on
     assert "comprehensiveness" not in said[9].numbers
     assert "Best at finding needed tokens: alti. Probability lost" in said[10].text
     assert len(said[10].headline) == len(said[9].headline) + 2
-    unsure = written(12, lucky=1.0).summary()
+    unsure = written(12, lucky=0.4).summary()
     assert unsure.text.count("none is surely better than chance; alti comes nearest") == 2
     assert len(unsure.headline) == len(said[9].headline)
 
@@ -233,10 +245,10 @@ def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_th
     assert [one.token for one in first.tokens] == ["terri", "ble", "a", "not"]
     assert [one.mark.sign for one in first.tokens] == ["●", "○", "·", "△"]
     assert [one.mark.sign for one in second.tokens] == ["○", "✓", "·", "·"]
-    assert [one.value for one in first.tokens] == ["-0.5 ✓", "-0.12 ✓", "", "+0.12"]
+    assert [one.value for one in first.tokens] == ["-0.38 ✓", "-0.12 ✓", "", "+0.12"]
     assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
     assert len(written(5).token_lines()) == 3
-    assert "It needs most: 'terri' (-0.5), 'ble' (-0.12). Enough" in written(1).summary().text
+    assert "It needs most: 'terri' (-0.38), 'ble' (-0.12). Enough" in written(1).summary().text
     tenth = pl.col("change") / 10
     little = (
         replace(written(1), needed=written(1).needed.with_columns(tenth, enough=False))
