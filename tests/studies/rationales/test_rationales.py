@@ -132,7 +132,9 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     assert other.needed["answer"][0] == CLASSES[least]
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     assert other.table["predicted"].unique().to_list() == [least]
-    with pytest.raises(SettingError, match="expected decision to be one of the 3 classes"):
+    with pytest.raises(
+        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
+    ):
         rationales(lens, [text], decision="terrible")
 
 
@@ -149,7 +151,7 @@ def test_of_a_token_with_and_without_its_space_the_likelier_one_is_meant(text):
     assert found.needed["token"][1] == (" f" if "ferry" in text else "he")
     spaced = rationales(lens, [text], draws=1, decision=" as")
     assert spaced.table["predicted"].unique().to_list() == [both[1]]
-    with pytest.raises(SettingError, match=f"one of the {len(whole)} classes or tokens"):
+    with pytest.raises(SettingError, match=f"the model's {len(whole)} classes or tokens"):
         rationales(lens, [text], decision="harbourmaster")
 
 
@@ -328,7 +330,7 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
     assert (tmp_path / "run" / "report.html").is_file()
     answer = ("--model", "bundled-decoder", "--text", "Snow fell on the", "--decision", "harbour")
     message = failing("rationales", *answer, "--out", tmp_path / "next")
-    assert "expected --decision to be one of the" in message
+    assert "expected --decision to be one of the model's" in message
     message = failing(
         "rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other"
     )

@@ -223,9 +223,8 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
             if settings.decision in (None, name, name.strip(" "))
         }
         if not self.answers:
-            expected = (
-                f"to be one of the {len(names)} classes or tokens that the model chooses from"
-            )
+            first = ", ".join(map(repr, list(names.values())[:5]))
+            expected = f"to be one of the model's {len(names)} classes or tokens ({first}, …)"
             raise SettingError("decision", expected, settings.decision)
         if settings.attribution:
             captum()
