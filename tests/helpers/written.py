@@ -135,17 +135,32 @@ def faithfulness(texts=2, determined=False, states=True):
     )
 
 
-def rationales(texts=2):
-    """Three explanations of the decisions on some texts."""
+def rationales(texts=2, lucky=0.0):
+    """Three explanations of the decisions on some texts; ``lucky`` is added to them on every second text."""
     table = [
         {
             "text": text, "tokens": 6, "predicted": text, "probability": 0.75, "explanation": name,
-            "comprehensiveness": 0.5 - 0.125 * place + 0.0625 * text, "sufficiency": 0.125 * place - 0.0625 * text,
+            "comprehensiveness": 0.5 - 0.125 * place + 0.0625 * text + lucky * (text % 2) * (place == 2),
+            "sufficiency": 0.125 * place - 0.0625 * text - lucky * (text % 2) * (place == 2),
         }
         for text in range(texts)
         for place, name in enumerate(("alti", "raw", "random"))
     ]  # fmt: skip
-    return written(Rationales, table=table)
+    tokens = (
+        (" terri", -0.375, True),
+        ("##ble", -0.125, True),
+        (" a", 0.0, False),
+        ("not", 0.125, False),
+    )
+    needed = [
+        {
+            "text": text, "answer": "NEGATIVE", "probability": 0.75, "position": 1 + place, "token": token,
+            "change": change / (1 + text), "enough": enough,
+        }
+        for text in range(texts)
+        for place, (token, change, enough) in enumerate(tokens)
+    ]  # fmt: skip
+    return written(Rationales, table=table, needed=needed)
 
 
 def influenced(outcome="prediction", texts=2, rows=True):

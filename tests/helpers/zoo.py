@@ -306,11 +306,11 @@ def tiny_decoder(layers):
     return tiny(hf.GPT2LMHeadModel(config))
 
 
-def classifier(family="bert"):
-    """A tiny random classifier of three classes whose decisions are far from even."""
+def classifier(family="bert", head="SequenceClassification"):
+    """A tiny random classifier of three classes, or with another head, whose decisions are far from even."""
     config = build(family).config
     config.num_labels = 3
-    model = hf.AutoModelForSequenceClassification.from_config(config)
+    model = getattr(hf, f"AutoModelFor{head}").from_config(config)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -246,11 +246,11 @@ class InputReader:
         tensors = {"input_ids": torch.tensor(ids)}
         if types is not None:
             tensors["token_type_ids"] = torch.tensor(types)
-        tokens = {"encoder": self._names(ids)}
+        tokens = {"encoder": self.names(ids)}
         if self.config.is_encoder_decoder:
             target = self._target(entry, ids, index, max_length)
             tensors["decoder_input_ids"] = torch.tensor(target)
-            tokens["decoder"] = self._names(target)
+            tokens["decoder"] = self.names(target)
         return Item(tensors, tokens, text)
 
     def _tokenize(
@@ -369,7 +369,7 @@ class InputReader:
                 if name in item:
                     self._check_ids(item[name].tolist(), row)
                     self._check_length(len(item[name]), row, truncated=max_length is not None)
-                    tokens[kind] = self._names(item[name].tolist())
+                    tokens[kind] = self.names(item[name].tolist())
             yield Item(item, tokens, joined=joined, bare=bare)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
@@ -389,7 +389,8 @@ class InputReader:
         if limit is not None and length > limit:
             raise self.length_error({index: length}, 1, truncated)
 
-    def _names(self, ids: Sequence[int]) -> tuple[str, ...]:
+    def names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Return the names of tokens; without a tokenizer, their ids."""
         return tuple(map(str, ids)) if self.tokenizer is None else token_names(self.tokenizer, ids)
 
 

@@ -50,7 +50,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "rationales": Entry(
         "identilens.studies.rationales.study:RationaleStudy",
-        "Are the tokens that explain a decision needed, and are they enough.",
+        "Which tokens a decision needs, and do explanations find them.",
     ),
     "lab dyck train": Entry(
         "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."

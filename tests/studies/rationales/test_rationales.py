@@ -1,27 +1,48 @@
-"""Comprehensiveness and sufficiency of explanations of a classifier's decisions."""
+"""What decisions need; comprehensiveness and sufficiency of explanations of them."""
 
+from dataclasses import replace
 from math import ceil
 
 import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 import identilens as idl
 from helpers.command import failing, identilens
+from helpers.written import rationales as written
 from helpers.zoo import build, classifier, ids
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
+from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.rationales.study import Decision, rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEXT = "Snow fell on the harbour, and nobody came."
+CLASSES = dict(enumerate(("bad", "mixed", "good")))
+HEADS = [
+    ("bert", "SequenceClassification", 0),
+    ("gpt2", "SequenceClassification", -1),
+    ("gpt2", "CausalLM", -1),
+    ("llama", "CausalLM", -1),
+]
+"""Family, task, and the position whose final state decides."""
+
+
+def distribution(lens, tokens):
+    """The probabilities of the classes, or of the tokens that may come next."""
+    with torch.no_grad():
+        logits = lens.model(input_ids=torch.tensor([tokens])).logits[0]
+    return (logits if logits.ndim == 1 else logits[-1]).softmax(-1)
 
 
 def probability(lens, tokens, label):
-    with torch.no_grad():
-        return float(lens.model(input_ids=torch.tensor([tokens])).logits[0].softmax(-1)[label])
+    return float(distribution(lens, tokens)[label])
 
 
 @pytest.fixture(scope="module")
@@ -29,41 +50,115 @@ def lens():
     return classifier()
 
 
-@pytest.mark.parametrize(("family", "reads"), [("bert", 0), ("gpt2", -1)])
-def test_the_measures_are_those_of_single_runs_without_and_with_the_first_tokens(family, reads):
-    lens, text = classifier(family), ids(13)
-    result = rationales(lens, [text], draws=2)
-    found = result.table
+@pytest.mark.parametrize(("family", "head", "reads"), HEADS)
+def test_the_measures_are_those_of_single_runs_without_and_with_the_first_tokens(
+    family, head, reads
+):
+    lens, text = classifier(family, head), ids(13)
+    found = rationales(lens, [text], draws=2).table
     [item] = lens.read([text])
-    row = found.filter(explanation="alti").row(0, named=True)
-    whole = [probability(lens, text, label) for label in range(3)]
+    rollouts = final_rollouts(lens, item)
+    name = "alti" if "alti" in rollouts else "norm"
+    row = found.filter(pl.col("explanation").str.ends_with(name)).row(0, named=True)
+    whole = distribution(lens, text).tolist()
     assert row["predicted"] == whole.index(max(whole))
     assert row["probability"] == pytest.approx(max(whole))
-    order = final_rollouts(lens, item)["alti"][reads].argsort(descending=True).tolist()
+    # Of a language model the last token stays.
+    last = {12} if head == "CausalLM" else set()
+    order = [at for at in rollouts[name][reads].argsort(descending=True).tolist() if at not in last]
     without, only = [], []
     for share in SHARES:
-        first = order[: ceil(share * 13)]
+        first = order[: ceil(share * len(order))]
         without.append(
             probability(
                 lens, [one for at, one in enumerate(text) if at not in first], row["predicted"]
             )
         )
         only.append(
-            probability(lens, [one for at, one in enumerate(text) if at in first], row["predicted"])
+            probability(
+                lens,
+                [one for at, one in enumerate(text) if at in {*first, *last}],
+                row["predicted"],
+            )
         )
     assert row["comprehensiveness"] == pytest.approx(max(whole) - sum(without) / 5, abs=1e-6)
     assert row["sufficiency"] == pytest.approx(max(whole) - sum(only) / 5, abs=1e-6)
-    assert found["tokens"].unique().to_list() == [13]
-    said = result.summary()
-    best = found.filter(pl.col("explanation") != "random").sort("comprehensiveness")[-1]
-    assert said.numbers["texts"] == 1
-    assert f"comprehensiveness {best['comprehensiveness'].item():.3f}" in said.text
+    assert found["tokens"].unique().to_list() == [len(order)]
+
+
+@pytest.mark.parametrize(("family", "head", "_reads"), HEADS)
+def test_what_a_decision_needs_is_what_single_runs_without_each_token_lose(family, head, _reads):
+    lens, text = classifier(family, head), ids(9)
+    found = rationales(lens, [[5], text], draws=2).needed
+    last = [8] if head == "CausalLM" else []
+    many = 9 - len(last)
+    assert found["text"].unique().to_list() == [1]
+    assert found["token"].to_list() == [str(one) for one in text[:many]]
+    assert found["position"].to_list() == list(range(many))
+    whole = distribution(lens, text)
+    label, own = int(whole.argmax()), float(whole.max())
+    expected = str(label) if head == "CausalLM" else f"LABEL_{label}"
+    assert found["answer"].unique().to_list() == [expected]
+    changes = [probability(lens, text[:at] + text[at + 1 :], label) - own for at in range(many)]
+    assert found["change"].to_list() == pytest.approx(changes, abs=1e-6)
+    order = sorted(range(many), key=changes.__getitem__)
+    for size in range(1 - len(last), many + 1):
+        kept = sorted(order[:size])
+        if probability(lens, [text[at] for at in kept + last], label) >= 0.9 * own:
+            break
+    assert found.filter("enough")["position"].to_list() == kept
+
+
+def test_what_the_last_token_alone_decides_needs_no_other():
+    lens = classifier("gpt2", "CausalLM")
+    with torch.no_grad():
+        lens.body.wpe.weight.zero_()
+        for block in lens.body.h:
+            block.attn.c_proj.weight.zero_()
+    found = rationales(lens, [ids(9)], draws=2)
+    assert found.needed["change"].to_list() == pytest.approx([0] * 8, abs=1e-9)
+    assert not found.needed["enough"].any()
+    assert "no token by itself. Enough without all others: no token at all" in found.summary().text
+
+
+def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_for(lens):
+    lens.model.config.id2label = CLASSES
+    text = ids(9)
+    whole = distribution(lens, text).tolist()
+    least = whole.index(min(whole))
+    own = rationales(lens, [text], draws=2).needed
+    assert own["answer"][0] == CLASSES[whole.index(max(whole))]
+    other = rationales(lens, [text], draws=2, decision=CLASSES[least])
+    assert other.needed["answer"][0] == CLASSES[least]
+    assert other.needed["probability"][0] == pytest.approx(min(whole))
+    assert other.table["predicted"].unique().to_list() == [least]
+    with pytest.raises(
+        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
+    ):
+        rationales(lens, [text], decision="terrible")
+
+
+@pytest.mark.parametrize("text", ["The ferry left before", "She said that w"])
+def test_of_a_token_with_and_without_its_space_the_likelier_one_is_meant(text):
+    lens = idl.load("bundled-decoder")
+    ids = lens.tokenizer.encode(text)
+    whole = distribution(lens, ids)
+    both = lens.tokenizer.convert_tokens_to_ids(["as", "Ġas"])
+    likelier = max(both, key=lambda token: whole[token])
+    found = rationales(lens, [text], draws=1, decision="as")
+    assert found.table["predicted"].unique().to_list() == [likelier]
+    assert found.needed["answer"][0] == ("as", " as")[both.index(likelier)]
+    assert found.needed["token"][1] == (" f" if "ferry" in text else "he")
+    spaced = rationales(lens, [text], draws=1, decision=" as")
+    assert spaced.table["predicted"].unique().to_list() == [both[1]]
+    with pytest.raises(SettingError, match=f"the model's {len(whole)} classes or tokens"):
+        rationales(lens, [text], decision="harbourmaster")
 
 
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     text = ids(9)
     [item] = lens.read([text])
-    decision = Decision(lens, item)
+    decision = Decision(lens, item, CLASSES)
     kept = torch.rand(4, 5, 9, generator=torch.Generator().manual_seed(1)) < 0.5
     kept[..., 0] = True
     kept[1] = kept[0]
@@ -93,7 +188,7 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
 def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
     pytest.importorskip("captum", reason="install identilens[faithfulness]")
     [item] = lens.read([ids(7)])
-    decision = Decision(lens, item)
+    decision = Decision(lens, item, CLASSES)
     found = decision.explained(0, True)
     assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
     inputs = lens.body.embeddings(torch.tensor([ids(7)])).detach()
@@ -112,6 +207,22 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
     assert (found["occlusion"] < 0).any()
 
 
+def test_attribution_of_a_next_token_is_of_its_logit_at_the_last_position():
+    pytest.importorskip("captum", reason="install identilens[faithfulness]")
+    lens = classifier("gpt2", "CausalLM")
+    [item] = lens.read([ids(7)])
+    decision = Decision(lens, item, dict.fromkeys(range(96), ""))
+    found = decision.explained(0, True)["occlusion"]
+    states = HiddenMap(lens, item, whole=True)
+    for token in range(6):
+        zeroed = states.inputs.clone()
+        zeroed[token] = 0
+        with torch.no_grad():
+            logits = [states.run(one).logits[0, -1] for one in (states.inputs, zeroed)]
+        lost = logits[0] - logits[1]
+        assert float(found[token]) == pytest.approx(float(lost[decision.label]), abs=1e-6)
+
+
 def test_without_a_text_that_can_be_tested_the_finding_says_so():
     record = {"texts": {"count": 1}, "model": {"name": "a model"}, "settings": {}}
     said = idl.Rationales.of({}, record).summary()
@@ -119,13 +230,54 @@ def test_without_a_text_that_can_be_tested_the_finding_says_so():
     assert said.numbers == {"texts": 0}
 
 
+def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_one():
+    said = {texts: written(texts).summary() for texts in (9, 10)}
+    assert "Too few texts (9) to say which explanation" in said[9].text
+    assert "Best at" not in said[9].text
+    assert "comprehensiveness" not in said[9].numbers
+    assert "Best at finding needed tokens: alti. Probability lost" in said[10].text
+    assert len(said[10].headline) == len(said[9].headline) + 2
+    unsure = written(12, lucky=0.4).summary()
+    assert unsure.text.count("none is surely better than chance; alti comes nearest") == 2
+    assert len(unsure.headline) == len(said[9].headline)
+
+
+def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_them():
+    [first, second] = written(2).token_lines()
+    assert [one.token for one in first.tokens] == ["terri", "ble", "a", "not"]
+    assert [one.mark.sign for one in first.tokens] == ["●", "○", "·", "△"]
+    assert [one.mark.sign for one in second.tokens] == ["○", "✓", "·", "·"]
+    assert [one.value for one in first.tokens] == ["-0.38 ✓", "-0.12 ✓", "", "+0.12"]
+    assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
+    assert len(written(5).token_lines()) == 3
+    assert "It needs most: 'terri' (-0.38), 'ble' (-0.12). Enough" in written(1).summary().text
+    tenth = pl.col("change") / 10
+    little = (
+        replace(written(1), needed=written(1).needed.with_columns(tenth, enough=False))
+        .summary()
+        .text
+    )
+    assert "needs most: no token by itself. Enough without all others: no token at all" in little
+
+
+def test_a_run_from_before_tokens_were_stored_is_still_told():
+    now = written(10)
+    before = idl.Rationales.of({"table": now.table}, now.provenance)
+    assert before.summary().text.startswith("Best at finding needed tokens: alti")
+    assert not before.token_lines()
+
+
 def test_what_cannot_be_tested(lens):
-    with pytest.raises(InputError, match="BertModel gives no logits of two classes"):
-        rationales(idl.Lens(build("bert")), [ids(5)])
-    with pytest.raises(InputError, match="GPT2LMHeadModel gives no logits of two classes"):
-        rationales(idl.Lens(build("gpt2")), [ids(5)])
+    refusal = "expected a model that classifies texts, or predicts the next token; {} gives no"
+    no_language_model = idl.Lens(AutoModelForMaskedLM.from_config(build("bert").config))
+    of_tokens = classifier("gpt2", "TokenClassification")
+    without_head = [idl.Lens(build("bert")), idl.Lens(build("gpt2").base_model)]
+    for other in (*without_head, no_language_model, of_tokens):
+        with pytest.raises(InputError, match=refusal.format(type(other.model).__name__)):
+            rationales(other, [ids(5)])
     short = rationales(lens, [[7]])
     assert not len(short.table)
+    assert not len(short.needed)
     assert short.summary().text.startswith("No text was tested")
 
 
@@ -151,6 +303,7 @@ def test_a_run_resumes_loads_and_reports(lens, tmp_path):
         .to_html(tmp_path / "page.html")
         .read_text(encoding="utf-8")
     )
+    assert page.index("enough without all others") < page.index("Mean loss of the probability")
     assert "Probability lost without the tokens" in page
     assert set(found.charts()) == {"comprehensiveness", "sufficiency"}
 
@@ -162,7 +315,7 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
         one.save_pretrained(tmp_path / "model")
     lens = idl.load(tmp_path / "model")
     [item] = lens.read([("Snow fell \u2603.", "Nobody came.")])
-    places = Decision(lens, item).removable.tolist()
+    places = Decision(lens, item, {0: "", 1: ""}).removable.tolist()
     marks = [
         place for place, token in enumerate(item.tokens["encoder"]) if token in ("[CLS]", "[SEP]")
     ]
@@ -170,9 +323,14 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
     assert item.tokens["encoder"].index("[UNK]") in places
     options = ("--model", tmp_path / "model", "--text", TEXT, "--draws", 2)
     done = identilens("rationales", *options, "--out", tmp_path / "run", code=0)
-    assert "Most needed: " in done.output
-    assert "against random tokens" in done.output
+    needed = idl.load_result(tmp_path / "run").needed
+    assert needed["token"].to_list() == list(lens.read([TEXT])[0].tokens["encoder"][1:-1])
+    assert "Too few texts (1)" in done.output
+    assert "enough without all others" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
+    answer = ("--model", "bundled-decoder", "--text", "Snow fell on the", "--decision", "harbour")
+    message = failing("rationales", *answer, "--out", tmp_path / "next")
+    assert "expected --decision to be one of the model's" in message
     message = failing(
         "rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other"
     )

@@ -8,6 +8,8 @@ from helpers.written import rationales
 CASES = {
     "two texts": rationales,
     "a text": lambda: rationales(1),
+    "twelve texts": lambda: rationales(12),
+    "twelve texts, no better than chance": lambda: rationales(12, lucky=0.4),
 }
 
 

@@ -1,27 +1,42 @@
-"""The result of testing explanations of a classifier's decisions."""
+"""What the decisions of a model need, and which explanations put the needed tokens first."""
 
 from dataclasses import dataclass
+from itertools import islice
+from math import inf
 from typing import ClassVar, Literal
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts, intervals
+from identilens.charts.labels import shortened
 from identilens.charts.page import Section
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, counted, integers
+from identilens.runs.tables import Tables, integers
 from identilens.studies.faithfulness.result import differences, in_words, means
 
 Measure = Literal["comprehensiveness", "sufficiency"]
 
+SHOWN = 3
+"""Texts whose tokens are shown, and needed tokens of a text that are named."""
+
+ENOUGH = 10
+"""Texts from which on explanations are ranked.
+
+Over fewer texts, 95 % intervals of skewed values contain the mean less often (docs/faithfulness.md), and the best of
+several explanations is too easily one that was lucky.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rationales(Result):
-    """Comprehensiveness and sufficiency of the tokens that explanations of a classifier's decision put first.
+    """What each decision needs, and comprehensiveness and sufficiency of the tokens that explanations put first.
 
     Attributes:
         table: One row for each text and explanation: comprehensiveness (large if the tokens are needed) and sufficiency
-            (small if they are enough), for the class that the model predicts for the whole text.
+            (small if they are enough), for the model's answer to the whole text: a class, or the next token.
+        needed: One row for each token that can be removed: the answer, its probability, its change without the token,
+            and whether the token is one of those that are enough.
 
     Examples:
         >>> import identilens as idl
@@ -30,10 +45,12 @@ class Rationales(Result):
         >>> found = idl.rationales(lens, [[3, 4, 5, 6, 7], [8, 9, 10]], draws=2)
         >>> found.measured("sufficiency").columns, found.against("random")["texts"].to_list()
         (['explanation', 'mean', 'low', 'high', 'texts'], [2, 2, 2, 2, 2])
+        >>> [len(line.tokens) for line in found.token_lines()], found.needed["token"].to_list()[:5]
+        ([5, 3], ['3', '4', '5', '6', '7'])
     """
 
     analysis: ClassVar = "rationales"
-    title: ClassVar = "Are the tokens that explain a decision needed, and are they enough?"
+    title: ClassVar = "Which tokens does a decision need, and do explanations find them?"
     schema: ClassVar = {
         "table": {
             **integers("text", "tokens", "predicted"),
@@ -41,8 +58,19 @@ class Rationales(Result):
             "explanation": pl.String,
             "comprehensiveness": pl.Float64,
             "sufficiency": pl.Float64,
-        }
+        },
+        "needed": {
+            "text": pl.Int64,
+            "answer": pl.String,
+            "probability": pl.Float64,
+            "position": pl.Int64,
+            "token": pl.String,
+            "change": pl.Float64,
+            "enough": pl.Boolean,
+        },
     }
+
+    needed: pl.DataFrame
 
     def measured(self, measure: Measure = "comprehensiveness") -> pl.DataFrame:
         """Return the mean of a measure by explanation, with its 95 % bootstrap interval over texts."""
@@ -55,29 +83,67 @@ class Rationales(Result):
         return differences(self.table, [], measure, reference)
 
     def summary(self) -> Finding:
-        """Return the finding: the most comprehensive and the most sufficient explanation, compared with random ones."""
+        """Return the finding: what decisions need, and of enough texts which explanations find it best."""
         texts = self.table["text"].n_unique()
         if not texts:
             return Finding(
                 "No text was tested: none has two tokens that can be removed.", {"texts": 0}
             )
-        lines, headline = [], []
-        numbers: dict[str, float | int | None] = {"texts": texts}
-        for measure, label, words, descending in _QUESTIONS:
-            best = (
-                self.against("random", measure)
-                .sort("mean", descending=descending)
-                .row(0, named=True)
-            )
-            mean = self.measured(measure).filter(explanation=best["explanation"])["mean"].item()
-            difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
-            lines.append(
-                f"{words}: {best['explanation']}, {measure} {mean:.3f}, which is {difference} against random tokens "
-                f"({counted(texts, 'text')})."
-            )
-            numbers |= {measure: mean, f"{measure}_over_random": best["mean"]}
-            headline.append((f"{best['mean']:+.3f}", f"{label}: {best['explanation']}"))
-        return Finding("\n".join(lines), numbers, headline)
+        few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: {ENOUGH} are the least."
+        found = [Finding(few)]
+        if texts >= ENOUGH:
+            found = [self._best(*question) for question in _QUESTIONS]
+        if len(self.needed):
+            found.insert(0, self._decided(texts))
+        numbers = {name: number for one in found for name, number in one.numbers.items()}
+        headline = [value for one in found for value in one.headline]
+        return Finding("\n".join(one.text for one in found), {"texts": texts, **numbers}, headline)
+
+    def _decided(self, texts: int) -> Finding:
+        """Return how many decisions hinge on one token, and what the first needs, and what is enough for it."""
+        change = pl.col("change") / pl.col("probability")
+        hinges = f"{self.needed.filter(change <= -0.5)['text'].n_unique()} of {texts}"
+        first = self.needed.filter(text=self.needed["text"][0])
+        most = first.filter(change <= -0.1).sort("change", maintain_order=True).head(SHOWN)
+        lost = [f"{_word(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
+        enough = ", ".join(repr(_word(token)) for token in first.filter("enough")["token"])
+        return Finding(
+            f"Decisions that hinge on one token, without which half of the probability or less is left: {hinges}.\n"
+            f"{_answer(first)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
+            f"{shortened(enough, _LISTED) or 'no token at all'}.",
+            headline=[(hinges, "decisions hinge on one token")],
+        )
+
+    def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
+        """Return the best explanation by a measure, and whether it is better than random tokens."""
+        control = self.against("random", measure).sort("mean", descending=descending)
+        best = control.row(0, named=True)
+        name = best["explanation"]
+        mean = self.measured(measure).filter(explanation=name)["mean"].item()
+        difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
+        sure = best["low"] > 0 if descending else best["high"] < 0
+        lead = name if sure else f"none is surely better than chance; {name} comes nearest"
+        return Finding(
+            f"{words}: {lead}. {label} that it puts first: {mean:.3f} on average, which is {difference} against "
+            f"as many random tokens ({best['texts']} texts; the best of {len(control)} explanations).",
+            {measure: mean, f"{measure}_over_random": best["mean"]},
+            [(f"{best['mean']:+.3f}", f"{label}: {name}")] * sure,
+        )
+
+    def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
+        """Return the first texts as lines of tokens, each marked by what the decision loses without it."""
+        lines = []
+        for _, tokens in islice(self.needed.group_by("text", maintain_order=True), most):
+            marked = []
+            for row in tokens.iter_rows(named=True):
+                change, stays = row["change"], row["enough"]
+                mark = next(mark for share, mark in _MARKS if change <= share * row["probability"])
+                value = f"{change:+.2g}{' ✓' * stays}"
+                if mark.series is None:
+                    mark, value = _STAYS if stays else mark, ""
+                marked.append(MarkedToken(_word(row["token"]), mark, value))
+            lines.append(TokenLine(_answer(tokens), marked, _LEGEND))
+        return lines
 
     def overview(self) -> Tables:
         """Return both measures, and their differences to random tokens."""
@@ -89,11 +155,24 @@ class Rationales(Result):
 
     def charts(self) -> Charts:
         """Return ``comprehensiveness`` and ``sufficiency`` by explanation."""
-        return {measure: drops(self.measured(measure), label) for measure, label, *_ in _QUESTIONS}
+        return {
+            measure: intervals(
+                self.measured(measure).drop("texts"),
+                "explanation",
+                "low",
+                "high",
+                "mean",
+                x_title=label,
+                title=label,
+            )
+            for measure, label, *_ in _QUESTIONS
+        }
 
     def sections(self) -> list[Section]:
-        """Return each measure with its numbers, and the differences to random tokens."""
-        found = []
+        """Return the marked texts, then each measure with its numbers, and the differences to random tokens."""
+        found = [
+            Section("decisions", "Decisions, token by token", _LINES, lines=self.token_lines())
+        ]
         for measure, label, *_ in _QUESTIONS:
             control = self.against("random", measure)
             found += [
@@ -108,23 +187,63 @@ class Rationales(Result):
         return found
 
 
+_MARKS = (
+    (-0.5, Mark("half of the probability or more is lost without it", "●", 0, True)),
+    (-0.1, Mark("a tenth or more is lost", "○", 0)),
+    (0.1, Mark("less changes", "·", None)),
+    (inf, Mark("a tenth or more is gained", "△", 1)),
+)
+"""Marks of tokens, each up to a change of the probability, as a share of it."""
+
+_STAYS = Mark("enough without all others", "✓", 2, True)
+_LEGEND = [*((mark, "") for _, mark in _MARKS), (_STAYS, "")]
+_LISTED = 120
+"""Characters of a list of tokens in a sentence."""
+
+
+def _answer(tokens: pl.DataFrame) -> str:
+    row = tokens.row(0, named=True)
+    return (
+        f"Text {row['text']}: the answer {row['answer']!r} has probability {row['probability']:.3g}"
+    )
+
+
+def _word(token: str) -> str:
+    """Return a token as it is read, without the marks of a word's start or middle."""
+    return token.strip(" ").removeprefix("##") or token
+
+
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
-    ("comprehensiveness", "Probability lost without the tokens", "Most needed", True),
-    ("sufficiency", "Probability lost with the tokens alone", "Most sufficient", False),
+    (
+        "comprehensiveness",
+        "Probability lost without the tokens",
+        "Best at finding needed tokens",
+        True,
+    ),
+    (
+        "sufficiency",
+        "Probability lost with the tokens alone",
+        "Best at finding tokens that are enough",
+        False,
+    ),
 )
 
+_LINES = (
+    "A decision is the class, or the next token, that the model answers with. Every token is taken out of the text "
+    "alone, and the model is run again: the number beside it is the change of the probability of the same answer. "
+    "Special tokens such as [CLS] stay, and for a language model the last token; they are not shown.",
+    "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
+    "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
+    "These are measured effects on this model's answers to these texts. They certify nothing about attention. "
+    "rollout_raw, rollout_norm and alti, below, are made of attention weights that the model's outputs may leave free; "
+    "identilens certify proves which weights are determined.",
+)
 _WORDS = {
     "comprehensiveness": "The first 1, 5, 10, 20 and 50 % of the tokens in each explanation's order are taken out of "
-    "the text. Mean loss of the probability of the predicted class: large if the tokens are needed.",
+    "the text. Mean loss of the probability of the decision: large if the tokens are needed.",
     "sufficiency": "All other tokens are taken out. The same loss: small, or negative, if the tokens are enough.",
 }
 _CONTROL = (
     "Mean difference to as many tokens chosen at random, on the same texts. An interval without 0 is a difference; "
     "intervals are not widened for the number of explanations compared."
 )
-
-
-def drops(means: pl.DataFrame, title: str) -> AnyChart:
-    """Return the mean loss of each explanation with its interval."""
-    drawn = means.select("explanation", "mean", "low", "high")
-    return intervals(drawn, "explanation", "low", "high", "mean", x_title=title, title=title)

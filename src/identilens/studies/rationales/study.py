@@ -1,17 +1,18 @@
-"""Tests of explanations of a classifier's decision: are the first tokens needed, and are they enough."""
+"""Decisions of a model: the tokens that each needs, and whether explanations put these tokens first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import ceil
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.measures.explanations.orders import (
     SHARES,
     comprehensiveness,
@@ -33,20 +34,31 @@ from identilens.studies.rationales.result import Rationales
 BATCH = 32
 """Number of sets of tokens in one run of the model."""
 
+KEPT = 0.9
+"""Share of an answer's probability with which tokens are enough for it."""
+
 
 class Decision:
-    """The class that a classifier predicts for one text.
+    """The answer of a model to one text: the class of a classifier, or the next token of a language model.
+
+    Args:
+        lens: The model.
+        item: The text.
+        answers: Names of the classes or tokens that are looked at, by number.
 
     Attributes:
-        label: The class.
+        label: Of these answers the most likely one, by its number.
         probability: Its probability, a scalar.
-        removable: Positions of the tokens that are no special tokens, such as [CLS].
+        removable: Positions of the tokens that are no special tokens, such as [CLS]. Of a text for a language model the
+            last token stays, too: the answer is what follows it.
     """
 
-    def __init__(self, lens: Lens, item: Item) -> None:
+    def __init__(self, lens: Lens, item: Item, answers: Mapping[int, str]) -> None:
         self._lens, self._item = lens, item
         whole = class_probabilities(lens, [item])[0]
-        self.label = int(whole.argmax())
+        self._classes = len(whole) == lens.model.config.num_labels
+        labels = torch.tensor(list(answers))
+        self.label = int(labels[whole[labels].argmax()])
         self.probability: Float[Tensor, ""] = whole[self.label]
         ids = item.tensors["input_ids"]
         special = set()
@@ -54,22 +66,24 @@ class Decision:
             # The unknown token is a word of the text.
             special = set(lens.tokenizer.all_special_ids) - {lens.tokenizer.unk_token_id}
         fixed = torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
+        fixed[-1] |= not self._classes
         self.removable: Int[Tensor, " token"] = (~fixed).nonzero()[:, 0]
 
     def probabilities(self, kept: Bool[Tensor, "*set token"]) -> Float[Tensor, "*set"]:
-        """Return the probability of the class when the text has only some of its removable tokens.
+        """Return the probability of the answer when the text has only some of its removable tokens.
 
-        The other tokens are taken out of the text; special tokens stay.
+        The other tokens are taken out of the text; all that are not removable stay.
         """
         positions = torch.ones(*kept.shape[:-1], self._item.length, dtype=torch.bool)
         positions[..., self.removable] = kept
         sets, places = positions.flatten(0, -2).unique(dim=0, return_inverse=True)
         sizes, found = sets.sum(-1), torch.empty(len(sets), dtype=torch.float64)
         # Texts of one length make a batch without padding: families disagree about its side and its token. Decoders
-        # without such a token classify one text at a time.
+        # without such a token run one text at a time, and so do language models, whose logits need much memory.
         padding = getattr(self._lens.model.config.get_text_config(), "pad_token_id", None)
+        many = BATCH if padding is not None and self._classes else 1
         for size in sizes.unique():
-            for batch in (sizes == size).nonzero()[:, 0].split(1 if padding is None else BATCH):
+            for batch in (sizes == size).nonzero()[:, 0].split(many):
                 items = [_only(self._item, positions) for positions in sets[batch]]
                 found[batch] = class_probabilities(self._lens, items)[:, self.label]
         return found[places].view(kept.shape[:-1])
@@ -78,11 +92,15 @@ class Decision:
         """Return the explanations of the decision by the removable tokens, by name.
 
         Explanations of final states are averaged over the positions, by how much the logit depends on each: the norm of
-        its gradient. For a classifier that reads the first token only, they are those of the first token's state.
+        its gradient. For a classifier that reads the first token only, they are those of the first token's state; for a
+        language model those of the last one's.
         """
         decide = HiddenMap(self._lens, self._item, whole=True)
+        # A language model has logits of all positions; those of the next token are the last ones.
         output = decide.run(decide.inputs.clone().requires_grad_())
-        [gradient] = torch.autograd.grad(output.logits[0, self.label], [output.hidden_states[-1]])
+        [gradient] = torch.autograd.grad(
+            output.logits.flatten(0, -2)[-1, self.label], [output.hidden_states[-1]]
+        )
         reading = torch.linalg.vector_norm(gradient[0].double(), dim=-1).cpu()
         read = reading.nonzero()[:, 0]
         states = FinalStates(self._lens, self._item).explained(read.tolist(), seed, False)
@@ -90,7 +108,8 @@ class Decision:
         if attribution:
 
             def logit(batch: Tensor) -> Tensor:
-                return torch.stack([decide.run(inputs).logits[0, self.label] for inputs in batch])
+                logits = [decide.run(inputs).logits.flatten(0, -2)[-1] for inputs in batch]
+                return torch.stack(logits)[:, self.label]
 
             found |= {
                 name: one[0].detach().cpu()
@@ -100,10 +119,12 @@ class Decision:
 
 
 def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "text label"]:
-    """Return the probability of each class for each text.
+    """Return the probability of each class for each text; of a language model, of each token that may come next.
+
+    Texts for a language model have one length.
 
     Raises:
-        InputError: If the model does not classify texts into two classes or more.
+        InputError: If the model neither classifies texts into two classes or more, nor predicts the next token.
     """
     if any("input_ids" not in item.tensors for item in items):
         raise InputError("expected texts; their tokens are removed.")
@@ -112,10 +133,14 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
         lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches
     ]
     logits = None if parts[0] is None else torch.cat(parts)
+    if logits is not None and logits.ndim == 3 and logits.shape[2] != lens.model.config.num_labels:
+        # Logits of tokens, not of classes of each token.
+        logits = logits[:, -1] if lens.sites(items[0])[0].kind == "decoder" else None
     if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
         raise InputError(
-            f"expected a model that classifies texts; {type(lens.model).__name__} gives no logits of two classes or "
-            "more. Pass a fine-tuned checkpoint, such as a model of class BertForSequenceClassification."
+            f"expected a model that classifies texts, or predicts the next token; {type(lens.model).__name__} gives no "
+            "logits of two classes or more, nor of a token after the text. Pass a fine-tuned checkpoint, such as a "
+            "model of class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
     return logits.double().softmax(-1).cpu()
 
@@ -134,30 +159,34 @@ class RationaleSettings(Settings):
 
     Attributes:
         draws: Number of random orders of the tokens of each text, the control.
+        decision: Name of the class, or of the next token, that is looked at; the model's own decision by default. The
+            space before a word may be left out.
         attribution: Also gradient × input, integrated gradients and occlusion, which need captum.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of the random numbers.
     """
 
     draws: Positive = 5
+    decision: str | None = None
     attribution: bool = False
     max_length: Positive | None = None
     seed: NonNegative = 0
 
 
 class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
-    """Test explanations of a classifier's decisions: are the tokens that they put first needed, and are they enough.
+    """Show which tokens a model's decision needs, and test whether explanations put these tokens first.
 
-    The first 1, 5, 10, 20 and 50 % of a text's tokens are removed (comprehensiveness), or kept alone (sufficiency), and
-    the probability of the class that the model predicts for the whole text is taken again (DeYoung et al. 2020). As a
-    control, as many tokens are chosen at random. Definitions: docs/faithfulness.md.
+    The decision is the class of a classifier, or the next token of a language model. Each token is taken out alone, and
+    the probability of the decision is taken again; a few tokens are found that alone keep it. The first 1, 5, 10, 20
+    and 50 % of the tokens in the order of an explanation are removed (comprehensiveness) or kept alone (sufficiency;
+    DeYoung et al. 2020). As a control, as many tokens are chosen at random. Definitions: docs/faithfulness.md.
 
     Args:
-        lens: A model that classifies texts, with one stack.
+        lens: A model that classifies texts, or predicts the next token, with one stack.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
 
     Raises:
-        InputError: For texts or settings that cannot be used, or a model that classifies no texts.
+        InputError: For texts or settings that cannot be used, or a model that neither classifies nor predicts.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         OutputFolderError: If ``out`` contains something else or cannot be written.
 
@@ -168,6 +197,9 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         >>> found = idl.rationales(lens, [[3, 4, 5, 6, 7], [8, 9, 10]], draws=2)
         >>> found.table["explanation"].unique(maintain_order=True).to_list()
         ['rollout_raw', 'rollout_effective', 'rollout_norm', 'alti', 'hta', 'random']
+        >>> next_word = idl.rationales(idl.load("bundled-decoder"), "She put it on the", draws=2, decision="table")
+        >>> next_word.needed["answer"][0], next_word.needed["token"].to_list()
+        (' table', ['S', 'he', ' put', ' it', ' on'])
     """
 
     name = "rationales"
@@ -178,19 +210,38 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         super().__init__(settings)
         self.lens = lens
         self.items = read_items(lens, texts, settings.max_length)
-        class_probabilities(lens, self.items[:1])
+        config: Any = lens.model.config
+        known = class_probabilities(lens, self.items[:1]).shape[1]
+        names = config.id2label
+        if known != config.num_labels:
+            # Some models have logits of more tokens than their vocabulary has.
+            known = min(known, len(lens.tokenizer or range(known)))
+            names = dict(enumerate(lens.reader.names(range(known))))
+        self.answers = {
+            label: name
+            for label, name in names.items()
+            if settings.decision in (None, name, name.strip(" "))
+        }
+        if not self.answers:
+            first = ", ".join(map(repr, list(names.values())[:5]))
+            expected = f"to be one of the model's {len(names)} classes or tokens ({first}, …)"
+            raise SettingError("decision", expected, settings.decision)
         if settings.attribution:
             captum()
 
     def run(self, part: int) -> Output:
-        """Return both measures of each explanation of one text, those of random orders averaged.
+        """Return what one text's decision needs, and both measures of each explanation, of random orders averaged.
 
         A text with fewer than two tokens that can be removed has no rows.
         """
-        decision, settings, rows = Decision(self.lens, self.items[part]), self.settings, []
+        decision, settings, rows = (
+            Decision(self.lens, self.items[part], self.answers),
+            self.settings,
+            [],
+        )
         tokens = len(decision.removable)
         if tokens < 2:
-            return Output({"table": table_of(Rationales.schema["table"], rows)})
+            return Output({name: table_of(one, ()) for name, one in Rationales.schema.items()})
         seed = int(np.random.default_rng([settings.seed, part]).integers(2**31))
         generator = torch.Generator().manual_seed(seed)
         explained = decision.explained(seed, settings.attribution)
@@ -218,7 +269,29 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
                     "sufficiency": float(left.mean()),
                 }
             )
-        return Output({"table": table_of(Rationales.schema["table"], rows)})
+        table = table_of(Rationales.schema["table"], rows)
+        return Output({"table": table, "needed": self._needed(decision, part)})
+
+    def _needed(self, decision: Decision, part: int) -> pl.DataFrame:
+        """Return the change of the answer's probability without each token, and the tokens that are enough."""
+        tokens = len(decision.removable)
+        changes = decision.probabilities(~torch.eye(tokens).bool()) - decision.probability
+        # Something of the text must stay.
+        least = int(tokens == self.items[part].length)
+        sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
+        keeps = decision.probabilities(sets) >= KEPT * decision.probability
+        [names] = self.items[part].tokens.values()
+        places = decision.removable.tolist()
+        columns = {
+            "text": part,
+            "answer": self.answers[decision.label],
+            "probability": float(decision.probability),
+            "position": places,
+            "token": [names[place] for place in places],
+            "change": changes.tolist(),
+            "enough": sets[keeps][0].tolist(),
+        }
+        return pl.DataFrame(columns, schema=pl.Schema(Rationales.schema["needed"]))
 
 
 rationales = study_function(RationaleStudy, "rationales")
