@@ -407,7 +407,8 @@ class Audit(Result):
         yield (
             f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
             f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
-            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by vector length."
+            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by vector "
+            "length."
         )
         over = f"{len(table):,} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)
@@ -418,8 +419,8 @@ class Audit(Result):
             yield (
                 f"No effect: {len(maps):,} of {over} have a null space; on average "
                 f"{percent(table['null_share'].mean())} of the squared weight lies in directions that have no "
-                f"effect on the output, most in {_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free: they also "
-                "stay positive and sum to 1."
+                f"effect on the output, most in {_layer(worst)} ({percent(worst['null_share'])}). That does not "
+                "make these weights free: they also stay positive and sum to 1."
             )
         if said := heads_in_words(self.heads()):
             yield said

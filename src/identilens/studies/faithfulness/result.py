@@ -385,8 +385,8 @@ _FAITHFUL = (
     "control.",
 )
 _SINGLE = (
-    "Each key is removed alone. Shown is the rank correlation of these effects with the explanation's scores; values "
-    "that differ by no more than rounding count as ties.",
+    "Each key is removed alone. Shown is the rank correlation of these effects with the explanation's scores; "
+    "nearly equal values count as ties.",
 )
 _AGAINST = (
     "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "

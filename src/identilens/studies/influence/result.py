@@ -91,7 +91,7 @@ class Influence(Result):
         ]
         if ranks["effect_of_mean"] is not None:
             lines.append(
-                "When each head writes its mean over the text instead of nothing, the effects have a rank correlation "
+                "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
                 f"of {ranks['effect_of_mean']:.2f} with those of removal."
             )
         if ranks["estimate"] is not None:
