@@ -384,7 +384,7 @@ def test_texts_that_fill_the_memory_of_a_report_are_refused(audited, tmp_path, s
     table = pl.read_parquet(file).head(rows).with_columns(sink_token=pl.lit("a" * size))
     table.write_parquet(file)
     assert file.stat().st_size < 30_000
-    message = f"table.parquet cannot be read: its cells have {rows * size:,} bytes of text"
+    message = r"table.parquet cannot be read: its cells have 2\d,\d{3},\d{3} bytes of text"
     for use in (idl.load_result, idl.write_report):
         with pytest.raises(OutputFolderError, match=message):
             use(tmp_path / "run")
