@@ -129,12 +129,8 @@ def finding(
         "faithful": best["faithful"],
         "left_out": tested["left_out"],
     }
-    headline = [
-        (
-            f"{best['faithful']:.2f}",
-            f"from the worst order of keys (0) to the best (1): {best['explanation']}",
-        )
-    ]
+    reached = f"from the worst order of keys (0) to the best (1): {best['explanation']}"
+    headline = [(f"{best['faithful']:.2f}", reached)]
     if not len(controls):
         lines.append(
             "No row has other weights with the same output: every explanation is determined."
@@ -152,13 +148,9 @@ def finding(
     ]
     numbers |= {"stable": best["stable"], "control": over, "failed_controls": failed}
     if best["stable"] is not None:
-        agreement = (
-            "rank correlation of its order with the one from other weights with the same output"
-        )
+        agreement = "rank correlation of its order with that from other weights, same output"
         headline.append((f"{best['stable']:.2f}", agreement))
-    headline.append(
-        (f"{over:.1f}", "times the noise floor: the largest change by such weights (control)")
-    )
+    headline.append((f"{over:.1f}", "times the noise floor: the largest change in the control"))
     return Finding("\n".join(lines), numbers, headline)
 
 
