@@ -39,8 +39,8 @@ def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
     written = identilens(*start, *options, "--threshold", "0.1", code=0)
     printed = written.output
     assert (
-        "9 texts of 12 tokens: R is the whole space in 72 of 72 heads, after 1 text at the latest"
-        in printed
+        "9 texts of 12 tokens: R, the directions of weights that the head's output shows in some text, is the whole "
+        "space in 72 of 72 heads, after 1 text at the latest" in printed
     )
     assert "report.html" in printed
     found = Structure.load(out)

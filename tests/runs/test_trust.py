@@ -1,5 +1,6 @@
 """A run's folder can be trusted: whole or resumable, never mixed with anything else, whatever happens to it."""
 
+import io
 import json
 import os
 import resource
@@ -24,6 +25,7 @@ from identilens.errors import InputError, OutputFolderError, SettingError
 from identilens.runs import provenance
 from identilens.runs.files import write_table
 from identilens.runs.lock import acquire_lock
+from identilens.runs.reading import parquet_table
 
 
 def same(found, expected):
@@ -346,11 +348,13 @@ def test_a_record_of_another_form_is_named(tmp_path, change):
         Toy.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("value", [0.0, None])
-def test_a_table_that_expands_without_bound_is_refused(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "count"), [(0.0, 20_000_000), (None, 20_000_000), (0.0, 3_000_000)]
+)
+def test_a_table_that_expands_without_bound_is_refused(tmp_path, value, count):
     toy(out=tmp_path / "run")
     file = tmp_path / "run" / "table.parquet"
-    rows = pl.repeat(value, 20_000_000, dtype=pl.Float64, eager=True)
+    rows = pl.repeat(value, count, dtype=pl.Float64, eager=True)
     pl.DataFrame({"number": rows, "square": rows}).write_parquet(file)
     assert file.stat().st_size < 500_000
     with pytest.raises(
@@ -370,6 +374,34 @@ def audited(bundled, tmp_path_factory):
         out=folder,
     )
     return folder
+
+
+@pytest.mark.parametrize(("size", "rows"), [(20 * 2**20, 1), (2**20, 24)])
+def test_texts_that_fill_the_memory_of_a_report_are_refused(audited, tmp_path, size, rows):
+    """A report has each text several times, in charts and tables: files of 12 kB made one take more than 900 MB."""
+    shutil.copytree(audited, tmp_path / "run")
+    file = tmp_path / "run" / "table.parquet"
+    table = pl.read_parquet(file).head(rows).with_columns(sink_token=pl.lit("a" * size))
+    table.write_parquet(file)
+    assert file.stat().st_size < 30_000
+    message = r"table.parquet cannot be read: its cells have 2\d,\d{3},\d{3} bytes of text"
+    for use in (idl.load_result, idl.write_report):
+        with pytest.raises(OutputFolderError, match=message):
+            use(tmp_path / "run")
+
+
+def test_texts_in_lists_count_each_time():
+    def content(words):
+        stream = io.BytesIO()
+        pl.DataFrame({"words": [words]}).write_parquet(stream)
+        return stream.getvalue()
+
+    assert parquet_table([content(["a" * 100] * 1000)] * 2)["words"].list.len().to_list() == [
+        1000,
+        1000,
+    ]
+    with pytest.raises(ValueError, match="its cells have 10,000,000 bytes of text, and those of a"):
+        parquet_table([content(["a" * 1000] * 10_000)])
 
 
 @pytest.mark.parametrize(

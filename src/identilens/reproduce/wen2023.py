@@ -311,12 +311,11 @@ def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     unused = turned.filter(~pl.col("used"))
     findings = (
         f"{markdown_table(result.misleading())}\n\nA head looks like a stack if closing brackets put half of their "
-        "attention or more "
-        "on the last unmatched bracket. It is used if removing it, or making its attention uniform or random, costs "
-        "more than one point of accuracy. Rank correlation of looking like a stack and this cost, over all heads: "
-        f"{correlation:.2f}. With a weaker criterion, at least twice the weight of uniform attention there, "
-        f"{len(turned)} of {len(result.heads)} heads look like a stack, and {len(unused)} of these are "
-        "not used. The ten most stack-like heads:\n\n"
+        "attention or more on the last unmatched bracket. It is used if removing it, or making its attention uniform "
+        "or random, lowers accuracy by more than one percentage point. Rank correlation of the attention on the last "
+        f"unmatched bracket and the largest of these losses, over all heads: {correlation:.2f}. With a weaker "
+        f"criterion, at least twice the weight of uniform attention there, {len(turned)} of {len(result.heads)} heads "
+        f"look like a stack, and {len(unused)} of these are not used. The ten most stack-like heads:\n\n"
         f"{markdown_table(examples.head(10))}\n\n"
         "The paper shows single examples of misleading heads (Fig. 4, 5) and of both kinds in one model (Fig. 6) "
         "and does not say how often they occur."

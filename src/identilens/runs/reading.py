@@ -24,8 +24,14 @@ _PER_VALUE = 16
 _MOST_EXPANSION = 400
 """Largest factor by which a table takes more memory than space on disk: some columns have one value throughout."""
 
-_SMALL_TABLE = 2**28
+_SMALL_TABLE = 2**26
 """Bytes of memory that any table may take."""
+
+_MOST_REPETITION = 10
+"""Largest factor by which the texts in the cells of a table take more bytes than the table on disk."""
+
+_SHORT_TEXTS = 2**23
+"""Bytes that the texts of any table may take: a report has them several times, in charts and in tables."""
 
 _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another folder)."
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
@@ -89,7 +95,7 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
     """Return the tables in the contents of parquet files as one.
 
     Raises:
-        ValueError: If one takes far more memory than tables of studies do.
+        ValueError: If one takes far more memory than tables of studies do, or repeats texts far more often.
     """
     for content in contents:
         size, values = expanded(io.BytesIO(content))
@@ -98,7 +104,23 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
             raise ValueError(
                 f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}"
             )
-    return pl.read_parquet([io.BytesIO(content) for content in contents])
+    table = pl.read_parquet([io.BytesIO(content) for content in contents])
+    texts, most = _text_size(table), max(_SHORT_TEXTS, _MOST_REPETITION * sum(map(len, contents)))
+    if texts > most:
+        raise ValueError(
+            f"its cells have {texts:,} bytes of text, and those of a table of its size on disk up to {most:,}"
+        )
+    return table
+
+
+def _text_size(table: pl.DataFrame) -> int:
+    """Return the bytes of the texts in all cells: equal texts count each time, though they are stored once."""
+    size = 0
+    for column in table:
+        texts = column.explode() if column.dtype == pl.List(pl.String) else column
+        if texts.dtype == pl.String:
+            size += texts.str.len_bytes().cast(pl.Int64).sum()
+    return size
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
         moved = float((changed - raw[-1]).abs().sum() / 2)
         assert row["mean_total_variation"] == pytest.approx(moved, abs=1e-6)
     text = found.summary().text
-    assert "The model confirms the answer" in text
+    assert "The model was run with these weights" in text
     assert "nats" in text
     assert "same head output" not in str(found.sections())
 
@@ -147,6 +147,6 @@ def test_the_command(tmp_path):
     done = identilens(
         "alternatives", *options, "--tolerance", "0.001nats", "--out", tmp_path / "run", code=0
     )
-    assert "The model confirms the answer" in done.output
+    assert "The model was run with these weights" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
     assert "--tolerance" in failing("alternatives", *options, "--tolerance", "much")

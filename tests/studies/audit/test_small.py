@@ -98,7 +98,7 @@ def test_groups_and_parked_heads_in_words():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     assert heads_in_words(heads) == (
         "Of 2 heads, 1 is determined and influential, 1 is free and influential. 2 heads park their attention: 62 % of "
-        "it is on one token, mostly a, which brings 6 % of what all keys add to the output, by length. In the "
+        "it is on one token, mostly a, which brings 6 % of what all keys add to the output, by vector length. In the "
         "sampled rows this token has 44 %, and alternatives give it 31 % to 62 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))

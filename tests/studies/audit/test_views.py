@@ -271,7 +271,7 @@ def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(m
     )
     section = audit.sections()[1]
     assert len(section.maps) == 9
-    assert "saved 12 maps; to keep this file small it shows 9" in section.note
+    assert "saved 12 maps. To keep this file small, it shows 9" in section.note
     said = "it shows 1 of 2 layers of this text: encoder 0."
     assert [said in one.note for one in section.maps] == [
         one.choices["text"].startswith("0") for one in section.maps

@@ -163,7 +163,7 @@ def test_the_finding_of_one_row_in_words(one):
     assert words.startswith(
         f"At least {100 * certain:.0f} % of the attention of 'village' (query 4, layer 3, head 10) stays on the "
         f"same keys in every alternative; {100 * most['lo'] / certain:.0f} % of that is on '{most['token']}', which "
-        f"brings {100 * most['norm_share']:.0f} % of what all keys add to the output, by length"
+        f"brings {100 * most['norm_share']:.0f} % of what all keys add to the output, by vector length"
     )
     assert numbers["certain_mass"] == pytest.approx(certain)
     assert sum(numbers[verdict] for verdict in VERDICTS) == pytest.approx(1, abs=1e-5)

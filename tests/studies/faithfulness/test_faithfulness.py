@@ -127,7 +127,7 @@ def test_the_control_fails_for_weights_with_another_output(monkeypatch):
     monkeypatch.setattr(study, "alternatives_of", wrong)
     found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
     assert len(found.failed_controls()) == len(found.controls) == 1
-    assert "1 of 1 are beyond the limit" in found.summary().text
+    assert "1 of 1 controls are above the limit of 4 times" in found.summary().text
 
 
 def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, tmp_path):
@@ -141,7 +141,7 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     assert found.left_out().row(0) == ("zero", "hidden", 2, 2, 2)
     assert not found.table["correlation"].count()
     assert not found.table["above_floor"].sum()
-    assert "effects lie within the noise floor" in found.summary().text
+    assert "no more than rounding does (the noise floor)" in found.summary().text
     assert found.to_html(tmp_path / "page.html").is_file()
 
 
@@ -179,7 +179,7 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
     assert plane.filter(explanation="certain")["no_order"].item() == 0.5
     assert plane.filter(pl.col("explanation") != "certain")["no_order"].is_null().all()
     assert (
-        "Without any order, and left out: certain in 50.0 % of the rows." in result.summary().text
+        "Left out, as all scores are equal: certain in 50.0 % of the rows." in result.summary().text
     )
 
 

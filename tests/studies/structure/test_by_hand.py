@@ -12,8 +12,9 @@ from identilens.errors import InputError
 from identilens.studies.structure import maps, views
 
 FINDING = """\
-4 texts of 3 tokens: R is the whole space in 1 of 2 heads, after 3 texts at the latest. On average, 1.5 directions \
-are visible in at least half of the texts, and 2.5 hold 95 % of the spectrum.
+4 texts of 3 tokens: R, the directions of weights that the head's output shows in some text, is the whole \
+space in 1 of 2 heads, after 3 texts at the latest. On average, 1.5 directions are \
+visible in at least half of the texts, and 2.5 hold 95 % of the spectrum.
 Structures W of 2 representatives at l = 0.4, by their best pattern: offset 1, empty 1; 2 of 2 heads look different \
 in effective attention.
 With 4 clusters, W differs from the W of all texts by 37.5 % (Frobenius, mean over heads).

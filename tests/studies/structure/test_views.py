@@ -146,7 +146,8 @@ def test_the_finding_says_what_was_found(found):
     finding = found.summary()
     lines = finding.text.splitlines()
     assert lines[0].startswith(
-        "9 texts of 12 tokens: R is the whole space in 8 of 8 heads, after 2 texts"
+        "9 texts of 12 tokens: R, the directions of weights that the head's output shows in some text, is the whole "
+        "space in 8 of 8 heads, after 2 texts"
     )
     assert "Structures W of 3 representatives at l = 0.1667" in lines[1]
     assert any("Naim & Asher's projection has negative entries on" in line for line in lines)

@@ -95,8 +95,8 @@ class LogitRanks(Result):
         within, share = percent(numbers["realisable"]), percent(numbers["rank_share"])
         text = (
             f"{within} of {drawn:,} random alternatives of {len(self.table)} attention maps have logits of rank at "
-            f"most d_k, so that queries and keys could give them. Their mean rank is {share} of the largest there is, "
-            "the number of keys less one."
+            f"most d_k, so that queries and keys of this size could produce them. Their mean rank is {share} of the "
+            "largest possible rank, the number of keys less one."
         )
         headline = (
             (within, "of the alternatives have logits of rank at most d_k"),

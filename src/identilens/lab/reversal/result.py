@@ -128,7 +128,7 @@ class Reversal(Result):
         }
         text = (
             f"After {row['epochs']} {'epoch' if row['epochs'] == 1 else 'epochs'} the model has "
-            f"{percent(row['accuracy'])} of the test tokens right, given the right ones before, and "
+            f"{percent(row['accuracy'])} of the test tokens right when it is given the correct tokens before them, and "
             f"{percent(row['whole'])} of the sequences without a wrong token.\n"
             f"W of {self.head_name(head)} matches the antidiagonal best for l from {first:g} to {last:g} (cosine "
             f"{score:.3f}; {numbers['score_at_draft']:.3f} at the draft's l = {DRAFT_THRESHOLD})."
@@ -185,6 +185,6 @@ class Reversal(Result):
 
 
 _INPUTS = (
-    "Rows are output tokens, columns input tokens: a model that looks where it should looks along "
-    "the antidiagonal."
+    "Rows are output tokens, columns input tokens. A model that attends to the token it has to write next "
+    "has its attention along the antidiagonal."
 )

@@ -8,7 +8,7 @@ import polars as pl
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, counted
 from identilens.studies.alternatives import views
 
 _ALTERNATIVE = {**HEAD, "alternative": pl.String}
@@ -123,7 +123,7 @@ class Alternatives(Result):
             (f"{len(rows):,}", "alternatives, each put back into the model"),
             (
                 f"{_written(numbers['distance'], '.2f')} to {_written(numbers['distance_bound'], '.2f')}",
-                "mean distance of the farthest (total variation): found, and never beyond",
+                "mean distance of the farthest alternative (total variation): the farthest found, and a proven limit",
             ),
             (
                 _written(numbers["output_error"], ".1e"),
@@ -215,11 +215,11 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
     unit = "nats" if outcome == "prediction" else "of their size"
     what = "prediction" if outcome == "prediction" else "final hidden states"
     text = (
-        f"In {len(rows)} rows of attention, other weights have {100 * numbers['mass_after']:.1f} % instead of "
-        f"{100 * numbers['mass_before']:.1f} % of the attention on the keys that they were to leave, at a total "
-        f"variation distance of {numbers['distance']:.2f} on average.\n"
-        f"The model confirms the answer: put back, they change the {what} by at most {numbers['measured']:.1e} {unit}, "
-        f"where {numbers['allowed']:.1e} was allowed (the first order says {numbers['predicted']:.1e})"
+        f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "
+        f"of {100 * numbers['mass_before']:.1f} % of the attention on the keys that they were to avoid. Their total "
+        f"variation distance from the model's weights is {numbers['distance']:.2f} on average.\n"
+        f"The model was run with these weights: they change the {what} by at most {numbers['measured']:.1e} {unit}, "
+        f"where {numbers['allowed']:.1e} was allowed (the first order predicts {numbers['predicted']:.1e})"
         + (
             f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
             if outcome == "prediction"
@@ -229,7 +229,7 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
     headline = (
         (
             f"{100 * numbers['mass_before']:.0f} % → {100 * numbers['mass_after']:.0f} %",
-            "of the attention on the keys that the alternatives leave",
+            "of the attention on the keys that the alternatives were to avoid",
         ),
         (f"{numbers['measured']:.1e}", f"change of the {what}, measured ({unit})"),
     )
@@ -241,27 +241,29 @@ def _written(value: float | None, form: str) -> str:
 
 
 _PUT_BACK = (
-    "Each alternative is a set of weights (non-negative, every row summing to what it did) with the same head output. "
-    "It was put in the head's place and the whole model run again; what changed is measured, not argued."
+    "Each alternative is a set of weights (non-negative, each row with the same sum as before) with the same head "
+    "output. It replaced the head's weights, and the whole model ran again. All changes shown were measured in this "
+    "run."
 )
 _CONFIRMED = (
-    "Each alternative is a row of weights (non-negative, with the sum that it had) that puts little on the keys it was "
-    "to leave. It was put in the row's place, those of all heads at once where they change together, and the model run "
-    "again: it confirms that its answer changes by no more than was allowed. The head's own output is another one."
+    "Each alternative is a row of weights (non-negative, with the same sum as before) that puts little on the keys it "
+    "was to avoid. It replaced the row, or the rows of all heads at once where these change together, and the model "
+    "ran again: its answer changes by no more than was allowed. The head's own output does change."
 )
 _SHOWN = ("mean_total_variation", "mass_before", "mass_after", "allowed", "measured", "same_top")
 _CHANGES = (
-    "Largest change of a token's hidden state as a share of its length, after each layer. Rounding of a model in "
-    "single precision lies at about 1e-6, in half precision at about 1e-2."
+    "Largest change of a token's hidden state as a share of its length, after each layer. Rounding alone changes it "
+    "by about 1e-6 in single precision, and by about 1e-2 in half precision."
 )
 _SENTENCES = {
-    "far": "Weights a total variation distance of {distance:.2f} away on average (up to {largest:.2f} in a row) "
-    "change the final hidden state by at most {change:.1e} of its size. They are the farthest found: no alternative "
-    "lies beyond {bound:.2f} on average (1 − certain mass).",
-    "maximum_entropy": "The most even weights with the same output lie {distance:.2f} away on average and change it by "
-    "at most {change:.1e}; notes say whether queries and keys of the head's own size give them.",
-    "realisable": "Other queries and keys of the same size, found by walking, move the weights by {distance:.2f} on "
-    "average and change it by at most {change:.1e}.",
-    "parameters": "With other query and key parameters the model itself computes weights {distance:.2f} away on "
-    "average and a final hidden state that differs by at most {change:.1e}.",
+    "far": "The farthest weights found are a total variation distance of {distance:.2f} away on average (up to "
+    "{largest:.2f} in a row). Put into the model, they change the final hidden state by at most {change:.1e} of its "
+    "size. No alternative is farther than {bound:.2f} on average (1 − certain mass).",
+    "maximum_entropy": "The most even weights with the same output are {distance:.2f} away on average and change the "
+    "final hidden state by at most {change:.1e}. The notes say whether queries and keys of the head's size (d_k) can "
+    "produce them.",
+    "realisable": "Weights that other queries and keys of the same size produce, found in small steps, are "
+    "{distance:.2f} away on average and change the final hidden state by at most {change:.1e}.",
+    "parameters": "With other query and key parameters, the model itself computes weights that are {distance:.2f} away "
+    "on average, and a final hidden state that differs by at most {change:.1e}.",
 }

@@ -342,8 +342,8 @@ class Audit(Result):
         if kept.is_empty() and not long:
             return Section("maps", title, note=reading.NO_MAPS)
         some = (
-            f"The audit saved {len(kept)} maps; to keep this file small it shows {len(shown)} of them: whole layers, "
-            "named beside the maps of a text that lacks some. Audit.load(folder).matrices has all."
+            f"The audit saved {len(kept):,} maps. To keep this file small, it shows {len(shown):,} of them, in whole "
+            "layers, and names the layers that a text lacks. Audit.load(folder).matrices has all."
         )
         maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown)) + long
         return Section(
@@ -361,7 +361,7 @@ class Audit(Result):
         """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
         rows, texts = len(self.rows), self.rows["text"].n_unique()
         of = self.table["text"].n_unique()
-        some = f" in {texts} of the {of} texts, drawn by the seed" if texts < of else ""
+        some = f" in {texts:,} of the {of:,} texts, drawn by the seed" if texts < of else ""
         error, units = certain_error(self.rows)
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
@@ -391,14 +391,14 @@ class Audit(Result):
             precision = self.provenance["model"]["dtype"]
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention is fixed by the output of "
-                "its head: all other weights with exactly this output leave as much on the same keys. It is "
-                f"{rounded} if the output may change by a rounding to {precision} (mean certain mass of "
+                "its head: in all weights that give exactly this output, at least this much lies on the same keys. "
+                f"If the output may change by a rounding to {precision}, {rounded} is fixed (mean certain mass of "
                 f"{self._sample()}{apart})."
             )
             if short := len(looked.filter(simplex_nullity=0)):
                 yield (
-                    f"In {short} of the {len(looked)} maps looked at, no other row of weights gives the same output in "
-                    f"exact arithmetic, because the text has hardly more tokens than the head has dimensions (d_v = "
+                    f"In {short:,} of the {len(looked):,} maps looked at, no other weights give the same output "
+                    "in exact arithmetic, because the text has too few tokens for the size of the head (d_v = "
                     f"{looked['d_v'].max()}). Use longer texts, or see what is left when the output may change by 1 %: "
                     "certify with --tolerance 1% (in Python: tolerance=0.01)."
                 )
@@ -409,19 +409,20 @@ class Audit(Result):
         yield (
             f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
             f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
-            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by length."
+            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by vector "
+            "length."
         )
-        over = f"{len(table)} attention maps over {counted(texts, 'text')}"
+        over = f"{len(table):,} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)
         if maps.is_empty():
             yield f"No effect: no part of the weights of {over} lies in directions without effect on the output."
         else:
             worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
             yield (
-                f"No effect: {len(maps)} of {over} have a null space; on average {percent(table['null_share'].mean())} "
-                "of the squared weight lies in directions that have no effect on the output, most in "
-                f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free: they also "
-                "stay positive and sum to 1."
+                f"No effect: {len(maps):,} of {over} have a null space; on average "
+                f"{percent(table['null_share'].mean())} of the squared weight lies in directions that have no "
+                f"effect on the output, most in {_layer(worst)} ({percent(worst['null_share'])}). That does not "
+                "make these weights free: they also stay positive and sum to 1."
             )
         if said := heads_in_words(self.heads()):
             yield said

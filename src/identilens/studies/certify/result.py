@@ -102,14 +102,16 @@ class Certainty(Result):
         finding = part._of_one_tolerance(OUTCOMES[outcome], views.exactness(tolerance, outcome))
         lines = [finding.text]
         if others:
-            left = [f"{_percent(masses[one])} {views.exactness(one, outcome)}" for one in others]
-            lines.append(f"Where the outcome may change, as much of it stays: {'; '.join(left)}.")
+            left = [f"{_percent(masses[one])} ({views.exactness(one, outcome)})" for one in others]
+            lines.append(
+                f"At other tolerances, this much stays on the same keys: {'; '.join(left)}."
+            )
         ratio = pl.col("measured") / pl.col("predicted")
         put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
         if len(put):
             lines.append(
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
-                f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order says."
+                f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order predicts."
             )
         mass = {f"certain_mass {views.exactness(name)}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
@@ -137,14 +139,14 @@ class Certainty(Result):
         )
         lines = [
             first,
-            f"Alternatives are all weights that leave {outcome} the same, {exactness}. A weight is determined if each "
-            "keeps it within a tenth of its value; a share is large from an even one of what all keys add to the "
-            "output.",
+            f"Alternatives are all weights that leave {outcome} the same, {exactness}. A weight is determined if every "
+            "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much to "
+            "the output as keys add on average.",
             f"{lead} {'; '.join(shares)}.",
             f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
             "alternative has another value.",
             *self._least_certain(),
-            f"{tops} of {len(rows)} queries have a key that is first in every alternative{order}.",
+            f"{tops:,} of {len(rows):,} queries have the largest weight on the same key in every alternative{order}.",
         ]
         numbers = {
             "rows": len(rows),
@@ -227,7 +229,7 @@ class Certainty(Result):
             ),
             Section(
                 "axes",
-                "Determined is not important",
+                "Determined does not mean important",
                 _AXES,
                 ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
             ),
@@ -245,7 +247,7 @@ class Certainty(Result):
         most = self.table.sort("lo", descending=True).row(0, named=True)
         return (
             f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which brings "
-            f"{_percent(most['norm_share'])} of what all keys add to the output, by length."
+            f"{_percent(most['norm_share'])} of what all keys add to the output, by vector length."
         )
 
     def _least_certain(self) -> Iterator[str]:
@@ -265,7 +267,7 @@ class Certainty(Result):
 def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
     ordered = rows.sort("certain_mass", maintain_order=True)
     mean = _percent(rows["certain_mass"].mean())
-    yield f"On average at least {mean} of the attention of {len(rows)} queries stays on the same keys in every "
+    yield f"On average at least {mean} of the attention of {len(rows):,} queries stays on the same keys in every "
     yield "alternative: "
     ends = (ordered.row(at, named=True) for at in (0, -1))
     yield " to ".join(f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends) + "."
@@ -293,17 +295,18 @@ _ORDERED = pl.col("certified_pairs").is_not_null()
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
     "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
-    "value? If not, it is free. Large share: is what the key adds to the output, by norm, at least an even "
-    "share of what all keys add? Negligible: a small share, and below half an even share in every alternative.",
+    "value? If not, it is free. Large share: is what the key adds to the output, by norm, at least as much as "
+    "keys add on average? Negligible: a small share, and in every alternative less than half the weight that "
+    "each key would have if attention were even.",
 )
 _BARS = (
     "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "
     "the same and no weight is negative. The dot is the weight itself, the upright tick the key's norm "
     "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
-    "A key stands above another for certain when its weight is larger in every alternative. Where the order was "
-    "certified, choose a key to see which others certainly stand above or below it.",
+    "The order of two keys is certain when the same one has the larger weight in every alternative. Where the order "
+    "was certified, choose a key to see which others are certain to have more weight, or less.",
 )
 _AXES = (
-    "To the right: the part of a weight that is the same in every alternative. Upwards: the share of its key in what "
-    "all keys add, in even shares. A weight can be high on one and low on the other.",
+    "The horizontal axis is the part of a weight that every alternative keeps. The vertical axis is what its key adds "
+    "to the output: 1 is the mean over all keys. A weight can be high on one axis and low on the other.",
 )

@@ -110,29 +110,27 @@ def finding(
     )
     if not len(named):
         return Finding(
-            f"Of {rows} rows no order of keys is better than another: effects lie within the noise floor.",
+            f"In {counted(rows, 'row')}, no order of keys is better than another: removing keys changes the model by "
+            "no more than rounding does (the noise floor).",
             {"rows": rows},
         )
     best = named.row(0, named=True)
     lines = [
-        f"Most faithful: {best['explanation']}, whose order lies {_range(best, 'faithful')} of the way from the worst "
-        f"order to the best ({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
+        f"Most faithful: {best['explanation']}. On a scale from the worst order of keys (0) to the best (1), its order "
+        f"is at {_range(best, 'faithful')} ({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
     ]
     if tested["left_out"]:
         lines.append(
-            f"{tested['left_out']} of {tested['tests']} tests are left out: effects within the noise floor."
+            f"{tested['left_out']:,} of {tested['tests']:,} tests are left out: there the best and the worst order "
+            "differ by no more than rounding does (the noise floor)."
         )
     numbers: dict[str, float | int | None] = {
         "rows": rows,
         "faithful": best["faithful"],
         "left_out": tested["left_out"],
     }
-    headline = [
-        (
-            f"{best['faithful']:.2f}",
-            f"of the way from the worst to the best order: {best['explanation']}",
-        )
-    ]
+    reached = f"from the worst order of keys (0) to the best (1): {best['explanation']}"
+    headline = [(f"{best['faithful']:.2f}", reached)]
     if not len(controls):
         lines.append(
             "No row has other weights with the same output: every explanation is determined."
@@ -141,17 +139,18 @@ def finding(
     worst = named.sort("stable", nulls_last=True).row(0, named=True)
     over = float(controls.select((pl.col("change") / pl.col("floor").clip(1e-300)).max()).item())
     lines += [
-        f"Over other weights with the same output, the order of {best['explanation']} agrees with itself by "
-        f"{_range(best, 'stable')}; least stable is {worst['explanation']} ({_range(worst, 'stable')})."
-        + _without_order(named),
-        f"Control: put into the model, these weights change it by at most {over:.1f} noise floors; {failed} of "
-        f"{len(controls)} are beyond the limit.",
+        f"Computed from other weights with the same head output, {best['explanation']} keeps its order with a rank "
+        f"correlation of {_range(best, 'stable')}; least stable is {worst['explanation']} with "
+        f"{_range(worst, 'stable')}." + _without_order(named),
+        "Control: put into the model, these weights may change it by rounding only. The largest change is "
+        f"{over:.1f} times what rounding alone changes (the noise floor); {failed:,} of {len(controls):,} controls are "
+        f"above the limit of {ALLOWED:.0f} times.",
     ]
     numbers |= {"stable": best["stable"], "control": over, "failed_controls": failed}
     if best["stable"] is not None:
-        agreement = "agreement of its order with itself over other weights with the same output"
+        agreement = "rank correlation of its order with that from other weights, same output"
         headline.append((f"{best['stable']:.2f}", agreement))
-    headline.append((f"{over:.1f}", "noise floors: the largest change by such weights (control)"))
+    headline.append((f"{over:.1f}", "times the noise floor: the largest change in the control"))
     return Finding("\n".join(lines), numbers, headline)
 
 
@@ -162,12 +161,12 @@ def _without_order(named: pl.DataFrame) -> str:
         f"{row['explanation']} in {percent(row['no_order'])} of the rows"
         for row in some.iter_rows(named=True)
     ]
-    return f" Without any order, and left out: {', '.join(shares)}." if shares else ""
+    return f" Left out, as all scores are equal: {', '.join(shares)}." if shares else ""
 
 
 def _range(row: Row, axis: str) -> str:
     if row[axis] is None:
-        return "an unknown amount (it has no order in any row)"
+        return "an unknown value (it has no order in any row)"
     return in_words(row[axis], row[f"{axis}_low"], row[f"{axis}_high"])
 
 
@@ -366,22 +365,24 @@ class Faithfulness(Result):
 
 
 _PLANE = (
-    "Upwards: does the order of an explanation follow what removing keys does to the model? To the right: is the order "
-    "the same for drawn alternatives, weights with which the model computes the same output? This is measured, not "
-    "proven: what is determined for certain stands in intervals. An explanation can be one without the other. Lines "
-    "are 95 % bootstrap intervals over texts.",
+    "The vertical axis shows how faithful an explanation is: does its order follow what removing keys does to the "
+    "model? The horizontal axis shows how stable it is: is its order the same for drawn alternatives, weights with "
+    "which the model computes the same output? Stability is measured on these draws and proves nothing about other "
+    "alternatives; intervals of weights (identilens certify) hold for all. An explanation can be faithful and not "
+    "stable, or stable and not faithful. Lines are 95 % bootstrap intervals over texts.",
 )
 _FAITHFUL = (
-    "Keys are removed in each explanation's order, in growing groups. The mean change of the model is put between that "
-    "of the worst (0) and of the best order (1) that a beam search finds for the same row. A random order is the "
+    "Keys are removed in each explanation's order, in growing groups. The mean change of the model is given on a "
+    "scale from the worst order (0) to the best (1) that a beam search finds for the same row. A random order is the "
     "control.",
 )
 _SINGLE = (
-    "Each key is removed alone. Rank correlation of these effects with the scores, near ones counted as ties.",
+    "Each key is removed alone. Shown is the rank correlation of these effects with the explanation's scores; "
+    "nearly equal values count as ties.",
 )
 _AGAINST = (
     "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "
-    "corrected for their number; with one text there is none.",
+    "corrected for the number of comparisons. With one text there is no interval.",
 )
 _FLOOR = (
     "The noise floor of a map is the largest change when the rows' outputs are only rounded differently. Effects that "
@@ -389,10 +390,11 @@ _FLOOR = (
     "worst order differ by no more has no NAOPC: these are left out of the means.",
 )
 _STABLE = (
-    "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "
-    "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Rank correlation with the "
-    "explanation of the model's own weights. What depends on the output alone agrees by 1. Rows in which an "
-    "explanation has no order (no_order: all scores equal) are left out: there is nothing that could be stable.",
+    "The same explanation is computed from other weights of the row with the same head output: weights drawn evenly "
+    "from all of them (drawn), and weights that the model itself computes with other W_Q and W_K (parameters). Shown "
+    "is the rank correlation with the explanation of the model's own weights; it is 1 for an explanation that depends "
+    "on the output alone. Rows in which all scores of an explanation are equal have no order and are left out; "
+    "no_order is their share.",
 )
 _STATES = (
     "The same two questions for a final hidden state and the tokens of the text. In each explanation's order, tokens "
@@ -401,7 +403,7 @@ _STATES = (
 )
 _CONTROL = (
     "Each alternative is put into the model. As the head's output is the same, nothing may change beyond rounding. The "
-    "floor is what another rounding of the rows' outputs changes.",
+    "floor is the largest change when the rows' outputs are only rounded differently.",
 )
 
 

@@ -91,13 +91,13 @@ class Influence(Result):
         ]
         if ranks["effect_of_mean"] is not None:
             lines.append(
-                "Where a head writes its mean over the text rather than nothing, the rank correlation of the effects "
-                f"with these is {ranks['effect_of_mean']:.2f}."
+                "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
+                f"of {ranks['effect_of_mean']:.2f} with those of removal."
             )
         if ranks["estimate"] is not None:
             lines.append(
-                "The estimate to first order, from backward passes only, orders heads as their removal does with a "
-                f"rank correlation of {ranks['estimate']:.2f}."
+                "Estimates to first order, which need backward passes only, have a rank correlation of "
+                f"{ranks['estimate']:.2f} with the effects of removal."
             )
         if len(self.hidden_keys):
             key = (
@@ -192,11 +192,11 @@ _HEADS = (
     "instead. Relative effect: as a share of the largest."
 )
 _ESTIMATES = (
-    "To first order in the outputs of all heads, from a few backward passes. It says which heads to look at; what "
-    "their removal does, only the model says."
+    "The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the "
+    "heads to look at; the effect of removing them is measured by running the model."
 )
 _KEYS = (
     "A key is hidden from one row of one head, whose other weights are scaled up to sum to 1. The norm share is what "
-    "the key adds to this head's output; the effect is what reaches the outcome; a key with all of a row's weight has "
-    "none."
+    "the key adds to this head's output; the effect is the change of the outcome. It is missing for a key that has "
+    "all of a row's weight."
 )

@@ -223,10 +223,10 @@ def finding(series: Series) -> Finding:
     for kind, rows in by_kind:
         first, last = rows.row(0, named=True), rows.row(-1, named=True)
         sentences.append(
-            f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median'])} "
-            f"at layer {first['layer']} and {percent(last['median'])} at layer {last['layer']} (medians over "
-            f"{first['tokens']} tokens); there, {percent(last['not_largest'])} of the tokens are not the largest "
-            "contributor to their own hidden state."
+            f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median'])} at layer "
+            f"{first['layer']} and {percent(last['median'])} at layer {last['layer']} (medians over "
+            f"{first['tokens']:,} tokens); at layer {last['layer']}, {percent(last['not_largest'])} of the tokens are "
+            "not the largest contributor to their own hidden state."
         )
     estimated = (
         f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
@@ -415,7 +415,7 @@ _ROLLOUT = (
     "Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020) and is often read as "
     "“what has been mixed”. It sees attention weights only: neither values, nor norms, nor feed-forward layers. Raw "
     "rollout takes weights as they are, effective rollout only the part that reaches the heads' outputs. If attention "
-    "alone told the story, the lines of the first chart would meet and those of the second lie at 1.",
+    "alone explained the mixing, the lines of the first chart would coincide, and those of the second would lie at 1.",
     "Correlations are taken within each text and averaged over texts. The own token is largest in all three, so with "
     "it any two agree; without it the figure says whether attention tells which context is mixed in.",
 )

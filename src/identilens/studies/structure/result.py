@@ -295,9 +295,10 @@ def _subspace(heads: pl.DataFrame) -> _Said:
     }
     after = "" if most is None else f", after {counted(most, 'text')} at the latest"
     return (
-        f"{counted(texts, 'text')} of {counted(n, 'token')}: R is the whole space in {len(full)} of {len(heads)} "
-        f"heads{after}. On average, {numbers['dim_half']:.1f} directions are visible in at least half of the texts, "
-        f"and {numbers['dim_95']:.1f} hold 95 % of the spectrum."
+        f"{counted(texts, 'text')} of {counted(n, 'token')}: R, the directions of weights that the head's output "
+        f"shows in some text, is the whole space in {len(full)} of {len(heads)} heads{after}. On average, "
+        f"{numbers['dim_half']:.1f} directions are visible in at least half of the texts, and {numbers['dim_95']:.1f} "
+        "hold 95 % of the spectrum."
     ), numbers
 
 

@@ -132,15 +132,15 @@ _W = (
     "position at the top left. A row with nothing left stays empty."
 )
 _PATTERNS = (
-    "Each score is what a structure's rows have on a pattern beyond what uniform rows have there, as a share of what "
-    "is left: 1 is the pattern itself, 0 is chance. The best one names the head, and below 0.25 the head is “mixed”; "
-    "it is “empty” where l leaves nothing in most rows."
+    "A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share "
+    "of the most that is possible: 1 is the pattern itself, 0 is chance. A head is named after the pattern with the "
+    "best score. It is “mixed” if that score is below 0.25, and “empty” where l leaves nothing in most rows."
 )
 _PLACES = "An offset's place is the distance of key from query, negative looks back; a vertical's place is its column."
 _R = (
-    "R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in the "
-    "head's output in at least one text. R soon is the whole space and then says nothing. The eigenvalues stay "
-    "informative: an eigenvalue is the share of the texts in which its direction is visible."
+    "R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in "
+    "the head's output in at least one text. With more texts R soon is the whole space and carries no information. "
+    "The eigenvalues stay informative: an eigenvalue is the share of the texts in which its direction is visible."
 )
 _GROWTH = (
     "Growth shows dim R; directions visible in at least half of the texts so far; directions that hold 95 % of the "
@@ -149,7 +149,7 @@ _GROWTH = (
 )
 _POSITIONS = (
     "How visible a position is: the mean share (squared) of a weight at this position alone that the head's output can "
-    "tell. Near 0, the values there are next to nothing, and attention to it changes nothing."
+    "tell. Near 0, the output hardly depends on attention to this position."
 )
 _EQUAL = "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal."
 _CLASSES = (

@@ -296,9 +296,10 @@ _GROUPS = {
     "rates": (
         "Layer by layer",
         ("rate_by_layer", "token_rate_by_layer"),
-        "The share of test tokens whose own input vector is the nearest one in the sentence to what the probe makes of "
-        "the hidden state (Brunner et al. 2020, Fig. 2a; from layer to layer Fig. 11 to 13). The second figure also "
-        "counts another position that contains the same token.",
+        "A probe computes a vector from the hidden state of a token. Shown is the share of test tokens whose own "
+        "input vector is nearer to it than those of all other positions of the sentence (Brunner et al. 2020, Fig. "
+        "2a; from layer to layer Fig. 11 to 13). The second figure also counts another position that contains the "
+        "same token.",
     ),
     "across": (
         "Trained on one layer, tested on all",
@@ -329,14 +330,15 @@ _GROUPS = {
 
 _BARS = "Means over folds; bars are standard errors over folds. Point at a mark for its numbers."
 _COLUMNS = (
-    "± is the standard error of the recovered share over folds, in points. Epochs: the most that the chosen rate ran "
-    "in a fold. Stopped early: share of folds that ended for lack of improvement and not at the limit of epochs."
+    "± is the standard error of the recovered share over folds, in percentage points. Epochs: the most that the "
+    "chosen rate ran in a fold. Stopped early: share of folds that ended for lack of improvement and not at the "
+    "limit of epochs."
 )
 _READING = (
     "Recovered: a probe g maps the hidden state e_i^l of token i after layer l to a vector. The token counts as "
     "recovered when, of the input vectors of the same sentence, x_i is the nearest to g(e_i^l) (Brunner et al. 2020, "
     "section 4). The input x is what the embedding block gives: token, position and segment. Each position is its own "
-    "target, also where a token is repeated; where several inputs are equally near, the token earns its share of one.",
+    "target, also where a token is repeated; where k inputs are equally near, the token counts as 1/k.",
     "Any position: the same, but any position of the sentence that contains the same token of the vocabulary counts.",
     "Probes: Naive is the hidden state itself. Linear is one matrix without bias. MLP has one hidden layer with GELU. "
     "Ridge is the linear L2 probe in closed form, its penalty chosen on validation sentences. Linear and MLP are "
@@ -345,7 +347,7 @@ _READING = (
     "Folds, ±: sentences are split at random into 70 % for training, 15 % for validation and 15 % for test; no "
     "sentence is in two parts. Folds share sentences, so that ± says how much the split matters, not how much another "
     "corpus would differ.",
-    "Chance: what guessing a position of the sentence earns: the mean of 1/n over test tokens.",
+    "Chance: the share that guessing a position of the sentence would recover, the mean of 1/n over test tokens.",
     "What this does not say: a recovered token is still identifiable; how much of its hidden state it makes up, and "
     "whether the model uses it, is another question (see Hidden Token Attribution). A probe that fails does not prove "
     "that the token is lost: a stronger probe, more data or a longer training might find it.",

@@ -154,9 +154,9 @@ _VARIATION = (
 )
 _USE = (
     "A head looks like a stack where closing brackets put at least half of their attention on the last unmatched "
-    "bracket. It is used where removing it, making its attention even or drawing it at random costs more than one "
-    "point of accuracy. Heads that look and are not used mislead whoever reads the picture (Wen et al. 2023, "
-    "Proposition 1 and B.1). Dotted: half of the attention, one point of accuracy."
+    "bracket. It is used where removing it, making its attention even or drawing it at random lowers accuracy by more "
+    "than one percentage point. A head that looks like a stack but is not used misleads readers of its attention map "
+    "(Wen et al. 2023, Proposition 1 and B.1). Dotted lines: half of the attention, one percentage point."
 )
 _BALANCE = (
     "The balance violation is the mean of S/P (Wen et al. 2023, Eq. 15 to 17): how much a matching pair of brackets "
@@ -165,7 +165,7 @@ _BALANCE = (
 )
 _READING = (
     "Dyck of k types and depth D: balanced brackets of k types, at most D open at once. At every place of a prefix at "
-    "most one closing bracket is possible, that of the last unmatched one: it can be told whether a model knows it.",
+    "most one closing bracket is possible, that of the last unmatched one, so one can test whether a model knows it.",
     "Stack-like: attention that points at the last unmatched bracket, as a person would solve the task. It is one way "
     "of many: uniform attention solves it too (Corollary 1).",
     "Behind a minimal first layer: tokens enter as type and depth of their bracket and nothing else; the layer trained "

@@ -131,11 +131,11 @@ class EncoderSweep(Result):
             line = f"{task}: {', '.join(spans)} over d_k {rows['d_k'].min()} to {rows['d_k'].max()}"
             mean = rows.select(apart).item()
             if mean is not None:
-                line += f"; {mean:.3f} from the published cells in the mean"
+                line += f"; the mean distance from the published accuracies is {mean:.3f}"
             sentences.append(f"{line}.")
         mean, headline = cells.select(apart).item(), []
         if mean is not None:
-            headline = [(f"{mean:.3f}", "from the published cells in the mean")]
+            headline = [(f"{mean:.3f}", "mean distance from the published accuracies")]
         return Finding("\n".join(sentences), {"runs": len(self.table)}, headline)
 
     def overview(self) -> Tables:
