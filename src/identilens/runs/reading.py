@@ -119,7 +119,7 @@ def _text_size(table: pl.DataFrame) -> int:
     for column in table:
         texts = column.explode() if column.dtype == pl.List(pl.String) else column
         if texts.dtype == pl.String:
-            size += texts.str.len_bytes().cast(pl.Int64).sum()
+            size += int(texts.str.len_bytes().cast(pl.Int64).sum())
     return size
 
 
