@@ -24,14 +24,17 @@ _PER_VALUE = 16
 _MOST_EXPANSION = 400
 """Largest factor by which a table takes more memory than space on disk: some columns have one value throughout."""
 
-_SMALL_TABLE = 2**26
+_SMALL_TABLE = 2**28
 """Bytes of memory that any table may take."""
 
-_MOST_REPETITION = 10
-"""Largest factor by which the texts in the cells of a table take more bytes than the table on disk."""
+_LONG_TEXT = 256
+"""Bytes from which a text in a cell is long; tokens and names are shorter, and count as any other value."""
 
-_SHORT_TEXTS = 2**23
-"""Bytes that the texts of any table may take: a report has them several times, in charts and in tables."""
+_FEW_TEXTS = 2**21
+"""Bytes that the long texts of any table may take: a report has them several times, in charts and in tables."""
+
+_MOST_REPETITION = 10
+"""Largest factor by which the long texts of a table, notes on its rows, take more bytes than the table on disk."""
 
 _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another folder)."
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
@@ -95,7 +98,7 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
     """Return the tables in the contents of parquet files as one.
 
     Raises:
-        ValueError: If one takes far more memory than tables of studies do, or repeats texts far more often.
+        ValueError: If one takes far more memory than tables of studies do, or has far longer texts.
     """
     for content in contents:
         size, values = expanded(io.BytesIO(content))
@@ -105,21 +108,22 @@ def parquet_table(contents: Sequence[bytes]) -> pl.DataFrame:
                 f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}"
             )
     table = pl.read_parquet([io.BytesIO(content) for content in contents])
-    texts, most = _text_size(table), max(_SHORT_TEXTS, _MOST_REPETITION * sum(map(len, contents)))
+    texts, most = _text_size(table), max(_FEW_TEXTS, _MOST_REPETITION * sum(map(len, contents)))
     if texts > most:
         raise ValueError(
-            f"its cells have {texts:,} bytes of text, and those of a table of its size on disk up to {most:,}"
+            f"its long texts have {texts:,} bytes, and those of a table of its size on disk up to {most:,}"
         )
     return table
 
 
 def _text_size(table: pl.DataFrame) -> int:
-    """Return the bytes of the texts in all cells: equal texts count each time, though they are stored once."""
+    """Return the bytes of the long texts in all cells: equal texts count each time, though they are stored once."""
     size = 0
     for column in table:
         texts = column.explode() if column.dtype == pl.List(pl.String) else column
         if texts.dtype == pl.String:
-            size += int(texts.str.len_bytes().cast(pl.Int64).sum())
+            lengths = texts.str.len_bytes().cast(pl.Int64)
+            size += int(lengths.filter(lengths >= _LONG_TEXT).sum())
     return size
 
 

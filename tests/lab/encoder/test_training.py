@@ -206,7 +206,7 @@ def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
     with pytest.raises(InputError, match="expected tasks with at least one value"):
         idl.lab.sweep(tasks=(), data=folder, out=tmp_path / "none")
     assert set(whole.charts()) == {"accuracy_trec"}
-    assert "from the published cells" in whole.summary().text
+    assert "distance from the published accuracies" in whole.summary().text
 
 
 def test_training_needs_a_folder(folder):

@@ -185,6 +185,6 @@ def test_texts_of_one_layer_are_measured_as_alone():
         heads = slice(2 * text, 2 * text + 2)
         alone = summarise(values[heads], projection[heads], weights[heads], None, 10**9)
         for field in fields(alone):
-            if field.name != "maps":
+            if field.name not in ("maps", "means"):
                 of_text = getattr(found, field.name)[heads]
                 torch.testing.assert_close(of_text, getattr(alone, field.name), equal_nan=True)

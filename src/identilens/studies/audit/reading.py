@@ -67,8 +67,8 @@ MAPS = (
 )
 NO_MAPS = (
     "This audit saved no attention matrices, so there is no map to look at. Those of --examples 3 texts are saved: "
-    "whole up to --example-length 128 tokens, as means over blocks of longer texts (in Python: examples=3, "
-    "example_length=128)."
+    "whole up to --example-length 128 tokens, as means over blocks of longer texts. --matrices saves all "
+    "(in Python: examples=3, example_length=128, matrices=True)."
 )
 READING = (
     "Raw attention, head output. Raw attention A is what a head computes after the softmax: each row has the weight of "

@@ -239,7 +239,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         >>> lens = idl.load("bundled")
         >>> structure = idl.structure(lens, idl.examples(), length=36, clusters=2, perturbed=0)
         >>> structure
-        Structure: 6 texts of 36 tokens: R is ...
+        Structure: 6 texts of 36 tokens: R, the ...
     """
 
     name = "structure"
