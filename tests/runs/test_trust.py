@@ -348,9 +348,7 @@ def test_a_record_of_another_form_is_named(tmp_path, change):
         Toy.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("value", "count"), [(0.0, 20_000_000), (None, 20_000_000)]
-)
+@pytest.mark.parametrize(("value", "count"), [(0.0, 20_000_000), (None, 20_000_000)])
 def test_a_table_that_expands_without_bound_is_refused(tmp_path, value, count):
     toy(out=tmp_path / "run")
     file = tmp_path / "run" / "table.parquet"
