@@ -22,6 +22,7 @@ class Certainty(Result):
     Attributes:
         table: Weight, interval, share of the output and verdict: one row for each tolerance, query and visible key.
         rows: What is certain of each query's row as a whole, for each tolerance.
+        claims: Value, interval and verdict of each claim on a row, for each tolerance; empty unless there are claims.
         order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
 
     Examples:
@@ -46,6 +47,7 @@ class Certainty(Result):
     keys: ClassVar = {"table": [*views.ROW, "key"], "rows": views.ROW}
 
     rows: pl.DataFrame
+    claims: pl.DataFrame
     order: pl.DataFrame
 
     def by_query(self) -> pl.DataFrame:
@@ -89,7 +91,7 @@ class Certainty(Result):
         )
 
     def summary(self) -> Finding:
-        """Return the finding for the first tolerance, and how much of it is left for the others."""
+        """Return claims and the finding for the first tolerance, and how much of it is left for the others."""
         masses = self.by_query().group_by("tolerance", maintain_order=True)
         masses = dict(masses.agg(pl.col("certain_mass").mean()).iter_rows())
         tolerance, *others = masses
@@ -98,9 +100,10 @@ class Certainty(Result):
             self,
             table=self.table.filter(tolerance=tolerance),
             rows=self.rows.filter(tolerance=tolerance),
+            claims=self.claims.filter(tolerance=tolerance),
         )
         finding = part._of_one_tolerance(OUTCOMES[outcome], views.exactness(tolerance, outcome))
-        lines = [finding.text]
+        lines = [*part._claimed(), finding.text]
         if others:
             left = [f"{_percent(masses[one])} ({views.exactness(one, outcome)})" for one in others]
             lines.append(
@@ -233,6 +236,7 @@ class Certainty(Result):
                 _AXES,
                 ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
             ),
+            *([Section("claims", "Claims", frame=self.claims)] if len(self.claims) else []),
             Section("heads", "Heads in numbers", frame=heads),
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
@@ -249,6 +253,16 @@ class Certainty(Result):
             f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which brings "
             f"{_percent(most['norm_share'])} of what all keys add to the output, by vector length."
         )
+
+    def _claimed(self) -> Iterator[str]:
+        for (claim,), rows in self.claims.group_by("claim", maintain_order=True):
+            value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
+            verdicts = rows["verdict"].drop_nulls().value_counts(sort=True).iter_rows()
+            counts = [
+                f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
+            ]
+            mean = " on average" if len(rows) > 1 else ""
+            yield f"Claim {claim!r}: {value:.3f}{mean}, {lo:.3f} to {hi:.3f} in the alternatives{''.join(counts)}."
 
     def _least_certain(self) -> Iterator[str]:
         free = (

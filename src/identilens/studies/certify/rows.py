@@ -7,13 +7,14 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
 from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
+from identilens.studies.certify.claims import Claim
 from identilens.studies.outcomes import KeptOutcome
 
 WITHIN = 0.1
@@ -77,6 +78,14 @@ SCHEMA: Mapping[str, Columns] = {
         "pairs": pl.Int64,
         "gap": pl.Float64,
     },
+    "claims": {
+        **ROW,
+        "claim": pl.String,
+        "value": pl.Float64,
+        "lo": pl.Float64,
+        "hi": pl.Float64,
+        "verdict": pl.String,
+    },
     "order": {
         **HEAD,
         "query": pl.Int64,
@@ -85,7 +94,7 @@ SCHEMA: Mapping[str, Columns] = {
         "below": pl.Int64,
     },
 }
-"""The tables of a certificate: one row for each weight, for each row of attention, for each pair of keys.
+"""The tables of a certificate: one row for each weight, for each row of attention, claim, and pair of keys.
 
 ``radius`` is the largest change of the outcome up to which the verdict determined or negligible is proven, ``allowed``
 the one that the tolerance allows, ``effect`` the one without the head's row (states and prediction). ``farthest`` is
@@ -120,6 +129,7 @@ class RowCertificates:
             key = dict(zip(columns.keys, values, strict=True))
             self.tables["table"].append({**at, "token": tokens[key["key"]], **key})
         self.tables["rows"].append({**at, **columns.row, **also})
+        self.tables["claims"] += [{**at, **claim} for claim in columns.claims]
         place = {name: at[name] for name in (*HEAD, "query", "tolerance")}
         self.tables["order"] += [
             {**place, "above": above, "below": below} for above, below in columns.order
@@ -138,6 +148,7 @@ class CertifiedColumns:
         keys: By column of the table, a value for each visible key.
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
+        claims: By column of the table of claims, one after another.
         farthest: The alternative met that is farthest from the row.
         radii: `row_radii` of the keys.
     """
@@ -145,6 +156,7 @@ class CertifiedColumns:
     keys: dict[str, list[Any]]
     row: dict[str, Any]
     order: list[list[int]]
+    claims: list[dict[str, Any]]
     farthest: Float[Tensor, " key"]
     radii: Float[Tensor, "two own"]
 
@@ -156,6 +168,7 @@ def certified_columns(
     radii: Float[Tensor, "two own"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
+    claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
 ) -> CertifiedColumns:
     """Return the certificate of one row, in columns, for all alternatives that change the outcome by at most so much.
 
@@ -163,7 +176,7 @@ def certified_columns(
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
     determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
-    keys are certified only with ``order``.
+    keys are certified only with ``order``; ``claims`` come with the coefficient of each key.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -173,10 +186,8 @@ def certified_columns(
     above = solver.order(ends) if order else None
     top = solver.top(ends)
     own = kept.own[solver.keys]
-    keys, (weight, lo, hi) = (
-        solver.keys[own] % kept.values.keys,
-        (one[own] for one in (solver.inside, *ends)),
-    )
+    keys = solver.keys[own] % kept.values.keys
+    weight, lo, hi = (one[own] for one in (solver.inside, *ends))
     row = torch.zeros(kept.values.keys, dtype=torch.float64)
     row[keys] = weight
     visible, T = row.new_zeros(len(row), dtype=torch.bool), kept.values
@@ -217,7 +228,28 @@ def certified_columns(
         "pairs": len(keys) * (len(keys) - 1) // 2,
         "gap": solver.gap,
     }
-    return CertifiedColumns(listed, whole, pairs or [], farthest, radii)
+    said = _certified_claims(claims or {}, solver, own, keys)
+    return CertifiedColumns(listed, whole, pairs or [], said, farthest, radii)
+
+
+def _certified_claims(
+    claims: Mapping[Claim, Float[Tensor, " key"]],
+    solver: RowSolver,
+    own: Bool[Tensor, " seen"],
+    keys: Int[Tensor, " own"],
+) -> list[dict[str, Any]]:
+    """Return the columns of claims: value, the proven ends, and what they say of it."""
+    rows, total = [], solver.inside[own].sum()
+    for claim, coefficients in claims.items():
+        counted, cost = coefficients[keys], torch.zeros_like(solver.inside)
+        cost[own] = counted
+        least, minus_greatest = solver.least(torch.stack([cost, -cost]))
+        # The weights are positive, and their sum stays.
+        lo = float(least.clamp_min(counted.min() * total))
+        hi = float((-minus_greatest).clamp_max(counted.max() * total))
+        value, verdict = float(cost @ solver.inside), claim.verdict(lo, hi)
+        rows.append({"claim": claim.words, "value": value, "lo": lo, "hi": hi, "verdict": verdict})
+    return rows
 
 
 def row_radii(

@@ -16,6 +16,7 @@ from identilens.models.sequences import sides
 from identilens.models.substitution import Rows
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
+from identilens.studies.certify.claims import Claim
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.heads import Place, RowSettings, RowStudy
@@ -35,6 +36,8 @@ class CertifySettings(RowSettings):
         answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
             default.
         pin_tolerance: Largest width of an interval whose weight counts as pinned.
+        claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
+            is it true in every alternative? Every run of tokens that spells the words counts.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
 
@@ -42,6 +45,7 @@ class CertifySettings(RowSettings):
     tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
+    claim: Annotated[tuple[str, ...], REPEATED] = ()
     order: bool = False
 
     def check(self) -> None:
@@ -54,6 +58,8 @@ class CertifySettings(RowSettings):
                 "stacked output projections have full rank: see stacked_rank of an audit)",
                 self.tolerance,
             )
+        for words in self.claim:
+            Claim.read(words)
         if self.answer is not None and self.outcome in ("head", "layer"):
             raise SettingError("answer", "with the outcome states or prediction only", self.answer)
 
@@ -113,7 +119,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         tokens, settings = self.heads.tokens(head, place.text), self.settings
         side = sides(head.kind, self.heads.items[place.text].tokens)
         precision = str(self.heads.lens.dtype).removeprefix("torch.")
-        rows = RowCertificates.empty()
+        rows, claims = RowCertificates.empty(), [Claim.read(words) for words in settings.claim]
+        claims = {one: one.coefficients(tokens[side.key], place.text) for one in claims}
         for query in queries:
             kept = kept_outcome(
                 settings.outcome,
@@ -134,6 +141,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                     radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
+                    claims=claims,
                 )
                 radii = found[tolerance].radii
             for tolerance in asked:

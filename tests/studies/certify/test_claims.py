@@ -1,0 +1,168 @@
+"""Claims in words: how they are read, which keys they count, and what is proven of them."""
+
+import polars as pl
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.heads import seeded
+from helpers.programs import kept_basis
+from identilens.errors import InputError, SettingError
+from identilens.studies.certify.claims import FALSE, OPEN, TRUE, Claim
+from identilens.studies.certify.rows import certified_columns
+from identilens.studies.outcomes import of_head
+
+TEXT = (
+    "The old ferry left before dawn, and the storm on the river tore the rope from the pier before anybody on the "
+    "ferry had seen it, though the harbour master had warned them."
+)
+PLACE = {"layers": 3, "heads": 9, "queries": 10}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("storm > ferry", ("storm", ">", "ferry", 0.0)),
+        (" the storm<0.3 ", ("the storm", "<", None, 0.3)),
+        ("a > 1e-2", ("a", ">", None, 0.01)),
+        ("the  storm", ("the  storm", "", None, 0.0)),
+    ],
+)
+def test_claims_are_read(words, expected):
+    claim = Claim.read(words)
+    assert (claim.left, claim.sign, claim.right, claim.bound) == expected
+    assert claim.words == words
+
+
+@pytest.mark.parametrize("words", ["", " ", "> a", "a >", "a > b > c", "a >> b", "<"])
+def test_what_is_no_claim_is_refused(words):
+    with pytest.raises(SettingError, match="claim.*like 'storm > ferry'"):
+        Claim.read(words)
+
+
+def counted(words, *tokens):
+    return Claim.read(words).coefficients(tokens, 3).tolist()
+
+
+def test_the_keys_that_spell_the_words_count():
+    pieces = ("[CLS]", "the", "Sto", "##rm", "the", "storm", "a")
+    assert counted("storm", *pieces) == [0, 0, 1, 1, 0, 1, 0]
+    assert counted("THE storm", *pieces) == [0, 1, 1, 1, 1, 1, 0]
+    assert counted("storm > a", *pieces) == [0, 0, 1, 1, 0, 1, -1]
+    assert counted("[cls] < 0.1", *pieces) == [1, 0, 0, 0, 0, 0, 0]
+    assert counted("the ship", " the", " sh", "ip", " the") == [1, 1, 1, 0]
+    assert counted("a > a b", "a", "b") == [0, -1]
+    with pytest.raises(
+        InputError, match=r"text 3: no run of tokens spells 'shi'.*' the', ' sh', 'ip'\."
+    ):
+        counted("shi", " the", " sh", "ip")
+    with pytest.raises(InputError, match="'x', 'x' …"):
+        counted("y", *["x"] * 21)
+
+
+@pytest.mark.parametrize(
+    ("words", "lo", "hi", "verdict"),
+    [
+        ("a > b", 0.1, 0.2, TRUE), ("a > b", -0.2, -0.1, FALSE), ("a > b", -0.1, 0.1, OPEN),
+        ("a < b", 0.1, 0.2, FALSE), ("a < b", -0.2, -0.1, TRUE), ("a > b", 0.0, 0.1, OPEN),
+        ("a > 0.3", 0.31, 0.5, TRUE), ("a > 0.3", 0.2, 0.29, FALSE), ("a < 0.3", 0.2, 0.29, TRUE),
+        ("a > 0.3", 0.3, 0.5, OPEN), ("a < 0.3", 0.2, 0.3, OPEN), ("a", 0.2, 0.3, None),
+    ],
+)  # fmt: skip
+def test_what_an_interval_says_of_a_claim(words, lo, hi, verdict):
+    assert Claim.read(words).verdict(lo, hi) == verdict
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_ends_are_those_of_linear_programs(seed, masked):
+    generator = seeded(seed)
+    T = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    visible = torch.arange(12) < 9 if masked else None
+    row = (2 * torch.randn(12, generator=generator, dtype=torch.float64)).softmax(-1)
+    if masked:
+        row = row.masked_fill(~visible, 0.0)
+        row = row / row.sum()
+    counted = torch.tensor([1.0, 0, 1, -1, 0, 0, -1, 0, 0, 1, 0, 0]).double()
+    claims = {Claim.read("a > b"): counted, Claim.read("c"): counted.clamp_min(0)}
+    keys = slice(0, 9 if masked else 12)
+    kept = kept_basis(T[keys])
+    for one, (claim, coefficients) in zip(
+        certified_columns(of_head(row, T, visible), claims=claims).claims,
+        claims.items(),
+        strict=True,
+    ):
+        ends = [
+            sign
+            * linprog(
+                sign * coefficients[keys].numpy(),
+                A_eq=kept.T.numpy(),
+                b_eq=(kept.T @ row[keys]).numpy(),
+            ).fun
+            for sign in (1, -1)
+        ]
+        assert [one["lo"], one["hi"]] == pytest.approx(ends, abs=1e-7)
+        assert one["value"] == pytest.approx(float(coefficients @ row))
+        assert one["claim"] == claim.words
+        assert one["verdict"] == claim.verdict(one["lo"], one["hi"])
+    assert one["lo"] >= 0
+
+
+@pytest.mark.parametrize("outcome", ["head", "layer", "states"])
+def test_a_claim_on_one_key_is_its_weights_interval(bundled, outcome):
+    found = idl.certify(bundled, TEXT, claim=("rope", "rope > dawn"), outcome=outcome, **PLACE)
+    for tolerance, claims in found.claims.group_by("tolerance"):
+        key = found.table.filter(pl.col("token") == "rope", tolerance=tolerance[0]).row(
+            0, named=True
+        )
+        rope = claims.row(0, named=True)
+        assert [rope[name] for name in ("value", "lo", "hi")] == pytest.approx(
+            [key[name] for name in ("weight", "lo", "hi")], abs=1e-6
+        )
+        assert rope["verdict"] is None
+        order = claims.row(1, named=True)
+        assert order["lo"] <= order["value"] <= order["hi"]
+    assert len(found.claims) == 2 * found.claims["tolerance"].n_unique()
+
+
+def test_claims_agree_with_the_certified_order(bundled):
+    found = idl.certify(
+        bundled, TEXT, claim=("storm > river", "river > storm"), order=True, tolerance=0,
+        layers=3, heads=9, queries=(10, 20),
+    )  # fmt: skip
+    names = dict(found.table.select("key", "token").unique().iter_rows())
+    pairs = {
+        (query, names[above], names[below])
+        for query, above, below in found.order.select("query", "above", "below").iter_rows()
+    }
+    for query, claim, verdict in found.claims.select("query", "claim", "verdict").iter_rows():
+        above, below = claim.split(" > ")
+        expected = TRUE if (query, above, below) in pairs else FALSE
+        assert verdict == (
+            expected if {(query, above, below), (query, below, above)} & pairs else OPEN
+        )
+
+
+def test_claims_from_the_command_line(tmp_path):
+    words = ["certify", "--model", "bundled", "--text", TEXT, "--layers", 3, "--heads", 9]
+    words += ["--queries", 10, "--tolerance", 0, "--out", tmp_path / "run"]
+    claims = ["--claim", "storm > ferry", "--claim", "ferry > 0.9", "--claim", "the storm"]
+    said = " ".join(identilens(*words, *claims, code=0).output.split())
+    assert (
+        "Claim 'storm > ferry': 0.011, 0.008 to 0.014 in the alternatives; true in every alternative in 1 of 1 rows"
+        in said
+    )
+    assert (
+        "Claim 'ferry > 0.9': 0.017, 0.015 to 0.019 in the alternatives; false in every alternative in 1 of 1"
+        in said
+    )
+    assert "Claim 'the storm': 0.033, 0.027 to 0.036 in the alternatives." in said
+    loaded = idl.load_result(tmp_path / "run")
+    assert loaded.claims["claim"].to_list() == ["storm > ferry", "ferry > 0.9", "the storm"]
+    [section] = [one for one in loaded.sections() if one.anchor == "claims"]
+    assert len(section.frame) == 3
+    words[-1] = tmp_path / "other"
+    assert "no run of tokens spells 'whale'" in failing(*words, "--claim", "whale > 0.1")
+    assert "like 'storm > ferry'" in failing(*words, "--claim", "whale >")
