@@ -213,10 +213,12 @@ class KeptMaps:
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._maps: list[tuple[Tensor, Tensor]] = []
-        queries, keys = layer.query_types.shape[-2], layer.projected.keys
-        self._queries, self._keys = members(queries), members(keys)
-        size = len(layer.projected.values), len(self._queries), len(self._keys)
-        self.means = torch.zeros(size, dtype=torch.float64) if layer.keeps_means else None
+        self.means: Tensor | None = None
+        if layer.keeps_means:
+            queries, keys = layer.query_types.shape[-2], layer.projected.keys
+            self._queries, self._keys = members(queries), members(keys)
+            size = len(layer.projected.values), len(self._queries), len(self._keys)
+            self.means = torch.zeros(size, dtype=torch.float64)
 
     def add(self, block: Block) -> None:
         """Keep what is asked for of some rows."""
