@@ -402,6 +402,25 @@ def test_texts_in_lists_count_each_time():
         parquet_table([content(["a" * 1000] * 10_000)])
 
 
+@pytest.mark.parametrize(("layers", "heads"), [(1, 90_000), (90_000, 1), (300, 300)])
+def test_a_table_with_more_heads_than_any_model_is_refused(audited, tmp_path, layers, heads):
+    """Charts show every head: a file of 500 kB with 440,000 of them made a report take 1.8 GB."""
+    shutil.copytree(audited, tmp_path / "run")
+    file = tmp_path / "run" / "table.parquet"
+    row = pl.read_parquet(file).head(1).drop("layer", "head")
+    names = [pl.DataFrame({name: range(count)}, schema={name: pl.Int32})
+             for name, count in (("layer", layers), ("head", heads))]  # fmt: skip
+    forged = names[0].join(names[1], how="cross").join(row, how="cross")
+    columns = pl.read_parquet_schema(file)
+    forged = forged.select(pl.col(name).cast(kind) for name, kind in columns.items())
+    forged.write_parquet(file)
+    message = r"table.parquet cannot be read: it names 90,000 heads or layers; no model has so many"
+    with pytest.raises(OutputFolderError, match=message):
+        idl.write_report(tmp_path / "run")
+    forged.head(20_000).write_parquet(file)
+    assert len(idl.load_result(tmp_path / "run").table) == 20_000
+
+
 @pytest.mark.parametrize(
     "value", ["no rows", None, float("inf"), float("nan"), 1e308, -1, 2**31 - 1]
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
@@ -35,6 +36,9 @@ _FEW_TEXTS = 2**21
 
 _MOST_REPETITION = 10
 """Largest factor by which the long texts of a table, notes on its rows, take more bytes than the table on disk."""
+
+_MOST_HEADS = 2**16
+"""Number of heads that a table may name: no model has as many, and charts show each."""
 
 _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another folder)."
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
@@ -91,6 +95,9 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
         # Conversion would cut numbers.
         if table.schema != schema:
             raise ValueError(f"expected columns of the types {schema}; got {table.schema}")
+        heads = table.select(cs.by_name("layer", "head", "kind", require_all=False)).n_unique()
+        if heads > _MOST_HEADS:
+            raise ValueError(f"it names {heads:,} heads or layers; no model has so many")
         return table
 
 
