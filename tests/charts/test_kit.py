@@ -102,6 +102,16 @@ def test_intervals_and_boxes_span_their_columns():
     assert ends == [("low", "high"), ("q1", "q3"), ("median", None)]
 
 
+def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
+    """A page with 440,000 points took 1.6 GB, and no browser draws it."""
+    many = pl.DataFrame({"x": range(50_001), "y": range(50_001)})
+    drawn = scatter(many, "x", "y", title="All heads").to_dict()
+    assert drawn["title"] == "All heads (one of every 3 of 50,001 values)"
+    (values,) = drawn["datasets"].values()
+    assert [row["x"] for row in values] == list(range(0, 50_001, 3))
+    assert scatter(many.head(20_000), "x", "y", title="All heads").to_dict()["title"] == "All heads"
+
+
 def test_equal_frames_give_equal_strips():
     frame = pl.DataFrame({"v": [0.1, 0.2, 0.3], "g": ["a", "a", "b"]})
     assert strip(frame, "v", "g").to_dict() == strip(frame, "v", "g").to_dict()

@@ -17,6 +17,7 @@ AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
 Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
+_MOST_MARKS = 20_000
 _MOST_TICKS = 12
 _MOST_CLASSES = 8
 _DIGITS = 6
@@ -70,7 +71,8 @@ def base_chart(
 ) -> alt.Chart:
     """Return a chart without marks whose axes, colours and tooltip are set.
 
-    Numbers on the ``grouped`` axes ("x", "y", "xy") are names of groups; text always is.
+    Numbers on the ``grouped`` axes ("x", "y", "xy") are names of groups; text always is. Of very many rows, every
+    second, third, … is drawn, and the title says so.
 
     Raises:
         TypeError: For a name that `Look` does not have.
@@ -79,6 +81,9 @@ def base_chart(
         raise TypeError(
             f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}."
         )
+    if (step := -(-len(frame) // _MOST_MARKS)) > 1:
+        title = f"{look.get('title', '')} (one of every {step} of {len(frame):,} values)"
+        frame, look = frame.gather_every(step), Look(**look) | {"title": title.strip()}
     names = [x, y, *([color] if color else []), *look.get("also", ())]
     titles = {
         x: look.get("x_title", x),

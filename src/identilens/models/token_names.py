@@ -46,6 +46,11 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(map(name, pieces, ids))
 
 
+def unmarked(name: str) -> str:
+    """Return a token as it is read, without the space before a word or WordPiece's mark of a word's middle."""
+    return name.strip(" ").removeprefix("##") or name
+
+
 def _characters(content: bytes) -> str:
     """Return text in UTF-8; bytes that are no character are written out."""
     text = content.decode("utf-8", "surrogateescape")

@@ -25,7 +25,7 @@ _PER_VALUE = 16
 _MOST_EXPANSION = 400
 """Largest factor by which a table takes more memory than space on disk: some columns have one value throughout."""
 
-_SMALL_TABLE = 2**28
+_SMALL_TABLE = 2**27
 """Bytes of memory that any table may take."""
 
 _LONG_TEXT = 256

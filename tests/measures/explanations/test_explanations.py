@@ -203,11 +203,12 @@ def test_intervals_of_many_texts_are_those_of_scipys_bootstrap():
     assert (found.low, found.high) == pytest.approx(tuple(other), abs=0.06)
 
 
-def test_few_texts_and_texts_of_nearly_one_value_have_students_interval():
-    few, even = drawn(5), torch.ones(50, dtype=torch.float64)
+def test_few_very_many_and_nearly_equal_texts_have_students_interval():
+    """Resamples of very many texts would take gigabytes."""
+    few, many, even = drawn(5), drawn(400_000), torch.ones(50, dtype=torch.float64)
     assert bootstrap_interval(even) == Interval(1.0, 1.0, 1.0)
     even[:2] = torch.tensor([0.5, 1 - 1e-9])
-    for values in (few, even):
+    for values in (few, many, even):
         found = bootstrap_interval(values)
         expected = student.interval(
             0.95, len(values) - 1, values.mean(), values.std() / len(values) ** 0.5

@@ -24,8 +24,12 @@ from identilens.measures.attention.row_solver import (
 
 _OPEN = 1e-6
 """Bounds whose distances add up to less are not refined."""
-_OF_A_KEY, _SPREAD = 16, 4
+_OF_A_KEY, _SPREAD = 16, 2
 """Programs of one key in a round at most, and how far apart their rows are in the order of widths."""
+_NEARLY = 0.6
+"""A program runs for the smallest tolerance whose bounds are at least this share as far apart as the widest."""
+
+_TINY = torch.finfo(torch.float64).tiny
 
 Lower = Float[Tensor, "row seen"]
 
@@ -87,15 +91,22 @@ class MapSolver:
         """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
 
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
-        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances.
+        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. The least value is
+        convex in the tolerance: between two others it is at most on the line between theirs.
         """
-        own, most = self._seen(rows), allowed.flatten().cpu()
+        allowed = allowed.cpu()
+        order = allowed[:, 0].argsort()
+        allowed = allowed[order]
+        share = (allowed[1:-1] - allowed[:-2]) / (allowed[2:] - allowed[:-2]).clamp_min(_TINY)
+        own, most = self._seen(rows), allowed.flatten()
         inside = own.repeat(len(allowed), 1)
         movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
         lo, hi = torch.where(movable, 0.0, inside), inside.clone()
         run = torch.zeros_like(hi, dtype=torch.bool)
         for _ in range(rounds):
-            row, key = _chosen((hi - lo).masked_fill(run, 0.0), inside.shape[1])
+            widths = (hi - lo).masked_fill(run, 0.0).unflatten(0, allowed.shape)
+            row, key = _chosen(widths.amax(0), inside.shape[1])
+            row = row + len(own) * (widths >= _NEARLY * widths.amax(0)).int().argmax(0)[row, key]
             if not key.numel():
                 break
             run[row, key] = True
@@ -121,8 +132,11 @@ class MapSolver:
             points = inside[same] + length[same, torch.arange(len(row)), None] * moves
             points = points.clamp_min(0.0).flatten(0, 1)
             hi = hi.scatter_reduce(0, same.flatten()[:, None].expand_as(points), points, "amin")
+            between = hi.unflatten(0, allowed.shape)
+            line = torch.lerp(between[:-2], between[2:], share[:, :, None])
+            between[1:-1] = torch.minimum(between[1:-1], line)
         lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
-        return lo, hi
+        return lo[order.argsort()], hi[order.argsort()]
 
     def _seen(self, rows: Float[Tensor, "row key"]) -> Lower:
         return rows[:, self._space.visible].cpu()

@@ -65,6 +65,9 @@ def _centred_ranks(scores: Tensor, seen: Tensor, floor: float) -> Tensor:
 LEAST_TEXTS = 8
 """With fewer texts, resamples too often repeat one text; the interval is Student's."""
 
+MOST_TEXTS = 4000
+"""With more texts, resamples would take gigabytes, and their mean is normal; the interval is Student's."""
+
 _SPREAD = 1e-3
 """A resample whose standard deviation is below this share of the texts' own has no scale."""
 
@@ -84,10 +87,10 @@ def bootstrap_interval(
     """Return the mean of one value per text and its bootstrap-t interval (Efron 1981; Hall 1988).
 
     Quantiles of (mean* − mean) / (s* / √n), over ``draws`` resamples of the texts, take the place of Student's. With
-    fewer than `LEAST_TEXTS` texts, or a resample of nearly equal values, they are Student's own. One text has no
-    interval: NaN. How often such intervals cover the mean: docs/faithfulness.md. Texts are the unit: rows and heads of
-    one text are not independent, so average them first. For the difference of two explanations pass the differences
-    text by text. O(draws · texts).
+    fewer than `LEAST_TEXTS` or more than `MOST_TEXTS` texts, or a resample of nearly equal values, they are Student's
+    own. One text has no interval: NaN. How often such intervals cover the mean: docs/faithfulness.md. Texts are the
+    unit: rows and heads of one text are not independent, so average them first. For the difference of two explanations
+    pass the differences text by text. O(draws · texts).
 
     Examples:
         >>> import torch
@@ -119,7 +122,7 @@ def _quantiles(
 ) -> tuple[float, float]:
     """Return the quantiles of the studentised mean: by resampling where that can be done, else Student's."""
     texts, spread = len(held), held.std()
-    if texts >= LEAST_TEXTS and spread > 0:
+    if LEAST_TEXTS <= texts <= MOST_TEXTS and spread > 0:
         generator = torch.Generator().manual_seed(seed)
         drawn = held[torch.randint(texts, (draws, texts), generator=generator)]
         spreads = drawn.std(1)

@@ -50,6 +50,9 @@ MAP_CELLS = 250_000
 STATES = 40_000
 """Changes of single hidden states that a page contains."""
 
+_WORDS = 2_000
+"""Characters of a page that the words about a map and its tokens take."""
+
 _LEAST = 1e-16
 _LEAST_STATE = 1e-9
 _TITLE = pl.col("alternative").map_elements(title_of, pl.String).alias("title")
@@ -129,7 +132,7 @@ def viewer_maps(
     left, maps = MAP_BUDGET, []
     for row in alternatives.iter_rows(named=True):
         # What does not fit is not read.
-        left -= map_characters(3 * BITS * row["n_query"] * row["n_key"])
+        left -= map_characters(3 * BITS * row["n_query"] * row["n_key"]) + _WORDS
         if left >= 0:
             maps.append(_viewer_map(row, matrices, tokens.get(row["text"], {})))
     return maps

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.models.token_names import unmarked
 
 TRUE, FALSE, OPEN = (
     "true in every alternative",
@@ -77,7 +78,7 @@ class Claim:
 
 def _spelled(words: str, tokens: Sequence[str], text: int) -> Float[Tensor, " key"]:
     """Return 1 for each token of a run that spells the words, whatever their case; 0 for the others."""
-    plain = [token.strip(" ").removeprefix("##").casefold() for token in tokens]
+    plain = [unmarked(token).strip().casefold() for token in tokens]
     wanted, found = "".join(words.split()).casefold(), torch.zeros(len(tokens), dtype=torch.float64)
     for start in range(len(plain)):
         for end in range(start + 1, len(plain) + 1):

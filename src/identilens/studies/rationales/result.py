@@ -11,6 +11,7 @@ from identilens.charts.kit import Charts, intervals
 from identilens.charts.labels import shortened
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Tables, integers
 from identilens.studies.faithfulness.result import differences, in_words, means
@@ -105,8 +106,8 @@ class Rationales(Result):
         hinges = f"{self.needed.filter(change <= -0.5)['text'].n_unique()} of {texts}"
         first = self.needed.filter(text=self.needed["text"][0])
         most = first.filter(change <= -0.1).sort("change", maintain_order=True).head(SHOWN)
-        lost = [f"{_word(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
-        enough = ", ".join(repr(_word(token)) for token in first.filter("enough")["token"])
+        lost = [f"{unmarked(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
+        enough = ", ".join(repr(unmarked(token)) for token in first.filter("enough")["token"])
         return Finding(
             f"Decisions that hinge on one token, without which half of the probability or less is left: {hinges}.\n"
             f"{_answer(first)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
@@ -141,7 +142,7 @@ class Rationales(Result):
                 value = f"{change:+.2g}{' ✓' * stays}"
                 if mark.series is None:
                     mark, value = _STAYS if stays else mark, ""
-                marked.append(MarkedToken(_word(row["token"]), mark, value))
+                marked.append(MarkedToken(unmarked(row["token"]), mark, value))
             lines.append(TokenLine(_answer(tokens), marked, _LEGEND))
         return lines
 
@@ -206,11 +207,6 @@ def _answer(tokens: pl.DataFrame) -> str:
     return (
         f"Text {row['text']}: the answer {row['answer']!r} has probability {row['probability']:.3g}"
     )
-
-
-def _word(token: str) -> str:
-    """Return a token as it is read, without the marks of a word's start or middle."""
-    return token.strip(" ").removeprefix("##") or token
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
