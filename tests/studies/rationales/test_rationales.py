@@ -133,7 +133,7 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     assert other.table["predicted"].unique().to_list() == [least]
     with pytest.raises(
-        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
+        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …;"
     ):
         rationales(lens, [text], decision="terrible")
 

@@ -224,9 +224,10 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         }
         if not self.answers:
             first = list(names.values())[:5]
-            if known != config.num_labels:
-                ids = lens.tokenizer.encode(f" {settings.decision}", add_special_tokens=False)
-                first = lens.reader.names(ids)
+            if lens.tokenizer and known != config.num_labels:
+                first = lens.reader.names(
+                    lens.tokenizer.encode(f" {settings.decision}", add_special_tokens=False)
+                )
             expected = (
                 f"to be one of the model's {len(names)} classes or tokens ({', '.join(map(repr, first))}, …; for a "
                 "word of several tokens name its first one)"
