@@ -161,7 +161,10 @@ def test_a_run_is_verified(bundled_path, tmp_path):
     assert "output_share" in said
     assert "equal up to rounding" in said
     table.with_columns(pl.col("output_share") + 0.5, kind=pl.lit("decoder")).write_parquet(file)
-    assert "differs from what its request" in identilens("verify", tmp_path / "run", code=1).error
+    assert (
+        "differs from what its settings (run.toml) give"
+        in identilens("verify", tmp_path / "run", code=1).error
+    )
     found = idl.verify(tmp_path / "run")
     assert found["column"].to_list() == ["kind", "output_share"]
     assert found["differ"].to_list() == [len(table)] * 2

@@ -140,7 +140,7 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     assert "below 1e-5: rounding" in said
     page.keyboard.press("End")
     page.wait_for_selector(".found:has-text('the rest shared by its other keys')")
-    assert "no other weights keep the output" in page.inner_text(".hand")
+    assert "the head's output changes" in page.inner_text(".hand")
     assert "(rounding)" not in page.inner_text(".found p")
     page.get_by_role("button", name="Take this key out").click()
     page.wait_for_selector(".found:has-text('with 0 on')")
@@ -178,7 +178,7 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
     page.get_by_role("button", name="Look for it").click()
     page.wait_for_selector(".found:has-text('With the same answer')")
     said = page.inner_text(".found")
-    assert "of which 1% of the effect of these rows of 4 heads may change" in said
+    assert "up to 1% of the effect of these rows of 4 heads" in said
     assert "the model's final hidden states change by" in said
     for head in (2, 0):
         page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
@@ -355,7 +355,7 @@ def test_a_page_without_the_token_shows_nothing(browser, address):
 
 def test_the_tour_does_each_step(page):
     step = page.locator("#step")
-    assert "which the model does not notice" in page.inner_text("#lesson")
+    assert "With them the model's answer stays" in page.inner_text("#lesson")
     for name, words in (
         ("1 Look", "The small squares are the heads"),
         ("2 Click", "A row is locked"),

@@ -51,6 +51,15 @@ def test_the_last_position_of_tokens_without_that_name():
     assert named_places(("a", "b"), "last", 0) == [1]
 
 
+@pytest.mark.parametrize("word", ["last", " last"])
+def test_last_is_the_last_position_also_where_a_token_has_that_name(word):
+    assert named_places(("a", word, "b"), "last", 0) == [2]
+
+
+def test_the_token_named_last_is_asked_for_with_its_space():
+    assert named_places(("a", " last", "b"), " last", 0) == [1]
+
+
 @pytest.mark.parametrize("requested", [5, -6, "c", "0x", "1234567890"])
 def test_positions_that_a_text_lacks_are_named(requested):
     with pytest.raises(

@@ -51,7 +51,7 @@ def heat(
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
-        room = columns * (26 if any(frame[value] < 0) else 20)
+        room = columns * (42 if numbers == ".2g" else 26 if any(frame[value] < 0) else 20)
         text = base.transform_filter(f"isValid(datum['{field(value)}'])")
         text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {room} ? 0 : 1"))
         layers.append(

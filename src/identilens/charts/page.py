@@ -205,7 +205,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Command", shlex.join(command) if isinstance(command, list) else command),
         ("Fingerprint of the run", str(record.get("fingerprint"))),
     ]
-    return [(label, _value(value)) for label, value in facts if value is not None]
+    return [(label, _value(value)) for label, value in facts if value not in (None, (), [])]
 
 
 def citation(record: Mapping[str, Any]) -> str:

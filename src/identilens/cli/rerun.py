@@ -187,7 +187,7 @@ def verify_folder(folder: str, /, *, trust_remote_code: Switch = False) -> None:
         return
     print_table(f"Columns of {folder} that differ", found)
     if not found.select((pl.col("share") <= ROUNDING).fill_null(False).all()).item():
-        raise CheckFailedError(f"{folder} differs from what its request gives now.")
+        raise CheckFailedError(f"{folder} differs from what its settings (run.toml) give now.")
     say(f"{folder}: equal up to rounding, {ROUNDING:g} of each column's largest number.")
 
 

@@ -200,7 +200,7 @@ def same_answer(
     )
     rows = "this row" if len(heads) == 1 else f"these rows of {len(heads)} heads"
     words = (
-        f"With the same answer, of which {read.name} of the effect of {rows} may change. The keys that held "
+        f"With the same answer, up to {read.name} of the effect of {rows}. The keys that held "
         f"{100 * LARGEST:.0f} % of the attention had {100 * before:.1f} % and have {100 * after:.1f} %; "
         f"{keys:.0f} keys had any and {fewer:.0f} have; total variation "
         f"{float(total_variation(own, found.weights).mean()):.3f}."

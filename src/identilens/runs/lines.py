@@ -64,7 +64,9 @@ def is_stream(file: Path) -> bool:
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError):
-        raise InputError(f"no such file: {file}. Check the path given to file=....") from None
+        raise InputError(
+            f"no such file: {file}. Check the path given to file=... (of a finished run: file in its run.toml)."
+        ) from None
     if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
         return stat.S_ISFIFO(mode)
     what = "a folder" if stat.S_ISDIR(mode) else "a device"

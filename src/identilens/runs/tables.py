@@ -52,7 +52,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
         view.add_column(
             plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold"
         )
-    for row in frame.iter_rows():
+    for row in frame.fill_nan(None).iter_rows():
         shown = (
             "–" if value is None else f"{value:.4g}" if isinstance(value, float) else value
             for value in row

@@ -22,8 +22,15 @@ _TEXT = "text"
 _SHOWN = 6
 """Measures that the finding names."""
 
-_NOISE = ("reconstruction_error",)
-"""Measures of rounding, which the finding leaves out."""
+_LEFT_OUT = (
+    "reconstruction_error",
+    "certain_mass_error",
+    "weight",
+    "minimum_norm",
+    "norm_share",
+    "contribution",
+)
+"""Measures of rounding and of errors, and those whose mean over a row is 1 over its keys whatever the model does."""
 
 _FIRST = "certain_mass"
 """The measure that the finding always names where both results have it."""
@@ -86,9 +93,8 @@ class Comparison(Result):
 
     def summary(self) -> Finding:
         """Return certain mass, and the measures that differ most, in standard errors of their differences."""
-        said = pl.col("difference").is_finite() & ~pl.col("measure").is_in(_NOISE)
         larger = pl.max_horizontal(pl.col("a").abs(), pl.col("b").abs())
-        known = self.table.filter(said).with_columns(
+        known = self.table.filter(pl.col("difference").is_finite()).with_columns(
             equal=pl.col("difference").abs() <= ROUNDING * larger.clip(lower_bound=1),
             size=pl.when(pl.col("error") > 0).then((pl.col("difference") / pl.col("error")).abs()),
             share=pl.col("difference").abs() / larger,
@@ -172,7 +178,7 @@ def compare(a: Result, b: Result) -> Comparison:
         >>> lens = idl.load("bundled")
         >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
         >>> idl.compare(first, second).table["measure"].to_list()[:4]
-        ['null_share', 'simplex_null_share', 'pearson', 'reconstruction_error']
+        ['null_share', 'simplex_null_share', 'pearson', 'certain_mass']
     """
     kinds = [one.analysis if isinstance(one, Result) else type(one).__name__ for one in (a, b)]
     if not isinstance(a, Result) or kinds[0] != kinds[1]:
@@ -181,9 +187,8 @@ def compare(a: Result, b: Result) -> Comparison:
             "identilens.load_result reads from a folder."
         )
     places = [name for name in _PLACES if name in a.table.columns]
-    measures = [
-        name for name, kind in a.table.schema.items() if kind.is_float() and name not in places
-    ]
+    schema = a.table.drop(_LEFT_OUT, strict=False).schema
+    measures = [name for name, kind in schema.items() if kind.is_float() and name not in places]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
     first, second = (_by_text(one.table, places, measures) for one in (a, b))
     keys = [*places, "measure"]

@@ -298,18 +298,19 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
     """Return the positions that a token or a position stands for; negative positions count from the end.
 
-    A token goes before a position of the same name; its space at the start of a word may be left out.
+    A token goes before a position of the same name, but ``last`` is always the last position. A token's space at the
+    start of a word may be left out.
     """
-    places = [place for place, name in enumerate(names) if name == requested]
-    if not places:
-        places = [place for place, name in enumerate(names) if name.strip() == requested]
-    position = "-1" if requested == "last" else str(requested)
+    requested = -1 if requested == "last" else requested
+    places = [place for place, name in enumerate(names) if name == requested] or [
+        place for place, name in enumerate(names) if name.strip() == requested
+    ]
     if (
         not places
-        and re.fullmatch(r"-?[0-9]{1,9}", position)
-        and -len(names) <= int(position) < len(names)
+        and re.fullmatch(r"-?[0-9]{1,9}", str(requested))
+        and -len(names) <= int(requested) < len(names)
     ):
-        places = [int(position) % len(names)]
+        places = [int(requested) % len(names)]
     if not places:
         raise InputError(
             f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "

@@ -22,7 +22,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",
-        "The interval of each weight over all alternatives, its influence, and a verdict.",
+        "The interval of each weight over all alternatives, its share of the output, and a verdict.",
     ),
     "influence": Entry(
         "identilens.studies.influence.study:InfluenceStudy",

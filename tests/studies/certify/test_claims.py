@@ -151,14 +151,17 @@ def test_claims_from_the_command_line(tmp_path):
     claims = ["--claim", "storm > ferry", "--claim", "ferry > 0.9", "--claim", "the storm"]
     said = " ".join(identilens(*words, *claims, code=0).output.split())
     assert (
-        "Claim 'storm > ferry': 0.011, 0.008 to 0.014 in the alternatives; true in every alternative in 1 of 1 rows"
-        in said
+        "Claim 'storm > ferry': attention to 'storm' minus that to 'ferry' is 0.011, and 0.008 to 0.014 in the "
+        "alternatives; true in every alternative in 1 of 1 rows" in said
     )
     assert (
-        "Claim 'ferry > 0.9': 0.017, 0.015 to 0.019 in the alternatives; false in every alternative in 1 of 1"
+        "Claim 'ferry > 0.9': attention to 'ferry' is 0.017, and 0.015 to 0.019 in the alternatives; "
+        "false in every alternative in 1 of 1" in said
+    )
+    assert (
+        "Claim 'the storm': attention to 'the storm' is 0.033, and 0.027 to 0.036 in the alternatives."
         in said
     )
-    assert "Claim 'the storm': 0.033, 0.027 to 0.036 in the alternatives." in said
     loaded = idl.load_result(tmp_path / "run")
     assert loaded.claims["claim"].to_list() == ["storm > ferry", "ferry > 0.9", "the storm"]
     [section] = [one for one in loaded.sections() if one.anchor == "claims"]

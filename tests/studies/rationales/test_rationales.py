@@ -133,7 +133,7 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     assert other.table["predicted"].unique().to_list() == [least]
     with pytest.raises(
-        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
+        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …;"
     ):
         rationales(lens, [text], decision="terrible")
 
@@ -151,7 +151,8 @@ def test_of_a_token_with_and_without_its_space_the_likelier_one_is_meant(text):
     assert found.needed["token"][1] == (" f" if "ferry" in text else "he")
     spaced = rationales(lens, [text], draws=1, decision=" as")
     assert spaced.table["predicted"].unique().to_list() == [both[1]]
-    with pytest.raises(SettingError, match=f"the model's {len(whole)} classes or tokens"):
+    own = r"\(' h', 'arb', 'our', .*, …; for a word of several tokens name its first one\)"
+    with pytest.raises(SettingError, match=f"the model's {len(whole)} classes or tokens {own}"):
         rationales(lens, [text], decision="harbourmaster")
 
 

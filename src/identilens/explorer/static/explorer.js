@@ -55,9 +55,9 @@ function restore() {
 const lesson = document.getElementById("lesson"), teach = document.getElementById("teach"), step = document.getElementById("step");
 const STEPS = {
   look: ["The small squares are the heads, layer by layer: choose one, or go on from it with the arrow keys.", (pane) => pane.viewerRoot.scrollIntoView({ block: "start" })],
-  click: ["A row is locked. Beside the map stand its keys; the bar of a key is the range that is proven. A click on a key moves its weight.", (pane) => pane.lockLast()],
+  click: ["A row is locked, and its keys are listed; the bar of a key is the range that is proven. A click on a key moves its weight.", (pane) => pane.lockLast()],
   exchange: ["Other weights, as far away as possible, stand in the map now. The table compares what the model says with them and with its own.", (pane) => pane.alternative("far")],
-  break: ["The head is taken out. Now the same table changes, if this head matters: compare another one.", (pane) => pane.without()],
+  break: ["The head is taken out. If the table hardly changes, the answer does not need this head: choose another one and press Break again.", (pane) => pane.without()],
 };
 
 function teaching(on) {

@@ -275,14 +275,16 @@ class Pane {
     const { intervals, proven, weights, keys, query } = this.row || {};
     if (!proven || !this.held) return;
     // By hand, the head's output stays exactly: other ends that were proven allow more.
-    const exact = this.kept.value === "head 0", weight = weights[key], lo = exact ? proven.lo[key] : intervals.lower(key), hi = exact ? proven.hi[key] : intervals.upper(key);
+    const exact = this.kept.value === "head 0", lo = exact ? proven.lo[key] : intervals.lower(key), hi = exact ? proven.hi[key] : intervals.upper(key);
+    // The page has weights rounded to 10 bits: the proven range does not let one stand outside of it.
+    const weight = Math.min(hi, Math.max(lo, weights[key]));
     const slider = made("input", { type: "range", min: 0, max: 1, step: 0.001, value: weight, ariaLabel: `Weight of ${keys[key]}` });
     const range = made("span", { className: "range" }, slider);
     range.style.setProperty("--from", `${100 * lo}%`);
     range.style.setProperty("--to", `${100 * hi}%`);
-    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}; the output can stay from ${written(lo)} to ${written(hi)}` });
+    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}; the head's output can stay the same with ${written(lo)} to ${written(hi)}` });
     const within = (aim) => aim >= lo && aim <= hi;
-    slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${written(aim)}: ${within(aim) ? "the output can stay" : "no other weights keep the output"}`; });
+    slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${written(aim)}: ${within(aim) ? "the head's output can stay the same" : "the head's output changes"}`; });
     const matters = async (aim) => {
       const last = await this.one("weight", { ...this.at(), query, key, weight: aim }, "putting the row into the model");
       if (last) this.told(`Row ${query} with ${written(aim)} on ${keys[key]} and the rest shared by its other keys: the head's output of this row changes by ${sized(last.broken.output_error)}. Put into the model:`, last.broken);
@@ -309,7 +311,7 @@ class Pane {
     const { layer, head } = this.viewer.now().choices, { page } = look(), all = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr[data-lo]")].slice(0, 12).map((one) => ({ name: plain(this.row.keys[one.dataset.key]), ...one.dataset }));
     const escaped = (words) => words.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`), at = (value) => 360 + 760 * value, most = Math.max(...all.map((one) => Number(one.hi)), 0.01);
     const line = (one, number) => { const y = 170 + 40 * number, of = (name) => at(Number(one[name]) / most); return `<text x="340" y="${y + 7}" text-anchor="end">${escaped(one.name)}</text><rect x="${of("lo")}" y="${y - 7}" width="${Math.max(2, of("hi") - of("lo"))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${of("weight")}" cy="${y}" r="7" fill="${page.accent}"/><text x="1140" y="${y + 7}">${Number(one.weight).toFixed(3)}</text>`; };
-    const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="22" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/><text x="60" y="70" font-size="34">${escaped(`What “${plain(keys[query])}” (token ${query}) attends to`)}</text><text x="60" y="112">${escaped(`${called(this.model.value)}, layer ${layer}, head ${head}. Dot: weight. Bar: range in which it must lie.`)}</text>${all.map(line).join("")}<text x="60" y="690" font-size="18">${escaped(`Kept the same: ${this.certified?.kept ?? KEPT[this.kept.value]}. identilens`)}</text></svg>`;
+    const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="22" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/><text x="60" y="70" font-size="34">${escaped(`What “${plain(keys[query])}” (token ${query}) attends to`)}</text><text x="60" y="112">${escaped(`${called(this.model.value)}, layer ${layer}, head ${head}. Dot: weight. Bar: range in which it must lie.`)}</text>${all.map(line).join("")}<text x="60" y="690" font-size="18">${escaped(`Kept the same: ${(this.certified?.kept ?? KEPT[this.kept.value]).split(" (")[0]}. identilens`)}</text></svg>`;
     if (kind === "svg") { save("row.svg", svg, "image/svg+xml"); return; }
     const image = new Image(), canvas = made("canvas", { width: 1280, height: 720 });
     image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));

@@ -99,9 +99,8 @@ class Alternatives(Result):
             for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
         )
         lines = [
-            f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
-            "nor the sum of a row"
-            + ("." if free else ", so that the output allows no other weights."),
+            f"In {free} of {heads} attention maps the head's output allows other weights: there are directions that "
+            "change neither the output nor the sum of a row. A text of fewer tokens than d_v usually has none.",
         ]
         for name, sentence in _SENTENCES.items():
             of_name = rows.filter(alternative=name)
@@ -211,25 +210,26 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
         pl.col("allowed", "measured", "predicted").max(),
         distance=pl.col("mean_total_variation").mean(),
     ).row(0, named=True)
-    outcome = rows["outcome"][0]
-    unit = "nats" if outcome == "prediction" else "of their size"
-    what = "prediction" if outcome == "prediction" else "final hidden states"
+    predicted = rows["outcome"][0] == "prediction"
+    what, unit = ("prediction", "nats") if predicted else ("final hidden states", "of their size")
     text = (
         f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "
-        f"of {100 * numbers['mass_before']:.1f} % of the attention on the keys that they were to avoid. Their total "
-        f"variation distance from the model's weights is {numbers['distance']:.2f} on average.\n"
-        f"The model was run with these weights: they change the {what} by at most {numbers['measured']:.1e} {unit}, "
+        f"of {100 * numbers['mass_before']:.1f} % of the attention on the keys to avoid (by default the largest, which "
+        "together hold 90 %). Their total variation distance from the model's weights is "
+        f"{numbers['distance']:.2f} on average.\n"
+        "The model was run with these weights, those that were found together all at once: they "
+        f"change the {what} by at most {numbers['measured']:.1e} {unit}, "
         f"where {numbers['allowed']:.1e} was allowed (the first order predicts {numbers['predicted']:.1e})"
         + (
             f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
-            if outcome == "prediction"
+            if predicted
             else "."
         )
     )
     headline = (
         (
             f"{100 * numbers['mass_before']:.0f} % → {100 * numbers['mass_after']:.0f} %",
-            "of the attention on the keys that the alternatives were to avoid",
+            "of the attention on the keys to avoid (by default the largest, with 90 % of it)",
         ),
         (f"{numbers['measured']:.1e}", f"change of the {what}, measured ({unit})"),
     )

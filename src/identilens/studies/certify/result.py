@@ -12,6 +12,7 @@ from identilens.charts.token_lines import TokenLine
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 from identilens.studies.certify import views
+from identilens.studies.certify.claims import Claim
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 
 
@@ -146,8 +147,8 @@ class Certainty(Result):
             "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much to "
             "the output as keys add on average.",
             f"{lead} {'; '.join(shares)}.",
-            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
-            "alternative has another value.",
+            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: they have "
+            f"the same value in every alternative.{_FEW_KEYS if pinned == len(self.table) else ''}",
             *self._least_certain(),
             f"{tops:,} of {len(rows):,} queries have the largest weight on the same key in every alternative{order}.",
         ]
@@ -244,8 +245,10 @@ class Certainty(Result):
 
     def _of_one_row(self, row: dict[str, Any]) -> str:
         certain = row["certain_mass"]
-        at_least = f"At least {_percent(certain)} of the attention of {_name(row)}"
-        first = f"{at_least} stays on the same keys in every alternative"
+        first = (
+            f"At least {_percent(certain)} of the attention of {_name(row)} stays on the same keys in every "
+            "alternative"
+        )
         if certain < 0.005:
             return f"{first}."
         most = self.table.sort("lo", descending=True).row(0, named=True)
@@ -262,7 +265,12 @@ class Certainty(Result):
                 f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
             ]
             mean = " on average" if len(rows) > 1 else ""
-            yield f"Claim {claim!r}: {value:.3f}{mean}, {lo:.3f} to {hi:.3f} in the alternatives{''.join(counts)}."
+            read = Claim.read(claim)
+            other = f" minus that to {read.right!r}" if read.right else ""
+            yield (
+                f"Claim {claim!r}: attention to {read.left!r}{other} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} "
+                f"in the alternatives{''.join(counts)}."
+            )
 
     def _least_certain(self) -> Iterator[str]:
         free = (
@@ -319,6 +327,10 @@ _BARS = (
     "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
     "The order of two keys is certain when the same one has the larger weight in every alternative. Where the order "
     "was certified, choose a key to see which others are certain to have more weight, or less.",
+)
+_FEW_KEYS = (
+    " That is usual where a row sees no more keys than the head's values have dimensions, and says little of the "
+    "head: with tolerance 1% (--tolerance 1%) see what is left when the output may change a little."
 )
 _AXES = (
     "The horizontal axis is the part of a weight that every alternative keeps. The vertical axis is what its key adds "

@@ -204,9 +204,7 @@ _LISTED = 120
 
 def _answer(tokens: pl.DataFrame) -> str:
     row = tokens.row(0, named=True)
-    return (
-        f"Text {row['text']}: the answer {row['answer']!r} has probability {row['probability']:.3g}"
-    )
+    return f"Text {row['text']}: {row['answer']!r} has probability {row['probability']:.3g} as the answer"
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
@@ -225,14 +223,15 @@ _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
 )
 
 _LINES = (
-    "A decision is the class, or the next token, that the model answers with. Every token is taken out of the text "
-    "alone, and the model is run again: the number beside it is the change of the probability of the same answer. "
+    "A decision is the class, or the next token, that the model answers with, or the one that was named. Every token "
+    "is taken out of the text alone, and the model is run again: the number beside it is the change of the probability "
+    "of the same answer. "
     "Special tokens such as [CLS] stay, and for a language model the last token; they are not shown.",
     "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
     "These are measured effects on this model's answers to these texts. They certify nothing about attention. "
-    "rollout_raw, rollout_norm and alti, below, are made of attention weights that the model's outputs may leave free; "
-    "identilens certify proves which weights are determined.",
+    "Below, rollout_raw and rollout_norm (attention rollout) and alti are made of attention weights that the model's "
+    "outputs may leave free; identilens certify proves which weights are determined. hta is Hidden Token Attribution.",
 )
 _WORDS = {
     "comprehensiveness": "The first 1, 5, 10, 20 and 50 % of the tokens in each explanation's order are taken out of "

@@ -223,8 +223,15 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
             if settings.decision in (None, name, name.strip(" "))
         }
         if not self.answers:
-            first = ", ".join(map(repr, list(names.values())[:5]))
-            expected = f"to be one of the model's {len(names)} classes or tokens ({first}, …)"
+            first = list(names.values())[:5]
+            if lens.tokenizer and known != config.num_labels:
+                first = lens.reader.names(
+                    lens.tokenizer.encode(f" {settings.decision}", add_special_tokens=False)
+                )
+            expected = (
+                f"to be one of the model's {len(names)} classes or tokens ({', '.join(map(repr, first))}, …; for a "
+                "word of several tokens name its first one)"
+            )
             raise SettingError("decision", expected, settings.decision)
         if settings.attribution:
             captum()
