@@ -14,7 +14,7 @@ TOKENS = 16 if QUICK else 64
 
 def main() -> int:
     print(machine())
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     lens = idl.load("bundled-decoder")
     text = max(idl.examples(), key=len)
     run = partial(idl.inversion, lens, max_length=TOKENS, progress=False)
