@@ -107,6 +107,7 @@ TOPICS = {
     "rationales": Topic("Rationales", studies=("rationales",)),
     "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
     "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),
+    "inversion": Topic("Inversion", names=("invert", "Inverted"), studies=("inversion",)),
     "structure": Topic("Structure", studies=("structure",), places=("measures.structure",)),
     "determined": Topic(
         "Measures: determined and influential",

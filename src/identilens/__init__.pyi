@@ -26,6 +26,10 @@ from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.influence.result import Influence as Influence
 from .studies.influence.study import influence as influence
+from .studies.inversion.invert import invert as invert
+from .studies.inversion.result import Inversion as Inversion
+from .studies.inversion.result import Inverted as Inverted
+from .studies.inversion.study import inversion as inversion
 from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
 from .studies.rationales.result import Rationales as Rationales

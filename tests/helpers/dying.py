@@ -61,6 +61,9 @@ CASES = {
     "influence": lambda at, **run: idl.influence(
         model(), TEXTS[:2], outcome="states", layers=0, directions=2, **run
     ),
+    "inversion": lambda at, **run: idl.inversion(
+        idl.Lens(zoo.build("gpt2")), TEXTS[:2], noise="int8", bits=4, **run
+    ),
     "alternatives": lambda at, **run: idl.alternatives(
         model(), TEXTS[:2], layers=0, heads=0, starts=1, **run
     ),

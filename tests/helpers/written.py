@@ -11,6 +11,7 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.certify.result import Certainty
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.influence.result import Influence
+from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.rationales.result import Rationales
 from identilens.studies.tokens.result import TokenIdentifiability
 
@@ -183,6 +184,38 @@ def influenced(outcome="prediction", texts=2, rows=True):
             )
     made = written(Influence, table=table, hidden_keys=keys)
     return replace(made, provenance={**RECORD, "settings": {"outcome": outcome}})
+
+
+def inverted(texts=2, causal=True, bits=(3, 4)):
+    """Three tokens at two layers; errors fall by half with each bit, margins with each layer."""
+    table, noises = [], []
+    names = [f"int{one}" for one in bits] + ["bfloat16", "0.01"]
+    places = [(place, NEXT if causal else SINGLE) for place in range(3)]
+    places += [] if causal else [(0, PAIR), (1, PAIR)]
+    for text in range(texts):
+        for layer in (0, 2):
+            intact = dict.fromkeys(names, causal)
+            for place, change in places:
+                at = {"text": text, "layer": layer, "position": place, "change": change}
+                margin = 2.0 / (1 + layer + place) - 0.25 * text
+                table.append({
+                    **at, "token": "abc"[place], "norm": 4.0, "margin": margin, "relative_margin": margin / 4,
+                    "forward_noise": 0.125, "rival": "xyz"[place],
+                })  # fmt: skip
+                for name in names:
+                    number = int(name[3:]) if name.startswith("int") else None
+                    error = 0.0625 if number is None else 4.0 / 2**number
+                    below = error < margin - 0.125
+                    intact[name] &= below
+                    right = below or place == 1
+                    noises.append({
+                        **at, "noise": name, "bits": number, "error": error, "below": below, "certified": intact[name],
+                        "decoded": ("abc" if right else "xyz")[place] if causal else None,
+                        "recovered": right if causal else None,
+                    })  # fmt: skip
+    made = written(Inversion, table=table, noises=noises)
+    settings = {"noise": ["int3", "bfloat16", "0.01"], "stored": "states"}
+    return replace(made, provenance={**RECORD, "settings": settings})
 
 
 def identified(experiment="same-layer", checkpoints=("model",), folds=2):

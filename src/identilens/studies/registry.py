@@ -36,6 +36,10 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.tokens.study:TokenStudy",
         "Can the input token be recovered from its hidden state.",
     ),
+    "inversion": Entry(
+        "identilens.studies.inversion.study:InversionStudy",
+        "Is the text in its hidden states or cache, exactly and without a probe.",
+    ),
     "mixing": Entry(
         "identilens.studies.mixing.study:MixingStudy",
         "How much each input token contributes to each state.",

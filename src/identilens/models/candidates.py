@@ -1,0 +1,268 @@
+"""States of every token of the vocabulary after the same beginning, which runs once."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.models.explaining import MODELS_RAISE, explained
+from identilens.models.inputs import Item
+from identilens.models.interface import evaluation_mode
+from identilens.models.lens import Lens
+from identilens.models.proof import NOISE
+from identilens.models.threads import only_here
+
+Stored = Literal["states", "cache"]
+"""What is stored of a text: hidden states, or the keys and values of each layer's attention."""
+
+BUDGET = 2**28
+"""Bytes that a batch of candidates may take."""
+
+_MOST = 4096
+_SHORT = 6
+"""Tokens of a text with which a model's cache is tried."""
+
+_REMEDY = "Choose a decoder or an encoder that reads token ids (docs/families.md)"
+
+
+Batches = Iterator[tuple[Int[Tensor, " candidate"], list[Float[Tensor, "candidate d"]]]]
+"""Numbers of candidates, and what is stored of each, by layer."""
+
+
+class _DeepestError(Exception):
+    """Ends a forward pass after the deepest layer that is asked for."""
+
+
+class Candidates:
+    """What a model stores of texts, and of all continuations of a text by one token, layer by layer.
+
+    The beginning of the text runs once, into the model's own cache of keys and values, which all candidates share. A
+    model whose cache cannot be shared, or whose states with it are not those without, runs every candidate with its
+    whole beginning. Forward passes end after the deepest layer.
+
+    Args:
+        lens: The model.
+        item: A text, with which the layers are found and the cache is tried.
+        layers: Layers; all by default. Hidden states are 0 (embedding output) to L, caches 0 to L − 1.
+        stored: What is stored.
+        budget: Bytes of a batch of candidates.
+        whole: Run every candidate with its whole beginning.
+
+    Attributes:
+        layers: The layers.
+        causal: Whether states depend on earlier tokens only.
+        shared: Whether candidates share a cache.
+        vocabulary: Number of ids that the model reads.
+
+    Raises:
+        InputError: For a layer that the model lacks.
+        UnsupportedModelError: For an encoder-decoder, or one without tokens or without a cache where that is asked for.
+
+    Examples:
+        >>> import identilens as idl
+        >>> from identilens.models.candidates import Candidates
+        >>> lens = idl.load("bundled-decoder")
+        >>> item = lens.read("Snow fell.")[0]
+        >>> candidates = Candidates(lens, item, (1, 4))
+        >>> ids = item.tensors["input_ids"]
+        >>> tokens, states = next(candidates.after(ids[:2]))
+        >>> tokens[:2].tolist(), [one.shape[1] for one in states], candidates.shared
+        ([0, 1], [256, 256], True)
+    """
+
+    def __init__(
+        self,
+        lens: Lens,
+        item: Item,
+        layers: Sequence[int] | None = None,
+        *,
+        stored: Stored = "states",
+        budget: int = BUDGET,
+        whole: bool = False,
+    ) -> None:
+        self.lens, self.stored, self.budget = lens, stored, budget
+        self.name = type(lens.body).__name__
+        if getattr(lens.model.config, "is_encoder_decoder", False):
+            raise UnsupportedModelError(
+                f"{self.name} has an encoder and a decoder: its states do not follow from one text alone. {_REMEDY}."
+            )
+        check_ids(item, 0)
+        ids = item.tensors["input_ids"][:_SHORT]
+        sites = lens.sites(item)
+        self.causal = {site.kind for site in sites} == {"decoder"}
+        self.vocabulary: int = lens.model.config.get_text_config().vocab_size
+        paths = {site.place[0] if site.place else "" for site in sites}
+        self._blocks: list[nn.Module] = []
+        has_cache = self.causal and self._has_cache(ids)
+        self.shared = has_cache and not whole
+        if stored == "cache" and not has_cache:
+            raise UnsupportedModelError(
+                f"{self.name} has no cache of keys and values with one entry for each token; use stored='states'."
+            )
+        depth = len(self._run(ids[None])) - 1
+        known = range(depth + 1)
+        self.layers = tuple(known if layers is None else layers)
+        if missing := sorted(set(self.layers) - set(known)):
+            what = "hidden states" if stored == "states" else "keys and values"
+            raise InputError(
+                f"the model has {what} of layers 0 to {depth}; got {missing}. Pass layers=... of these."
+            )
+        self._find_end(ids, paths)
+
+    def _has_cache(self, ids: Int[Tensor, " token"]) -> bool:
+        """Return whether states with the model's cache are those without."""
+        if not {"cache", "use_cache"} <= {*signature(self.lens.body.forward).parameters}:
+            return False
+        plain = self._run(ids[None], states=True)
+        try:
+            cache = self._empty()
+            steps = [self._run(one[None, None], cache, states=True) for one in ids]
+        except (UnsupportedModelError, *MODELS_RAISE):
+            return False
+        noise = NOISE[self.lens.dtype]
+        return all(type(layer) in _SHARABLE for layer in cache.layers) and all(
+            bool(((one - torch.cat(parts, 1)).norm(dim=-1) <= noise * one.norm(dim=-1)).all())
+            for one, parts in zip(plain, zip(*steps, strict=True), strict=True)
+        )
+
+    def _empty(self) -> DynamicCache:
+        return DynamicCache(config=self.lens.body.config)
+
+    def _find_end(self, ids: Int[Tensor, " token"], paths: set[str]) -> None:
+        """Find the layers' modules whose inputs are the hidden states, if a pass can end before the last one."""
+        # One layer at least: a cache without entries does not tell positions.
+        deepest = max(1, max(self.layers) + (self.stored == "cache"))
+        if len(paths) != 1 or "" in paths:
+            return
+        blocks = [*self.lens.body.get_submodule(paths.pop()).children()]
+        if deepest >= len(blocks):
+            return
+        whole = self._run(ids[None])
+        self._blocks = blocks[: deepest + 1]
+        try:
+            early = self._run(ids[None])
+        except (UnsupportedModelError, *MODELS_RAISE):
+            early = []
+        if len(early) <= max(self.layers) or not all(map(torch.equal, early, whole)):
+            self._blocks = []
+
+    @torch.no_grad()
+    def _run(
+        self,
+        ids: Int[Tensor, "text token"],
+        cache: DynamicCache | None = None,
+        *,
+        states: bool = False,
+    ) -> list[Float[Tensor, "text token d"]]:
+        """Return what is stored of each token of some texts that follow a cache, by layer, to the deepest."""
+        body, cached = self.lens.body, self.stored == "cache" and not states
+        options: dict[str, Any] = {}
+        cache = self._empty() if cached and cache is None else cache
+        if "use_cache" in signature(body.forward).parameters:
+            options = {"use_cache": cache is not None, "cache": cache}
+        seen: list[Tensor] = []
+
+        def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            seen.append(args[0] if args else kwargs["hidden_states"])
+            if len(seen) == len(self._blocks):
+                raise _DeepestError
+
+        with ExitStack() as stack:
+            stack.enter_context(evaluation_mode(body))
+            stack.enter_context(explained(self.name))
+            for block in self._blocks:
+                hook = block.register_forward_pre_hook(only_here(note), with_kwargs=True)
+                stack.callback(hook.remove)
+            if not self._blocks:
+                options["output_hidden_states"] = True
+            try:
+                output = body(input_ids=ids.to(self.lens.device), **options)
+                seen = list(output.hidden_states)
+            except _DeepestError:
+                pass
+        if not cached or cache is None:
+            return seen
+        layers: list[Any] = cache.layers
+        held = [layer for layer in layers if layer.is_initialized]
+        length = ids.shape[1]
+        pairs = [(one.keys[..., -length:, :], one.values[..., -length:, :]) for one in held]
+        return [torch.cat([part.transpose(1, 2).flatten(2) for part in pair], -1) for pair in pairs]
+
+    def read(
+        self, ids: Int[Tensor, "text token"], cache: DynamicCache | None = None
+    ) -> list[Float[Tensor, "text token d"]]:
+        """Return what is stored of each token of texts of one length, by the layers; a cache has what comes before.
+
+        Raises:
+            NumericalError: If it has NaN or infinite entries.
+        """
+        found = self._run(ids, cache)
+        for layer in self.layers:
+            if not bool(found[layer].isfinite().all()):
+                raise NumericalError(
+                    f"layer {layer} has NaN or infinite entries; load the model in float32, or look for a broken "
+                    "checkpoint"
+                )
+        return [found[layer] for layer in self.layers]
+
+    def batches(self, texts: Int[Tensor, "text token"]) -> Batches:
+        """Yield batches of whole texts of one length: their numbers, and all that is stored of each in one row."""
+        for numbers in torch.arange(len(texts)).split(self._size(texts.shape[1], 1)):
+            yield numbers, [one.flatten(1) for one in self.read(texts[numbers])]
+
+    def after(self, beginning: Int[Tensor, " token"]) -> Batches:
+        """Yield batches of all ids, with what is stored of each after the beginning, by the layers."""
+        prefix = self._empty()
+        if self.shared and len(beginning):
+            self._run(beginning[None], prefix)
+        rows = 1 if self.shared else len(beginning) + 1
+        for tokens in torch.arange(self.vocabulary).split(self._size(rows, len(beginning) + 1)):
+            cache, texts = None, tokens[:, None]
+            if self.shared:
+                layers: list[Any] = [copy(layer) for layer in prefix.layers]
+                for layer in layers:
+                    if layer.is_initialized:
+                        layer.keys = layer.keys.expand(len(tokens), -1, -1, -1)
+                        layer.values = layer.values.expand(len(tokens), -1, -1, -1)
+                cache = copy(prefix)
+                cache.layers = layers
+            else:
+                texts = joined(beginning, tokens)
+            yield tokens, [one[:, -1] for one in self.read(texts, cache)]
+
+    def _size(self, rows: int, keys: int) -> int:
+        """Return how many candidates of so many rows and keys fit: states, what a layer computes, keys and values."""
+        config: Any = self.lens.body.config.get_text_config()
+        width, layers = config.hidden_size, config.num_hidden_layers
+        inner = 6 * (getattr(config, "intermediate_size", None) or 4 * width)
+        numbers = rows * ((layers + 1) * width + inner) + 4 * layers * width * keys
+        return max(1, min(_MOST, self.budget // (numbers * self.lens.dtype.itemsize)))
+
+
+def joined(
+    beginning: Int[Tensor, " token"], tokens: Int[Tensor, " candidate"]
+) -> Int[Tensor, "candidate length"]:
+    """Return the texts of one more token each."""
+    return torch.cat([beginning.expand(len(tokens), -1), tokens[:, None]], 1)
+
+
+_SHARABLE = (DynamicLayer, DynamicSlidingWindowLayer)
+
+
+def check_ids(item: Item, text: int) -> None:
+    """Raise InputError unless a text is nothing but token ids."""
+    others = {*item.tensors} - {"input_ids", "attention_mask", "token_type_ids"}
+    pair = bool(item.tensors.get("token_type_ids", torch.zeros(1)).any())
+    if "input_ids" not in item.tensors or others or pair:
+        raise InputError(
+            f"text {text} is not made of token ids of one sequence (it has {', '.join(sorted(item.tensors))}); "
+            "inversion needs single texts or token ids"
+        )

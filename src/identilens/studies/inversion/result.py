@@ -1,0 +1,330 @@
+"""The results of reading texts from what is stored of them: margins, errors of storage, and what is certified."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import boxes, lines
+from identilens.charts.page import Section
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import counted, percent
+
+NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
+"""What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
+
+SHOWN, LINES = 3, 24
+"""Texts that are shown as lines of tokens in a terminal or notebook, and in a page."""
+
+_PLACE = {"text": pl.Int64, "layer": pl.Int64, "position": pl.Int64, "change": pl.String}
+_SURE = Mark("certified", "●", 0, strong=True)
+_READ = Mark("decoded, not certified", "○", 1)
+_LOST = Mark("not decoded", "△", 1, strong=True)
+_BELOW = Mark("error below the margin", "◐", 0)
+_ABOVE = Mark("error above the margin", "△", 1, strong=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion(Result):
+    """How well texts can be read from what is stored of them, and how coarsely it must be stored to prevent it.
+
+    Attributes:
+        table: Margin and nearest rival: one row for each text, layer and position.
+        noises: Error of each noise, whether it is below the margin less the noise of the forward pass, whether the text
+            is certified up to here, and what decoding to the nearest gives, the beginning known.
+
+    Examples:
+        >>> import identilens as idl
+        >>> found = idl.inversion(idl.load("bundled-decoder"), "Snow fell.", layers=4, noise="int4", bits=8)
+        >>> found.by_text().select("noise", "tokens", "certified_to", "recovered_to").rows()
+        [('int4', 6, 5, 6), ('int8', 6, 6, 6)]
+    """
+
+    analysis: ClassVar = "inversion"
+    title: ClassVar = "Is the text in what is stored of it"
+    schema: ClassVar = {
+        "table": {
+            **_PLACE,
+            "token": pl.String,
+            "norm": pl.Float64,
+            "margin": pl.Float64,
+            "relative_margin": pl.Float64,
+            "forward_noise": pl.Float64,
+            "rival": pl.String,
+        },
+        "noises": {
+            **_PLACE,
+            "noise": pl.String,
+            "bits": pl.Int64,
+            "error": pl.Float64,
+            "below": pl.Boolean,
+            "certified": pl.Boolean,
+            "decoded": pl.String,
+            "recovered": pl.Boolean,
+        },
+    }
+
+    noises: pl.DataFrame
+
+    def by_text(self) -> pl.DataFrame:
+        """Return for each text, layer and noise how many tokens from its start are certified or recovered."""
+        groups = self.noises.group_by("text", "layer", "noise", "bits", maintain_order=True)
+        return groups.agg(
+            pl.len().alias("tokens"),
+            pl.col("certified").sum().alias("certified_to"),
+            pl.col("recovered").cast(pl.Int64).cum_min().sum().alias("recovered_to"),
+            pl.col("below").mean().alias("below"),
+        )
+
+    def by_layer(self) -> pl.DataFrame:
+        """Return for each layer and noise the share of positions below the margin, certified and recovered.
+
+        Positions count as recovered if decoding succeeds with the beginning known; certified and recovered texts are
+        those of which every token is.
+        """
+        texts = self.by_text().group_by("layer", "noise", maintain_order=True)
+        whole = texts.agg(
+            pl.len().alias("texts"),
+            (pl.col("certified_to") == pl.col("tokens")).mean().alias("certified_texts"),
+            (pl.col("recovered_to") == pl.col("tokens")).mean().alias("recovered_texts"),
+        )
+        groups = self.noises.group_by("layer", "noise", "bits", maintain_order=True)
+        shares = groups.agg(
+            pl.len().alias("positions"), pl.col("below", "certified", "recovered").mean()
+        )
+        return shares.join(whole, on=["layer", "noise"], maintain_order="left").sort(
+            "layer", maintain_order=True
+        )
+
+    def bits(self) -> pl.DataFrame:
+        """Return for each text and layer the fewest bits of those tried with which the whole text is certified.
+
+        ``recovered_bits``: the fewest with which greedy decoding gives the whole text in fact. Missing if none does.
+        """
+        tried = self.by_text().drop_nulls("bits")
+        whole = {
+            name: pl.col("bits").filter(pl.col(f"{name}_to") == pl.col("tokens")).min()
+            for name in ("certified", "recovered")
+        }
+        return tried.group_by("text", "layer", maintain_order=True).agg(
+            pl.col("tokens").first(),
+            **{f"{name}_bits": fewest for name, fewest in whole.items()},
+        )
+
+    def summary(self) -> Finding:
+        """Return the finding: which ways to store texts let them be read, proven or in fact, and at which layers."""
+        layers, causal = self.by_layer(), self._causal
+        stored = STORED[self.provenance["settings"]["stored"]]
+        texts = self.table["text"].n_unique()
+        places = "positions" if causal else "changes"
+        count = len(self.table) // self.table["layer"].n_unique()
+        margins = self.table.group_by("layer").agg(pl.col("relative_margin").median())
+        lines = [
+            f"Half the distance to the nearest rival, over {stored} of {counted(count, places[:-1])} in "
+            f"{counted(texts, 'text')}: a median of {_span(margins['relative_margin'])} of the length, by layer."
+        ]
+        least = {}
+        for noise in self._asked:
+            rows = layers.filter(noise=noise)
+            line = f"With {_named(noise)} the error is below the margin at {_span(rows['below'])} of {places}"
+            if causal:
+                line += (
+                    f" (decoding finds {_span(rows['recovered'])}); {_span(rows['certified_texts'])} of whole texts "
+                    f"are certified (decoding finds {_span(rows['recovered_texts'])})"
+                )
+            lines.append(f"{line}.")
+            least[noise] = rows["below"].min()
+        lines.append(_MEANING[causal])
+        fewest = self.bits()
+        if causal and len(fewest):
+            lines.append(
+                f"Fewest bits tried, by text and layer: {_bits(fewest['certified_bits'])} for a certificate of the "
+                f"whole text, {_bits(fewest['recovered_bits'])} to decode it in fact."
+            )
+        numbers = {"texts": texts, "positions": count}
+        numbers |= {f"below {noise}": share for noise, share in least.items()}
+        headline = [
+            (
+                percent(share),
+                f"of {places} have a margin above the error with {_named(noise)}, at the layer with fewest",
+            )
+            for noise, share in least.items()
+        ]
+        return Finding("\n".join(lines), numbers, headline)
+
+    @property
+    def _asked(self) -> list[str]:
+        """The noises that were asked for, or else all that were tried."""
+        asked = self.provenance["settings"]["noise"]
+        tried = self.noises["noise"].unique(maintain_order=True).to_list()
+        return [noise for noise in asked if noise in tried] or tried
+
+    @property
+    def _causal(self) -> bool:
+        return self.table["change"].first() == NEXT
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the shares of positions with an error below the margin, and of those decoded, by layer and noise."""
+        layers = self.by_layer()
+        shown = {
+            "below": "Positions whose error is below the margin",
+            "recovered": "Positions decoded in fact",
+        }
+        return {
+            f"{title}, by layer": layers.pivot("noise", index="layer", values=name)
+            for name, title in shown.items()
+            if layers[name].null_count() < len(layers)
+        }
+
+    def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
+        """Return the first texts as lines of tokens, each with its margin at the deepest layer and its nearest rival.
+
+        Marked by what holds at the noise that was asked for of which most tokens are in doubt.
+        """
+        layer = self.table["layer"].max()
+        deep = self.noises.filter(layer=layer, change=self.table["change"].first())
+        asked = deep.filter(pl.col("noise").is_in(self._asked))
+        shares = asked.group_by("noise", maintain_order=True).agg(pl.col("below").mean())
+        noise = shares.sort("below", maintain_order=True)["noise"].first()
+        places = self.table.join(deep.filter(noise=noise), on=list(_PLACE), maintain_order="left")
+        lines = []
+        for (text,), rows in places.group_by("text", maintain_order=True):
+            if len(lines) == most:
+                break
+            marked = [_marked(row) for row in rows.iter_rows(named=True)]
+            marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)
+            legend = [(mark, str(sum(one.mark is mark for one in marked))) for mark in marks]
+            title = f"text {text}, layer {layer}, with {_named(str(noise))}"
+            lines.append(TokenLine(title, marked, legend))
+        return lines
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``margins`` by layer, and ``bits``: the share of positions below the margin against bits, by layer."""
+        quartiles = self.table.group_by("layer").agg(
+            pl.col("relative_margin").quantile(share).alias(name)
+            for name, share in (
+                ("low", 0.05),
+                ("q1", 0.25),
+                ("median", 0.5),
+                ("q3", 0.75),
+                ("high", 0.95),
+            )
+        )
+        charts: dict[str, AnyChart] = {
+            "margins": boxes(
+                quartiles.sort("layer"),
+                "layer",
+                "Margin / length of the state",
+                title="Margins by layer (5, 25, 50, 75 and 95 %)",
+                x_title="Layer",
+            )
+        }
+        swept = self.by_layer().drop_nulls("bits").sort("layer", "bits")
+        if swept["bits"].n_unique() > 1:
+            kinds = {"below": "error below the margin", "recovered": "decoded in fact"}
+            shares = [
+                swept.drop_nulls(name).select("layer", "bits", share=name, positions=pl.lit(words))
+                for name, words in kinds.items()
+            ]
+            charts["bits"] = lines(
+                pl.concat(shares),
+                "bits",
+                "share",
+                "layer",
+                dash="positions",
+                title="Share of positions against bits, by layer",
+                x_title="Bits of a number, one scale for each token",
+                y_title="Share of positions",
+                y_domain=(0, 1),
+                color_title="Layer",
+            )
+        return charts
+
+    def sections(self) -> list[Section]:
+        """Return lines of tokens, charts and tables."""
+        charts = self.charts()
+        several = [name for name in ("bits", "margins") if name in charts]
+        meaning = [_MEANING[self._causal]]
+        return [
+            Section("lines", "The text, token by token", [_LINES], lines=self.token_lines(LINES)),
+            Section("bits", "How coarsely, at which layer", meaning, several, self.by_layer()),
+            Section("texts", "Whole texts", [_TEXTS], frame=self.by_text()),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inverted:
+    """A text as it was read from what is stored of it.
+
+    Attributes:
+        ids: Its token ids.
+        distances: Distance of each state to that of the token that was read.
+        margins: Half the distance from that to every other token's, or less; empty for an encoder.
+        certified: Whether no error below the margins, here and before, can have led here from another text. Of an
+            encoder: whether the text has all states within the noise that was given, which others may have, too.
+        forward_noise: How far the states of the text move if they run in another way; 0 for an encoder.
+        tokens: Names of the tokens.
+    """
+
+    ids: tuple[int, ...]
+    distances: tuple[float, ...]
+    margins: tuple[float, ...]
+    certified: tuple[bool, ...]
+    forward_noise: float
+    tokens: tuple[str, ...] = ()
+
+
+STORED = {"states": "hidden states", "cache": "keys and values"}
+_MEANING = {
+    True: "A position is certified if here, and at every position before, the error is smaller than half the distance "
+    "to the nearest other token's state, less the noise of the forward pass: then decoding token by token gives "
+    "exactly the text. Other positions may still be read: decoding in fact says so.",
+    False: "Margins are half the distance to the nearest text that differs in one token, or in two neighbours, among "
+    "those that were tried. That the error is smaller is necessary for reading the text, not sufficient: other texts "
+    "may come nearer, and nothing is certified.",
+}
+_LINES = (
+    "Each token with its margin in percent of the length of its state, at the deepest layer. Certified: the error is "
+    "below the margin here and at every token before. Point at a token to read its nearest rival, the token whose "
+    "state comes nearest after the same beginning."
+)
+_TEXTS = (
+    "certified_to and recovered_to count tokens from the start of the text; below is the share of all positions whose "
+    "error is smaller than the margin."
+)
+
+
+def _marked(row: Mapping[str, Any]) -> MarkedToken:
+    decoded = f"; decoded as {row['decoded']!r}"
+    mark = _READ if row["recovered"] else _LOST
+    if row["recovered"] is None:
+        decoded, mark = "", _ABOVE
+    if row["below"]:
+        mark = _SURE if row["certified"] else _BELOW
+    note = (
+        f"position {row['position']}: margin {row['margin']:.4g} ({percent(row['relative_margin'])}); error "
+        f"{row['error']:.4g}; nearest rival {row['rival']!r}{decoded}"
+    )
+    return MarkedToken(row["token"], mark, f"{100 * row['relative_margin']:.0f} %", note)
+
+
+def _named(noise: str) -> str:
+    return f"Gaussian noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
+
+
+def _span(shares: pl.Series) -> str:
+    """Return the least and the largest share in words, once if they are the same."""
+    return " to ".join(dict.fromkeys(map(percent, (shares.min(), shares.max()))))
+
+
+def _bits(fewest: pl.Series) -> str:
+    """Return a span of bits in words."""
+    known = fewest.drop_nulls()
+    missing = len(fewest) - len(known)
+    span = (
+        " to ".join(dict.fromkeys(map(str, (known.min(), known.max())))) if len(known) else "none"
+    )
+    return f"{span} ({missing} of {len(fewest)} at none)" if missing and len(known) else span

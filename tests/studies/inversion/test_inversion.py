@@ -1,0 +1,382 @@
+"""Margins of continuations beside a plain loop over all of them, and what follows from them."""
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.zoo import build, classifier, example, ids
+from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.measures.tokens.margins import Noise
+from identilens.models.candidates import Candidates
+from identilens.runs.corpus import Corpus
+from identilens.studies.inversion.study import InversionSettings, InversionStudy
+
+TEXT = ids(7)
+FAMILIES = (
+    "gpt2",
+    "opt",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "gemma3",
+    "gpt_oss",
+    "deepseek_v3",
+    "bert_decoder",
+    "dyck",
+)
+
+
+def made(family, dtype=torch.float64):
+    return idl.Lens(build(family).to(dtype))
+
+
+@pytest.fixture(scope="module")
+def lens():
+    """A decoder of 50 tokens."""
+    model = build("gpt2")
+    model.resize_token_embeddings(50)
+    return idl.Lens(model.double())
+
+
+@torch.no_grad()
+def states_of(lens, texts):
+    """Hidden states of texts of one length, [layer, text, token, d], by transformers alone."""
+    output = lens.body(input_ids=torch.tensor(texts), output_hidden_states=True, use_cache=False)
+    return torch.stack(output.hidden_states)
+
+
+def test_margins_are_those_of_every_pair(lens):
+    text = [token % 50 for token in TEXT]
+    found = idl.inversion(lens, [text], noise="int4", bits=3)
+    for position, token in enumerate(text):
+        others = states_of(lens, [[*text[:position], other] for other in range(50)])[:, :, -1]
+        for layer, states in enumerate(others):
+            distances = (states - states[token]).norm(dim=1)
+            distances[token] = torch.inf
+            row = found.table.row(
+                by_predicate=(pl.col("layer") == layer) & (pl.col("position") == position),
+                named=True,
+            )
+            assert row["margin"] == pytest.approx(float(distances.min()) / 2, rel=1e-9)
+            assert row["rival"] == str(int(distances.argmin()))
+            assert row["norm"] == pytest.approx(float(states[token].norm()))
+            assert row["relative_margin"] == pytest.approx(row["margin"] / row["norm"])
+            assert row["forward_noise"] < 1e-12 * row["norm"]
+
+
+def test_noise_inside_the_margin_never_spoils_decoding(lens):
+    """10,000 draws just inside the margin, and one just outside towards the rival."""
+    text = [token % 50 for token in TEXT]
+    found = idl.inversion(lens, [text], layers=2, noise="int8", bits=8)
+    generator = torch.Generator().manual_seed(0)
+    for position, row in enumerate(found.table.iter_rows(named=True)):
+        states = states_of(lens, [[*text[:position], other] for other in range(50)])[2, :, -1]
+        own, draws = (
+            states[text[position]],
+            torch.randn(10_000 // len(text) + 1, 8 * 4, generator=generator),
+        )
+        moved = own + 0.999 * row["margin"] * draws / draws.norm(dim=1, keepdim=True)
+        assert (torch.cdist(moved, states).argmin(1) == text[position]).all()
+        rival = states[int(row["rival"])]
+        outside = own + 0.501 * (rival - own)
+        assert int((states - outside).norm(dim=1).argmin()) == int(row["rival"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_and_without_a_cache_in_batches_and_alone(family):
+    one = made(family, torch.float32)
+    with_cache = idl.inversion(one, [TEXT], noise="int8", bits=4)
+    for options in ({"whole_prefix": True}, {"memory_budget": 1}):
+        other = idl.inversion(one, [TEXT], noise="int8", bits=4, **options)
+        for name in ("margin", "norm"):
+            apart = (with_cache.table[name] - other.table[name]).abs() / with_cache.table["norm"]
+            assert apart.max() < 1e-5
+        for name in ("decoded", "recovered", "certified"):
+            assert with_cache.noises[name].to_list() == other.noises[name].to_list()
+    assert with_cache.table["forward_noise"].max() > 0
+
+
+@pytest.mark.parametrize("stored", ["states", "cache"])
+def test_early_layers_give_the_same_alone(stored):
+    one = made("llama")
+    every = idl.inversion(one, [TEXT], noise="int8", bits=4, stored=stored)
+    for layer in every.table["layer"].unique():
+        alone = idl.inversion(one, [TEXT], noise="int8", bits=4, stored=stored, layers=layer)
+        expected = every.table.filter(layer=layer)
+        assert alone.table["margin"].to_list() == pytest.approx(
+            expected["margin"].to_list(), rel=1e-9
+        )
+        assert (
+            alone.noises["decoded"].to_list()
+            == every.noises.filter(layer=layer)["decoded"].to_list()
+        )
+
+
+def test_a_pass_ends_after_the_deepest_layer():
+    one = made("gpt2")
+    item = one.read([TEXT])[0]
+    calls = []
+    hook = one.body.h[1].register_forward_hook(lambda *_: calls.append(1))
+    found = Candidates(one, item, (0, 1))
+    calls.clear()
+    list(found.after(item.tensors["input_ids"][:3]))
+    hook.remove()
+    assert not calls
+
+
+def test_keys_and_values_are_those_of_the_models_cache():
+    one = made("llama")
+    item = one.read([TEXT])[0]
+    found = Candidates(one, item, stored="cache").read(item.tensors["input_ids"][None])
+    with torch.no_grad():
+        cache = one.body(input_ids=torch.tensor([TEXT]), use_cache=True).cache
+    for layer, states in enumerate(found):
+        held = cache.layers[layer]
+        pair = [part[0].transpose(0, 1).flatten(1) for part in (held.keys, held.values)]
+        assert torch.equal(states[0], torch.cat(pair, 1))
+
+
+def test_padding_and_other_texts_change_nothing(lens):
+    texts = [ids(5, 1), ids(3, 2)]
+    texts = [[token % 50 for token in text] for text in texts]
+    batch = {
+        "input_ids": torch.tensor([texts[0], [*texts[1], 0, 0]]),
+        "attention_mask": torch.tensor([[1] * 5, [1] * 3 + [0] * 2]),
+    }
+    both = idl.inversion(lens, batch, bits=4)
+    for number, text in enumerate(texts):
+        alone = idl.inversion(lens, [text], noise="int4", bits=4)
+        of = both.table.filter(text=number)
+        assert of["margin"].to_list() == alone.table["margin"].to_list()
+        assert of["rival"].to_list() == alone.table["rival"].to_list()
+
+
+def test_no_certificate_where_a_rival_lies_inside_the_noise(lens):
+    embeddings = lens.body.get_input_embeddings().weight
+    with torch.no_grad():
+        kept = embeddings[9].clone()
+        embeddings[9] = embeddings[8] + 1e-6
+    found = idl.inversion(lens, [[4, 8, 4]], noise=("float32", "int8"), bits=8, layers=(0, 2))
+    with torch.no_grad():
+        embeddings[9] = kept
+    twin = found.table.filter(position=1)
+    assert twin["rival"].to_list() == ["9", "9"]
+    assert not found.noises.filter(pl.col("position") >= 1, noise="int8")["certified"].any()
+    assert found.noises.filter(position=0)["certified"].all()
+
+
+def test_forward_noise_is_taken_off(lens, monkeypatch):
+    """States that move between two runs by more than the margin are not certified."""
+    read = Candidates.read
+
+    def shaken(self, ids, cache=None):
+        return [states + 100.0 * (cache is None) for states in read(self, ids, cache)]
+
+    monkeypatch.setattr(Candidates, "read", shaken)
+    found = idl.inversion(lens, [[4, 8]], noise="float32", bits=8)
+    assert found.table["forward_noise"].min() > 100
+    assert not found.noises["below"].any()
+
+
+def test_the_bundled_decoder_gives_back_its_text():
+    lens, text = idl.load("bundled-decoder"), idl.examples()[0]
+    found = idl.inversion(
+        lens, text, noise=("float32", "bfloat16", "int8", "int4"), bits=4, max_length=8
+    )
+    wholes = found.by_text()
+    assert wholes.filter(pl.col("noise") != "int4")["certified_to"].unique().to_list() == [8]
+    assert (wholes["recovered_to"] >= wholes["certified_to"]).all()
+    int4 = wholes.filter(noise="int4")
+    assert (int4["certified_to"] < 8).any()
+    [captured] = lens.capture(text, hidden_states=True, max_length=8)
+    item = lens.read(text, 8)[0]
+    for layer, states in enumerate(captured.hidden_states["encoder"]):
+        for noise in ("float32", "bfloat16", "int8", "int4"):
+            if layer not in (0, 4) and noise != "int8":
+                continue
+            read = idl.invert(lens, Noise.read(noise).applied(states), layer=layer)
+            row = wholes.row(
+                by_predicate=(pl.col("layer") == layer) & (pl.col("noise") == noise), named=True
+            )
+            known = item.tensors["input_ids"].tolist()
+            right = row["recovered_to"]
+            assert list(read.ids[:right]) == known[:right]
+            assert right == 8 or read.ids[right] != known[right]
+            if noise != "int4":
+                assert all(read.certified)
+                assert read.tokens == item.tokens["encoder"]
+
+
+def test_what_is_certified_is_decoded(lens):
+    texts = [[token % 50 for token in ids(6, seed)] for seed in range(3)]
+    found = idl.inversion(lens, texts, noise=("int8-channel", "drop0.02", 0.05), bits=(2, 3, 4, 6))
+    assert found.noises["certified"].any()
+    assert not found.noises["certified"].all()
+    assert found.noises.filter("below")["recovered"].all()
+    assert found.noises.filter("certified")["below"].all()
+    chain = found.noises.group_by("text", "layer", "noise").agg(
+        (pl.col("certified") == pl.col("below").cast(pl.Int8).cum_min().cast(pl.Boolean)).all()
+    )
+    assert chain["certified"].all()
+
+
+def test_one_token_and_repeated_tokens(lens):
+    one = idl.inversion(lens, [[7]], bits=8)
+    assert len(one.table) == 3
+    again = idl.inversion(lens, [[7, 7, 7, 7]], noise="float32", bits=8)
+    assert again.noises.filter(noise="float32")["certified"].all()
+
+
+def test_inverting_a_cache_and_a_known_beginning(lens):
+    text = [token % 50 for token in TEXT]
+    item = lens.read([text])[0]
+    [[states]] = Candidates(lens, item, (1,), stored="cache").read(item.tensors["input_ids"][None])
+    found = idl.invert(lens, states, layer=1, stored="cache")
+    assert list(found.ids) == text
+    assert all(found.certified)
+    later = idl.invert(lens, states[3:], layer=1, stored="cache", beginning=text[:3])
+    assert list(later.ids) == text[3:]
+    assert later.margins == pytest.approx(found.margins[3:])
+
+
+def test_states_far_from_every_token_are_read_without_a_certificate(lens):
+    [captured] = lens.capture([[token % 50 for token in TEXT]], hidden_states=True)
+    states = captured.hidden_states["encoder"][2]
+    spoiled = states + 3 * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+    assert not any(idl.invert(lens, spoiled, layer=2).certified)
+
+
+def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
+    one = made("bert")
+    found = idl.inversion(one, [TEXT], substitutes=95, noise="int4", bits=8, layers=(1, 2))
+    own = states_of(one, [TEXT])[:, 0]
+    for position, token in enumerate(TEXT):
+        texts = [[*TEXT[:position], other, *TEXT[position + 1 :]] for other in range(96)]
+        distances = (states_of(one, texts) - own[:, None]).flatten(2).norm(dim=2)
+        distances[:, token] = torch.inf
+        for layer in (1, 2):
+            [row] = found.table.filter(
+                layer=layer, position=position, change="one token"
+            ).iter_rows(named=True)
+            assert row["margin"] == pytest.approx(float(distances[layer].min()) / 2, rel=1e-9)
+            assert row["rival"] == str(int(distances[layer].argmin()))
+    pairs = found.table.filter(change="two neighbours")
+    assert pairs["position"].to_list() == [*range(6), *range(6)]
+    assert not found.noises["certified"].any()
+    assert found.noises["recovered"].null_count() == len(found.noises)
+    assert "necessary" in found.summary().text
+
+
+def test_short_texts_of_an_encoder_are_found_by_search():
+    one = made("bert")
+    [captured] = one.capture([TEXT], hidden_states=True)
+    states = captured.hidden_states["encoder"][1]
+    noisy = Noise.read("int8").applied(states)
+    error = float((noisy - states).norm())
+    found = idl.invert(one, noisy, layer=1, within=1.001 * error)
+    assert list(found.ids) == TEXT
+    assert all(found.certified)
+    assert sum(distance**2 for distance in found.distances) ** 0.5 == pytest.approx(error)
+    assert not any(idl.invert(one, noisy, layer=1, within=0.9 * error).certified)
+    assert not any(
+        idl.invert(one, noisy + torch.randn(noisy.shape), layer=1, within=error).certified
+    )
+
+
+def test_very_many_texts_and_workers_give_the_same(lens, tmp_path):
+    texts = [[token % 50 for token in ids(4, seed)] for seed in range(3)]
+    here = idl.inversion(lens, texts, bits=4)
+    many = idl.inversion(lens, Corpus(texts), bits=4)
+    spread = idl.inversion(lens, texts, bits=4, out=tmp_path / "run", engine=idl.Local(2))
+    for name in ("table", "noises"):
+        assert getattr(here, name).equals(getattr(many, name))
+        assert getattr(here, name).equals(getattr(spread, name))
+
+
+def test_bits_are_the_fewest_with_a_certificate(lens):
+    found = idl.inversion(lens, [[4, 8, 15, 16]], noise="float32", bits=(2, 3, 4, 5, 6, 7, 8))
+    fewest, by_text = found.bits(), found.by_text()
+    for row in fewest.iter_rows(named=True):
+        wholes = by_text.filter(
+            (pl.col("certified_to") == 4) & (pl.col("layer") == row["layer"])
+        ).drop_nulls("bits")
+        assert row["certified_bits"] == wholes["bits"].min()
+        assert row["recovered_bits"] <= row["certified_bits"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layers": 7}, "hidden states of layers 0 to 2; got [7]"),
+        ({"layers": 2, "stored": "cache"}, "keys and values of layers 0 to 1; got [2]"),
+        ({"noise": "int99"}, "expected noise as bfloat16"),
+        ({"bits": 1}, "expected bits of 2 to 16; got 1"),
+        ({"noise": (), "bits": ()}, "expected noise with at least one value"),
+        ({"stored": "logits"}, "expected stored to be states or cache"),
+        ({"risk": 0}, "expected risk above 0"),
+    ],
+)
+def test_mistakes_in_settings(lens, options, words):
+    with pytest.raises((InputError, SettingError)) as caught:
+        idl.inversion(lens, [[4, 8]], **options)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [("t5", "an encoder and a decoder"), ("whisper", "an encoder and a decoder")],
+)
+def test_models_that_are_refused(family, words):
+    with pytest.raises(UnsupportedModelError, match=words):
+        idl.inversion(made(family, torch.float32), example(family))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_inputs_that_are_refused(lens):
+    with pytest.raises(InputError, match="no cache of keys and values|single texts"):
+        idl.inversion(idl.Lens(build("vit")), example("vit"))
+    with pytest.raises(UnsupportedModelError, match="use stored='states'"):
+        idl.inversion(classifier(), [TEXT], stored="cache")
+    with pytest.raises(InputError, match="empty"):
+        idl.inversion(idl.load("bundled-decoder"), [""])
+    for states, words in (
+        (torch.ones(3), "expected states of one text and one layer"),
+        ([[1.0]], "got list"),
+        (torch.full((2, 32), torch.nan), "NaN or infinite"),
+        (torch.ones(2, 5), "stores 32 numbers for a token; got 5"),
+    ):
+        with pytest.raises(InputError, match=words):
+            idl.invert(lens, states, layer=1)
+
+
+def test_a_vocabulary_of_150_000_stays_within_the_budget():
+    from transformers import GPT2Config, GPT2Model
+
+    one = idl.Lens(GPT2Model(GPT2Config(vocab_size=150_000, n_embd=8, n_layer=1, n_head=2)))
+    study = InversionStudy(one, [[149_999, 3]], InversionSettings(memory_budget=2**22, bits=(8,)))
+    sizes = [len(tokens) for tokens, _ in study.candidates.after(torch.tensor([5]))]
+    assert sum(sizes) == 150_000
+    assert max(sizes) < 8000
+    assert len(study.run(0).tables["table"]) == 4
+
+
+def test_on_the_command_line(tmp_path):
+    asked = (
+        "inversion",
+        "--model",
+        "bundled-decoder",
+        "--text",
+        "Snow fell.",
+        "--layers",
+        "1,4",
+        "-o",
+    )
+    done = identilens(
+        *asked, tmp_path / "run", "--noise", "bfloat16,int4,0.01", "--bits", "4-5", code=0
+    )
+    assert "With bfloat16" in done.output
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "nearest rival" in page
+    assert "expected --noise as bfloat16" in failing(*asked, tmp_path / "no", "--noise", "bf16")
