@@ -245,7 +245,7 @@ def test_another_row_with_the_same_answer(client, held):
     (step,) = ask(client, "same", body)
     [one] = step["same"]["maps"]
     assert one["choices"] == {"kind": "encoder", "layer": 3, "head": 10}
-    assert "10% of the effect of this row may change" in step["same"]["words"]
+    assert "up to 10% of the effect of this row" in step["same"]["words"]
     assert "final hidden states change by" in step["same"]["answer"]
     (step,) = ask(client, "same", {**body, "heads": "some"})
     assert "heads" in step["error"]

@@ -206,6 +206,21 @@ def test_a_text_is_measured_as_it_is_typed(page):
     assert "--text 'Nobody on the quay could say.'" in page.inner_text(".found pre >> nth=0")
 
 
+def test_the_text_is_marked_by_what_the_answer_needs(page, tuned):
+    page.get_by_role("button", name="Mark them").click()
+    page.wait_for_selector(".complaint:has-text('classifies texts')")
+    page.get_by_label("Model", exact=True).select_option(str(tuned))
+    page.wait_for_selector("#maps-0[data-all]")
+    page.get_by_label("Next token or class").fill("LABEL_1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".found .token-line")
+    words = page.inner_text(".found")
+    assert "'LABEL_1' has probability" in words
+    assert "It needs most: " in words
+    assert page.locator(".found .token-line .token:has-text('eleven')").count() == 1
+    assert page.locator(".found script").count() == 0
+
+
 def test_two_columns_stand_beside_each_other(page):
     page.get_by_role("button", name="Two columns").click()
     page.wait_for_selector("#maps-1[data-all]")

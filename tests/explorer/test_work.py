@@ -17,6 +17,7 @@ from identilens.explorer.work import (
     measured,
     most_tokens,
     moved_row,
+    needed,
     proven_row,
     same_answer,
     without_head,
@@ -316,3 +317,15 @@ def test_contributions_are_those_of_the_study(at, lens, monkeypatch, exact):
         contributions(lens, at, exact, nothing, told.append)
     assert asked == [([TEXT], "exact" if exact else "sketch", False, 128)]
     assert told == [{"progress": 0.5, "note": "half"}]
+
+
+def test_what_the_answer_needs_is_what_the_study_finds(at, lens):
+    found, [text] = needed(lens, at, ""), idl.rationales(lens, [TEXT], draws=1).token_lines()
+    assert found["html"] == text.html().replace("Text 0: ", "")
+    assert found["words"].startswith("It needs most: ")
+    other = needed(lens, at, "7")
+    assert "&#x27;7&#x27; has probability" in other["html"]
+    with pytest.raises(InputError, match="expected decision to be one of the model's"):
+        needed(lens, at, "seven")
+    with pytest.raises(InputError, match="at least two tokens that can be taken out"):
+        needed(lens, measured(lens, ids(2), nothing, lambda _step: None), "")

@@ -42,6 +42,7 @@ from identilens.explorer.work import (
     in_numbers,
     measured,
     moved_row,
+    needed,
     proven_row,
     same_answer,
     without_head,
@@ -260,6 +261,9 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
         return model, lambda check, tell: {
             "viewer": contributions(desk.lens(model), at, exact, check, tell)
         }
+    if what == "needed":
+        answer = str(body["answer"])
+        return model, lambda check, tell: needed(desk.lens(model), at, answer)
     lens, head = (
         desk.lens(model),
         at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"])),
@@ -339,7 +343,13 @@ def _style() -> str:
         .render(looks={"light": LIGHT.variables, "dark": DARK.variables})
     )
     return "\n".join(
-        [colors, own_file("page.css"), own_file("viewer.css"), _static("explorer.css")]
+        [
+            colors,
+            own_file("page.css"),
+            own_file("viewer.css"),
+            own_file("token_lines.css"),
+            _static("explorer.css"),
+        ]
     )
 
 

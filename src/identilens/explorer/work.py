@@ -31,6 +31,8 @@ from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.certify.views import exactness
 from identilens.studies.mixing.study import mixing
+from identilens.studies.rationales.result import decided, decision_line
+from identilens.studies.rationales.study import Decision, RationaleSettings, RationaleStudy
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
@@ -284,6 +286,23 @@ def without_head(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
     """Return what the model computes where a head adds nothing."""
     nothing = torch.zeros_like(head.attention)
     return changed(lens, at, lens.substitute({head.address: nothing}, at.item))
+
+
+def needed(lens: Lens, at: Measured, answer: str) -> dict[str, Any]:
+    """Return the text marked by what the model's answer, or a named one, needs of it, as part of a page.
+
+    Raises:
+        InputError: For a model that neither classifies texts nor predicts the next token, or a text without two tokens
+            that can be removed.
+        SettingError: For an answer that the model does not know.
+    """
+    settings = RationaleSettings(decision=answer or None, max_length=most_tokens(lens))
+    study = RationaleStudy(lens, [at.text], settings)
+    decision = Decision(lens, study.items[0], study.answers)
+    if len(decision.removable) < 2:
+        raise InputError("expected a text with at least two tokens that can be taken out.")
+    tokens = study.needed(0, decision)
+    return {"html": decision_line(tokens).html(), "words": decided(tokens)}
 
 
 def changed(lens: Lens, at: Measured, run: ModelRun) -> dict[str, Any]:

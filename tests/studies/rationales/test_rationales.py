@@ -18,6 +18,7 @@ from helpers.command import failing, identilens
 from helpers.written import rationales as written
 from helpers.zoo import build, classifier, ids
 from identilens.errors import InputError, SettingError
+from identilens.measures.attention import certify_row
 from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.rationales.study import Decision, rationales
@@ -119,6 +120,41 @@ def test_what_the_last_token_alone_decides_needs_no_other():
     assert found.needed["change"].to_list() == pytest.approx([0] * 8, abs=1e-9)
     assert not found.needed["enough"].any()
     assert "no token by itself. Enough without all others: no token at all" in found.summary().text
+
+
+def test_of_tokens_that_matter_the_attention_of_the_last_token_has_intervals():
+    """A mean over heads: each chooses its alternative by itself, so that the ends are the means of their ends."""
+    lens = idl.load("bundled-decoder")
+    text = " ".join(["The ferry left the harbour before dawn, and nobody came."] * 6)
+    found = rationales(lens, [text], draws=1, max_length=70)
+    matters = pl.col("enough") | (pl.col("change").abs() >= 0.1 * pl.col("probability"))
+    assert found.needed.filter(matters)["lo"].null_count() == 0
+    assert found.needed.filter(~matters)["lo"].null_count() == len(found.needed.filter(~matters))
+    rows = found.needed.drop_nulls("lo")
+    [captured] = lens.capture([text], max_length=70, weights=True)
+    each = [certify_row(head.attention[-1], head.projected, tolerance=0.01, order=False).intervals
+            for head in captured.heads]  # fmt: skip
+    at = rows["position"].to_list()
+    for name, values in (
+        ("attention", [head.attention[-1] for head in captured.heads]),
+        ("lo", [one.lo for one in each]),
+        ("hi", [one.hi for one in each]),
+    ):
+        assert rows[name].to_list() == pytest.approx(
+            torch.stack(values).mean(0)[at].tolist(), abs=1e-6
+        )
+    assert (rows["hi"] - rows["lo"]).min() > 0.001
+    first = rows.sort("change", maintain_order=True).row(0, named=True)
+    shown = f"(between {first['lo']:.3f} and {first['hi']:.3f})"
+    assert shown in found.summary().text
+    assert any(token.note.endswith(shown) for token in found.token_lines()[0].tokens)
+
+
+def test_classifiers_and_heads_with_sinks_have_no_such_intervals(lens):
+    assert rationales(lens, [ids(9)], draws=1).needed["lo"].null_count() == 9
+    sinks = idl.Lens(build("gpt_oss"))
+    found = rationales(sinks, [ids(9)], draws=1).needed
+    assert len(found) == found["lo"].null_count() == 8
 
 
 def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_for(lens):

@@ -77,10 +77,13 @@ class Pane {
     this.kept.addEventListener("change", () => this.viewer.redraw());
     [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
     this.within.value = "1%";
+    this.answer = made("input", { type: "text", ariaLabel: "Next token or class", placeholder: "the model's own answer", maxLength: 64, size: 18 });
+    this.answer.addEventListener("keydown", (event) => { if (event.key === "Enter") this.needed(); });
     this.tools = made("div", { className: "tools", hidden: true },
       group("Prove ranges while this stays", this.kept),
       group("Other weights, same output of this head", this.button("Farthest", () => this.alternative("far")), this.button("Random", () => this.alternative("sampled")), this.button("From other W_Q and W_K", () => this.parameters())),
       group("Other row, same answer of the model", this.aim, this.heads, this.within, this.button("Look for it", () => this.same())),
+      group("Which tokens the answer needs", this.answer, this.button("Mark them", () => this.needed())),
       group("Changes that matter", this.button("Take this head out", () => this.without())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
       group("Save", this.button("Map as PNG", () => this.picture()), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
@@ -204,6 +207,16 @@ class Pane {
   // The last row, of which a decoder predicts, is locked.
   async lockLast() {
     if (this.viewer.now().row === null) this.viewer.lock(this.tokens[0].length - 1);
+  }
+
+  // The text, each token marked by what the answer loses without it. The server has escaped the tokens.
+  async needed() {
+    const last = await this.one("needed", { ...this.at(), answer: this.answer.value }, "running the model without each token");
+    if (!last) return;
+    const line = made("div", { innerHTML: last.html });
+    this.found.replaceChildren(line, ...last.words.split("\n").map((textContent) => made("p", { textContent })));
+    this.found.hidden = false;
+    this.found.scrollIntoView({ block: "nearest" });
   }
 
   async without() {

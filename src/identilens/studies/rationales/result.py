@@ -1,9 +1,9 @@
 """What the decisions of a model need, and which explanations put the needed tokens first."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 
@@ -21,6 +21,9 @@ Measure = Literal["comprehensiveness", "sufficiency"]
 SHOWN = 3
 """Texts whose tokens are shown, and needed tokens of a text that are named."""
 
+TOLERANCE = 0.01
+"""Change of a head's output, over its length, up to which other weights count as alternatives."""
+
 ENOUGH = 10
 """Texts from which on explanations are ranked.
 
@@ -37,7 +40,9 @@ class Rationales(Result):
         table: One row for each text and explanation: comprehensiveness (large if the tokens are needed) and sufficiency
             (small if they are enough), for the model's answer to the whole text: a class, or the next token.
         needed: One row for each token that can be removed: the answer, its probability, its change without the token,
-            and whether the token is one of those that are enough.
+            and whether the token is one of those that are enough. Of tokens that matter to the next token of a language
+            model, how much the last token attends to them, a mean over all heads, and between which values it must lie
+            in all alternatives: other weights that change the output of each head by at most 1 % of its length.
 
     Examples:
         >>> import identilens as idl
@@ -68,6 +73,9 @@ class Rationales(Result):
             "token": pl.String,
             "change": pl.Float64,
             "enough": pl.Boolean,
+            "attention": pl.Float64,
+            "lo": pl.Float64,
+            "hi": pl.Float64,
         },
     }
 
@@ -102,18 +110,13 @@ class Rationales(Result):
 
     def _decided(self, texts: int) -> Finding:
         """Return how many decisions hinge on one token, and what the first needs, and what is enough for it."""
-        change = pl.col("change") / pl.col("probability")
-        hinges = f"{self.needed.filter(change <= -0.5)['text'].n_unique()} of {texts}"
+        hinges = f"{self.needed.filter(_SHARE <= -0.5)['text'].n_unique()} of {texts}"
         first = self.needed.filter(text=self.needed["text"][0])
-        most = first.filter(change <= -0.1).sort("change", maintain_order=True).head(SHOWN)
-        lost = [f"{unmarked(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
-        enough = ", ".join(repr(unmarked(token)) for token in first.filter("enough")["token"])
-        return Finding(
-            f"Decisions that hinge on one token, without which half of the probability or less is left: {hinges}.\n"
-            f"{_answer(first)}. It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
-            f"{shortened(enough, _LISTED) or 'no token at all'}.",
-            headline=[(hinges, "decisions hinge on one token")],
+        words = (
+            "Decisions that hinge on one token, without which half of the probability or less is left: "
+            f"{hinges}.\nText {first['text'][0]}: {_answer(first)}. {decided(first)}"
         )
+        return Finding(words, headline=[(hinges, "decisions hinge on one token")])
 
     def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
         """Return the best explanation by a measure, and whether it is better than random tokens."""
@@ -133,18 +136,8 @@ class Rationales(Result):
 
     def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each marked by what the decision loses without it."""
-        lines = []
-        for _, tokens in islice(self.needed.group_by("text", maintain_order=True), most):
-            marked = []
-            for row in tokens.iter_rows(named=True):
-                change, stays = row["change"], row["enough"]
-                mark = next(mark for share, mark in _MARKS if change <= share * row["probability"])
-                value = f"{change:+.2g}{' ✓' * stays}"
-                if mark.series is None:
-                    mark, value = _STAYS if stays else mark, ""
-                marked.append(MarkedToken(unmarked(row["token"]), mark, value))
-            lines.append(TokenLine(_answer(tokens), marked, _LEGEND))
-        return lines
+        texts = self.needed.partition_by("text", maintain_order=True)
+        return [decision_line(one, f"Text {one['text'][0]}: ") for one in texts[:most]]
 
     def overview(self) -> Tables:
         """Return both measures, and their differences to random tokens."""
@@ -202,9 +195,51 @@ _LISTED = 120
 """Characters of a list of tokens in a sentence."""
 
 
+_SHARE = pl.col("change") / pl.col("probability")
+_CERTAIN = (
+    f"These are means over all heads, in every alternative that changes each head's output by at most {TOLERANCE:.0%}. "
+    "What the answer loses without a token is measured in the model, and rests on no attention weight."
+)
+
+
+def decision_line(tokens: pl.DataFrame, name: str = "") -> TokenLine:
+    """Return a text as a line of tokens, each marked by what the decision loses without it; a part of ``needed``."""
+    marked = []
+    for row in tokens.iter_rows(named=True):
+        change, stays = row["change"], row["enough"]
+        mark = next(mark for share, mark in _MARKS if change <= share * row["probability"])
+        value = f"{change:+.2g}{' ✓' * stays}"
+        if mark.series is None:
+            mark, value = _STAYS if stays else mark, ""
+        note = "" if row["lo"] is None else f"attention of the last token: {_attended(row)}"
+        marked.append(MarkedToken(unmarked(row["token"]), mark, value, note))
+    return TokenLine(name + _answer(tokens), marked, _LEGEND)
+
+
+def decided(tokens: pl.DataFrame) -> str:
+    """Return in words what the decision on a text needs, and what is enough for it; a part of ``needed``."""
+    most = tokens.filter(_SHARE <= -0.1).sort("change", maintain_order=True).head(SHOWN)
+    lost = [f"{unmarked(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
+    enough = ", ".join(repr(unmarked(token)) for token in tokens.filter("enough")["token"])
+    words = (
+        f"It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
+        f"{shortened(enough, _LISTED) or 'no token at all'}."
+    )
+    attended = tokens.drop_nulls("lo").sort("change", maintain_order=True).head(SHOWN)
+    if len(attended):
+        each = [f"{unmarked(row['token'])!r} has {_attended(row)}" for row in attended.to_dicts()]
+        words += f"\nOf the attention of its last token, {'; '.join(each)}. {_CERTAIN}"
+    return words
+
+
+def _attended(row: Mapping[str, Any]) -> str:
+    """Return the attention to a token with its interval, in words."""
+    return f"{row['attention']:.3f} (between {row['lo']:.3f} and {row['hi']:.3f})"
+
+
 def _answer(tokens: pl.DataFrame) -> str:
     row = tokens.row(0, named=True)
-    return f"Text {row['text']}: {row['answer']!r} has probability {row['probability']:.3g} as the answer"
+    return f"{row['answer']!r} has probability {row['probability']:.3g} as the answer"
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (

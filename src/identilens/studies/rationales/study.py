@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError, SettingError
+from identilens.measures.attention.determined import functional_interval
 from identilens.measures.explanations.orders import (
     SHARES,
     comprehensiveness,
@@ -20,7 +21,9 @@ from identilens.measures.explanations.orders import (
     removal_sets,
     sufficiency,
 )
+from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item, is_per_token
+from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
 from identilens.runs.settings import NonNegative, Positive, Settings
@@ -29,13 +32,16 @@ from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.inputs import FinalStates, attributions, captum
 from identilens.studies.heads import TextStudy
 from identilens.studies.items import read_items
-from identilens.studies.rationales.result import Rationales
+from identilens.studies.rationales.result import TOLERANCE, Rationales
 
 BATCH = 32
 """Number of sets of tokens in one run of the model."""
 
 KEPT = 0.9
 """Share of an answer's probability with which tokens are enough for it."""
+
+MATTERS = 0.1
+"""Share of an answer's probability by which it changes without a token that matters."""
 
 
 class Decision:
@@ -49,6 +55,7 @@ class Decision:
     Attributes:
         label: Of these answers the most likely one, by its number.
         probability: Its probability, a scalar.
+        continues: Whether it is the next token of a language model.
         removable: Positions of the tokens that are no special tokens, such as [CLS]. Of a text for a language model the
             last token stays, too: the answer is what follows it.
     """
@@ -56,7 +63,7 @@ class Decision:
     def __init__(self, lens: Lens, item: Item, answers: Mapping[int, str]) -> None:
         self._lens, self._item = lens, item
         whole = class_probabilities(lens, [item])[0]
-        self._classes = len(whole) == lens.model.config.num_labels
+        self.continues = len(whole) != lens.model.config.num_labels
         labels = torch.tensor(list(answers))
         self.label = int(labels[whole[labels].argmax()])
         self.probability: Float[Tensor, ""] = whole[self.label]
@@ -66,7 +73,7 @@ class Decision:
             # The unknown token is a word of the text.
             special = set(lens.tokenizer.all_special_ids) - {lens.tokenizer.unk_token_id}
         fixed = torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
-        fixed[-1] |= not self._classes
+        fixed[-1] |= self.continues
         self.removable: Int[Tensor, " token"] = (~fixed).nonzero()[:, 0]
 
     def probabilities(self, kept: Bool[Tensor, "*set token"]) -> Float[Tensor, "*set"]:
@@ -81,7 +88,7 @@ class Decision:
         # Texts of one length make a batch without padding: families disagree about its side and its token. Decoders
         # without such a token run one text at a time, and so do language models, whose logits need much memory.
         padding = getattr(self._lens.model.config.get_text_config(), "pad_token_id", None)
-        many = BATCH if padding is not None and self._classes else 1
+        many = BATCH if padding is not None and not self.continues else 1
         for size in sizes.unique():
             for batch in (sizes == size).nonzero()[:, 0].split(many):
                 items = [_only(self._item, positions) for positions in sets[batch]]
@@ -277,10 +284,13 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
                 }
             )
         table = table_of(Rationales.schema["table"], rows)
-        return Output({"table": table, "needed": self._needed(decision, part)})
+        return Output({"table": table, "needed": self.needed(part, decision)})
 
-    def _needed(self, decision: Decision, part: int) -> pl.DataFrame:
-        """Return the change of the answer's probability without each token, and the tokens that are enough."""
+    def needed(self, part: int, decision: Decision) -> pl.DataFrame:
+        """Return what the answer to one text loses without each token, and the tokens that are enough.
+
+        Of a language model also how much the answer's row attends to those that matter, in every alternative.
+        """
         tokens = len(decision.removable)
         changes = decision.probabilities(~torch.eye(tokens).bool()) - decision.probability
         # Something of the text must stay.
@@ -289,6 +299,10 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         keeps = decision.probabilities(sets) >= KEPT * decision.probability
         [names] = self.items[part].tokens.values()
         places = decision.removable.tolist()
+        matters = sets[keeps][0] | (changes.abs() >= MATTERS * decision.probability)
+        attended = torch.full((3, tokens), torch.nan, dtype=torch.float64)
+        if decision.continues and matters.any():
+            attended[:, matters] = self._attended(part, decision.removable[matters])
         columns = {
             "text": part,
             "answer": self.answers[decision.label],
@@ -297,8 +311,34 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
             "token": [names[place] for place in places],
             "change": changes.tolist(),
             "enough": sets[keeps][0].tolist(),
+            **dict(zip(("attention", "lo", "hi"), attended.tolist(), strict=True)),
         }
-        return pl.DataFrame(columns, schema=pl.Schema(Rationales.schema["needed"]))
+        frame = pl.DataFrame(columns, schema=pl.Schema(Rationales.schema["needed"]))
+        return frame.with_columns(pl.col("attention", "lo", "hi").fill_nan(None))
+
+    def _attended(
+        self, part: int, keys: Int[Tensor, " key"]
+    ) -> Float[Tensor, "value_lo_hi key"] | float:
+        """Return the last row's weights on some keys with their intervals, each a mean over all heads."""
+        item, found = self.items[part], []
+        sites = self.lens.sites(item)
+
+        def keep(call: AttentionCall) -> Tensor:
+            output, weights = call.attend()
+            for head in CapturedLayer.of(call, sites[call.index], output, weights).heads:
+                units = torch.eye(len(head.keys))[keys]
+                row = head.attention[-1], head.projected, units
+                # Heads choose independently of each other, so that the mean has the mean of the ends.
+                ends = (
+                    None
+                    if head.sink
+                    else functional_interval(*row, visible=head.seen(-1), tolerance=TOLERANCE)
+                )
+                found.append(ends and torch.stack([ends.value, ends.lo, ends.hi]))
+            return output
+
+        self.lens.run([item], keep)
+        return torch.nan if None in found else torch.stack(found).mean(0)
 
 
 rationales = study_function(RationaleStudy, "rationales")
