@@ -414,11 +414,25 @@ def test_a_table_with_more_heads_than_any_model_is_refused(audited, tmp_path, la
     columns = pl.read_parquet_schema(file)
     forged = forged.select(pl.col(name).cast(kind) for name, kind in columns.items())
     forged.write_parquet(file)
-    message = r"table.parquet cannot be read: it names 90,000 heads or layers; no model has so many"
+    message = (
+        r"table.parquet cannot be read: it names 90,000 heads or explanations; no run has so many"
+    )
     with pytest.raises(OutputFolderError, match=message):
         idl.write_report(tmp_path / "run")
     forged.head(20_000).write_parquet(file)
     assert len(idl.load_result(tmp_path / "run").table) == 20_000
+
+
+def test_a_table_with_more_explanations_than_any_run_has_is_refused(tmp_path):
+    idl.faithfulness(
+        idl.Lens(build("bert")), [list(range(3, 9))], maps=1, rows=1, out=tmp_path / "run"
+    )
+    file = tmp_path / "run" / "table.parquet"
+    row = pl.read_parquet(file).head(1).drop("explanation")
+    names = pl.DataFrame({"explanation": map(str, range(90_000))})
+    names.join(row, how="cross").select(list(pl.read_parquet_schema(file))).write_parquet(file)
+    with pytest.raises(OutputFolderError, match="it names 90,000 heads or explanations"):
+        idl.load_result(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

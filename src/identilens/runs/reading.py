@@ -37,8 +37,11 @@ _FEW_TEXTS = 2**21
 _MOST_REPETITION = 10
 """Largest factor by which the long texts of a table, notes on its rows, take more bytes than the table on disk."""
 
-_MOST_HEADS = 2**16
-"""Number of heads that a table may name: no model has as many, and charts show each."""
+_NAMES = (("layer", "head", "kind"), ("explanation",), ("alternative",), ("intervention",))
+"""Columns that together name what charts and tables of a report list one by one."""
+
+_MOST_NAMES = 2**16
+"""How many of these a table may name: no model has as many heads."""
 
 _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another folder)."
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
@@ -95,9 +98,9 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
         # Conversion would cut numbers.
         if table.schema != schema:
             raise ValueError(f"expected columns of the types {schema}; got {table.schema}")
-        heads = table.select(cs.by_name("layer", "head", "kind", require_all=False)).n_unique()
-        if heads > _MOST_HEADS:
-            raise ValueError(f"it names {heads:,} heads or layers; no model has so many")
+        named = [table.select(cs.by_name(*names, require_all=False)).n_unique() for names in _NAMES]
+        if max(named) > _MOST_NAMES:
+            raise ValueError(f"it names {max(named):,} heads or explanations; no run has so many")
         return table
 
 
