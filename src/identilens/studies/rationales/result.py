@@ -264,7 +264,9 @@ _LINES = (
     "Special tokens such as [CLS] stay, and for a language model the last token; they are not shown.",
     "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
-    "These are measured effects on this model's answers to these texts. They certify nothing about attention. "
+    "These are measured effects on this model's answers to these texts, and rest on no attention weight. Point at a "
+    "token that matters to a next token: how much the last token attends to it, a mean over all heads, and between "
+    "which values that must lie as long as each head's output changes by at most 1 %. "
     "Below, rollout_raw and rollout_norm (attention rollout) and alti are made of attention weights that the model's "
     "outputs may leave free; identilens certify proves which weights are determined. hta is Hidden Token Attribution.",
 )
