@@ -3,7 +3,7 @@ const { made } = window, dark = window.matchMedia("(prefers-color-scheme: dark)"
 const LOCK = "Lock a row first: click one in the map.", WAIT = 600, LONGEST = 2000, NOWHERE = { read() {}, write() {} };
 let start = {}, token = "";
 
-const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replace("-", "−");
+const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replaceAll("-", "−");
 
 // Asks the server; `told` gets each line of its answer. Returns the last one.
 async function ask(what, body, signal, told = () => {}) {

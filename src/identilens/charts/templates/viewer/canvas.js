@@ -16,7 +16,7 @@ function shortened(text, longest = LABEL) {
 function written(value, digits = 3) {
   if (Number.isNaN(value)) return "not known";
   const size = Math.abs(value);
-  return (value !== 0 && size < 0.0005 ? value.toExponential(0) : String(Number(size < 1 ? value.toFixed(digits) : value.toPrecision(digits)))).replace("-", "−");
+  return (value !== 0 && size < 0.0005 ? value.toExponential(0) : String(Number(size < 1 ? value.toFixed(digits) : value.toPrecision(digits)))).replaceAll("-", "−");
 }
 
 const titled = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
