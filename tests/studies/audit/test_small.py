@@ -257,7 +257,7 @@ def test_what_is_said_beside_a_map():
         "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
         "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
     }  # fmt: skip
-    after = "50.0 % of the attention on ␣a, which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
+    after = "50.0 % of the attention on '␣a', which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
     sizes = "2 queries × 3 keys, d_v = 4, rank 2, nullity 1."
     assert (
         _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."

@@ -196,7 +196,7 @@ def _facts(row: Row) -> str:
             f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')})."
         )
     said.append(
-        f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which brings"
+        f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])!r}, which brings"
     )
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
     return " ".join(

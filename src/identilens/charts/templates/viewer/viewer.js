@@ -264,7 +264,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   }
 
   function read() {
-    if (!cell) { readout.textContent = row === null ? "Point at a cell to read it; click a row for its keys and their intervals." : `Row ${row} (${tokens[map.queries][row]}) is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
+    if (!cell) { readout.textContent = row === null ? "Point at a cell to read it; click a row for its keys" + (found?.space ? " and their intervals." : ".") : `Row ${row} (${tokens[map.queries][row]}) is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
     const queries = tokens[map.queries], keys = tokens[map.keys], at = cell.query * keys.length + cell.key;
     const hidden = found.space?.visible && !found.space.visible[at];
     const values = hidden ? ["hidden from this query"] : [...new Map([...(found.raw ? [["raw", found.raw]] : []), ...Object.entries(found.layers)])].map(([name, matrix]) => `${name} ${written(matrix[at])}`);
