@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 312_000,
-    "syntax-tree nodes of the core": 254_000,
+    "syntax-tree nodes": 318_000,
+    "syntax-tree nodes of the core": 260_000,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.49,
     "modules with one importer": 45,
