@@ -36,6 +36,8 @@ from .studies.rationales.result import Rationales as Rationales
 from .studies.rationales.study import rationales as rationales
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
+from .studies.rollout.result import Rollouts as Rollouts
+from .studies.rollout.study import rollout as rollout
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
 from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import UnsupportedModelError
-from identilens.measures.attention import effective_attention
+from identilens.measures.attention.effective import effective_attention
 from identilens.measures.mixing.alti import alti_contributions, alti_rollout
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads, norm_weights
 from identilens.models.capture import Collector
@@ -35,7 +35,7 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
         UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
     """
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for layer in _self_attention(lens, item):
+    for layer in self_attention(lens, item):
         pair = mean_over_heads(_weights(layer)), mean_over_heads(_effective(layer))
         layers.setdefault(layer.site.kind, []).append(pair)
     return {
@@ -59,7 +59,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     blocks = _Blocks(lens, item)
     lens.prove_once([item])
     with blocks.watched():
-        layers = _self_attention(lens, item)
+        layers = self_attention(lens, item)
     raw, effective, norms, alti = [], [], [], []
     for number, layer in enumerate(layers):
         weights = _weights(layer)
@@ -79,8 +79,29 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     )
 
 
-def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
+def self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
+    """Return the self-attention of every layer, with its weights, if nothing else mixes positions between layers.
+
+    Raises:
+        UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
+    """
     sites = lens.sites(item)
+    require_attention_alone(lens)
+    collector = Collector(sites, [item], weights=True)
+    lens.run([item], collector)
+    return [
+        layer
+        for layer in collector.layers[0]
+        if layer.site.kind != "cross" and layer.weights is not None
+    ]
+
+
+def require_attention_alone(lens: Lens) -> None:
+    """Raise for a model with layers that mix positions by other means; its sites must have been read.
+
+    Raises:
+        UnsupportedModelError: If there are such layers.
+    """
     reasons = [f"{', '.join(lens.other_layers)} have none"] if lens.other_layers else []
     if lens.mixing_layers:
         reasons.append(f"{', '.join(lens.mixing_layers)} mix positions by more than attention")
@@ -90,13 +111,6 @@ def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
             "Choose a model whose layers mix positions by attention alone, or use the audit, which needs one layer at "
             "a time."
         )
-    collector = Collector(sites, [item], weights=True)
-    lens.run([item], collector)
-    return [
-        layer
-        for layer in collector.layers[0]
-        if layer.site.kind != "cross" and layer.weights is not None
-    ]
 
 
 def _weights(layer: CapturedLayer) -> Float[Tensor, "head query key"]:

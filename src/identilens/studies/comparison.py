@@ -178,7 +178,7 @@ def compare(a: Result, b: Result) -> Comparison:
         >>> lens = idl.load("bundled")
         >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
         >>> idl.compare(first, second).table["measure"].to_list()[:4]
-        ['null_share', 'simplex_null_share', 'pearson', 'certain_mass']
+        ['null_share', 'simplex_null_share', 'pearson', 'output_share']
     """
     kinds = [one.analysis if isinstance(one, Result) else type(one).__name__ for one in (a, b)]
     if not isinstance(a, Result) or kinds[0] != kinds[1]:

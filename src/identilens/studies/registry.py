@@ -44,6 +44,10 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.mixing.study:MixingStudy",
         "How much each input token contributes to each state.",
     ),
+    "rollout": Entry(
+        "identilens.studies.rollout.study:RolloutStudy",
+        "What attention rollout may be while every hidden state of the model stays the same.",
+    ),
     "structure": Entry(
         "identilens.studies.structure.study:StructureStudy",
         "What the attention of many texts has in common.",

@@ -1,6 +1,9 @@
 """Mixing: how much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
 from identilens.measures.mixing.alti import alti_contributions as alti_contributions
+from identilens.measures.mixing.bounds import HeadRows as HeadRows
+from identilens.measures.mixing.bounds import RolloutBounds as RolloutBounds
+from identilens.measures.mixing.bounds import rollout_bounds as rollout_bounds
 from identilens.measures.mixing.contributions import contributions as contributions
 from identilens.measures.mixing.neighbours import by_relative_position as by_relative_position
 from identilens.measures.mixing.neighbours import neighbour_groups as neighbour_groups

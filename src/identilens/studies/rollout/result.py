@@ -1,0 +1,233 @@
+"""The result of bounding rollouts: values, ends and ranks, and maps that reach the ends."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import polars as pl
+from torch import Tensor
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import choose, intervals
+from identilens.charts.labels import shortened, visible_text
+from identilens.charts.page import Section
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.errors import InputError
+from identilens.models.substitution import Address
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import Columns, percent
+
+WITHIN = 0.1
+"""A value is fixed if every alternative keeps it within this share of itself."""
+
+_ROW: Columns = {
+    "text": pl.Int64,
+    "query": pl.Int64,
+    "query_token": pl.String,
+    "tolerance": pl.String,
+}
+_PLACE = ["text", "query", "tolerance"]
+_LINES, _SHOWN, _CELLS = 24, 3, 5_000
+"""Lines of tokens in a page, in a terminal, and values whose bars are drawn."""
+
+_FIXED = (pl.col("hi") <= (1 + WITHIN) * pl.col("value")) & (
+    pl.col("lo") >= (1 - WITHIN) * pl.col("value")
+)
+_FIXED = _FIXED.alias("fixed")
+_WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
+_MARKS = {
+    True: Mark("fixed, within a tenth", "●", 0, True),
+    False: Mark("open", "△", 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts(Result):
+    """Attention rollout between proven ends: what it may be while every hidden state of the model stays the same.
+
+    Attributes:
+        table: One row for each query, target and tolerance: ``value``; ``lo`` and ``hi``, the proven ends; ``rank``
+            among the tokens that the query can see (1 is the largest), ``highest_rank`` and ``lowest_rank`` that an
+            alternative can give it. The last two are missing where only some targets were asked for, without order.
+        rows: One row for each query: its largest token, whether that is ``certified`` to be the largest in every
+            alternative, and the ``gap``, the largest distance between an end and a value that maps were found for.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.rollout(lens, "Nobody came in the end.", queries=3, targets=1, witnesses=True, tolerance="1%")
+        >>> sorted(found.witness(0, 1, "hi"))[:2]
+        [(0, 0, 'encoder'), (0, 1, 'encoder')]
+    """
+
+    analysis: ClassVar = "rollout"
+    title: ClassVar = "What attention rollout may be"
+    schema: ClassVar = {
+        "table": {
+            **_ROW,
+            "target": pl.Int64,
+            "token": pl.String,
+            "value": pl.Float64,
+            "lo": pl.Float64,
+            "hi": pl.Float64,
+            "rank": pl.Int64,
+            "highest_rank": pl.Int64,
+            "lowest_rank": pl.Int64,
+        },
+        "rows": {
+            **_ROW,
+            "tokens": pl.Int64,
+            "largest": pl.Int64,
+            "token": pl.String,
+            "certified": pl.Boolean,
+            "gap": pl.Float64,
+        },
+    }
+    keys: ClassVar = {"table": [*_PLACE, "target"], "rows": _PLACE}
+
+    rows: pl.DataFrame
+
+    def witness(self, text: int, target: int, end: Literal["lo", "hi"]) -> dict[Address, Tensor]:
+        """Return maps of all heads that give one end of a target's value at every query, for `Lens.substitute`.
+
+        Raises:
+            InputError: If they were not saved.
+        """
+        found = {}
+        for name in self.matrices:
+            key = MatrixKey.parse(name)
+            if key and (key.text, key.name) == (text, f"{end}{target}"):
+                found[key.layer, key.head, key.kind] = self.matrices[name]
+        if not found:
+            raise InputError(
+                f"there are no maps for end {end!r} of target {target} of text {text}; run with witnesses=True "
+                "(--witnesses), name the target by its position, and the end as 'lo' or 'hi'."
+            )
+        return found
+
+    def summary(self) -> Finding:
+        """Return the widest interval, and how many values and orders are fixed, for the first tolerance."""
+        tolerance, *others = self.table["tolerance"].unique(maintain_order=True).to_list()
+        table = self.table.filter(tolerance=tolerance)
+        widest = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
+        sums = table.select(_WIDTH.mean(), pl.col("value").mean(), _FIXED.sum())
+        width, value, fixed = sums.row(0)
+        same = "with every hidden state of the model unchanged"
+        if tolerance != "0":
+            same = f"with every head's output changed by at most {tolerance}, to first order,"
+        among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
+        lines = [
+            f"In the row of {widest['query_token']!r} (query {widest['query']}, text {widest['text']}), rollout gives "
+            f"{widest['token']!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
+            f"{widest['lo']:.4f} to {widest['hi']:.4f}.{among}",
+            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are fixed: every alternative keeps "
+            f"them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
+        ]
+        certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
+        if len(certified):
+            lines.append(
+                f"{certified.sum():,} of {len(certified):,} queries have the same largest token in every alternative."
+            )
+        for other in others:
+            wider = self.table.filter(tolerance=other).select(_WIDTH.mean()).item()
+            lines.append(
+                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, to first order."
+            )
+        numbers = {
+            "values": len(table),
+            "fixed": fixed,
+            "mean_value": value,
+            "mean_width": width,
+            "widest": widest["hi"] - widest["lo"],
+            "certified_largest": int(certified.sum()) if len(certified) else None,
+        }
+        headline = [(percent(fixed / len(table)), "of the values are fixed within a tenth")]
+        if len(certified):
+            share = percent(int(certified.sum()) / len(certified))
+            headline.append((share, "of the queries have a certified largest token"))
+        return Finding("\n".join(lines), numbers, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the widest intervals."""
+        found = self.table.sort(_WIDTH, descending=True, maintain_order=True).head(10)
+        query = pl.format("{} {}", "query", "query_token").alias("query")
+        ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
+        numbers = pl.col("value", "lo", "hi").round(4)
+        shown = found.select("text", query, "tolerance", "target", "token", numbers, "rank", ranks)
+        return {"Widest intervals": shown.rename({"tolerance": "up to"})}
+
+    def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
+        """Return the first rows as lines of tokens, each with its value in percent, marked where it is fixed."""
+        lines = []
+        for _, row in self.table.group_by(_PLACE, maintain_order=True):
+            if len(lines) == most:
+                break
+            marked = row.with_columns(_FIXED)
+            sums = dict(marked.group_by("fixed").agg(pl.col("value").sum()).iter_rows())
+            tokens = [
+                MarkedToken(
+                    one["token"],
+                    _MARKS[one["fixed"]],
+                    f"{100 * one['value']:.1f}",
+                    f"{one['value']:.4f}, between {one['lo']:.4f} and {one['hi']:.4f}",
+                )
+                for one in marked.iter_rows(named=True)
+            ]
+            legend = [
+                (mark, f"{100 * sums.get(fixed, 0.0):.0f} %") for fixed, mark in _MARKS.items()
+            ]
+            lines.append(TokenLine(_row_name(row.row(0, named=True)), tokens, legend))
+        return lines
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``intervals``: value and ends of each target, of one row at a time."""
+        shown = self.table.head(_CELLS)
+        names = shown.select(_PLACE).unique(maintain_order=True).with_row_index("row")
+        frame = shown.join(names, on=_PLACE, maintain_order="left").with_columns(_FIXED)
+        titles = {}
+        for one in frame.unique("row", maintain_order=True).iter_rows(named=True):
+            titles[one["row"]] = _row_name(one)
+        labels = [
+            f"{shortened(visible_text(token), 22)} · {target}"
+            for token, target in frame.select("token", "target").rows()
+        ]
+        states = pl.when("fixed").then(pl.lit("fixed")).otherwise(pl.lit("open")).alias("state")
+        longest = int(frame.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType]
+        chart = intervals(
+            frame.select("row", "value", "lo", "hi", states, label=pl.Series(labels)),
+            "label",
+            "lo",
+            "hi",
+            "value",
+            "state",
+            root_x=True,
+            color_title="Value",
+            x_title="Rollout and its interval, by square root",
+            height=17 * longest + 10,
+            title="What rollout may be in one row",
+        )
+        return {"intervals": choose(chart, "row", "Row", titles) if len(titles) > 1 else chart}
+
+    def sections(self) -> list[Section]:
+        """Return the lines of tokens, the bars and the tables."""
+        lines = self.token_lines(_LINES)
+        return [
+            Section("lines", "The text, marked by what is fixed", _TEXT, lines=lines),
+            Section("intervals", "Intervals", _BARS, ["intervals"]),
+            Section("rows", "Rows in numbers", frame=self.rows),
+            Section("values", "Values in numbers", frame=self.table),
+        ]
+
+
+def _row_name(row: dict[str, Any]) -> str:
+    return f"text {row['text']}, query {row['query']} {row['query_token']!r}, tolerance {row['tolerance']}"
+
+
+_TEXT = (
+    "Every line is the rollout of one query, in percent. A value is fixed if every choice of maps that leaves the "
+    "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
+)
+_BARS = (
+    "The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, "
+    "and reached by maps up to the gap in the table of rows."
+)

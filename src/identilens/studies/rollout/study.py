@@ -1,0 +1,249 @@
+"""What attention rollout may be while every hidden state of the model stays the same."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import SettingError, UnsupportedModelError
+from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
+from identilens.measures.mixing.rollout import attention_rollout
+from identilens.models.heads import CapturedLayer, Head
+from identilens.models.lens import Lens
+from identilens.models.rollouts import require_attention_alone, self_attention
+from identilens.models.sequences import names_at, sides
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.settings import LIST, Positions, Positive, Settings
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import TextStudy, named_places
+from identilens.studies.items import read_items
+from identilens.studies.outcomes import Tolerance, tolerances
+from identilens.studies.rollout.result import Rollouts
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings(Settings):
+    """Whose rollout is bounded, and how nearly the heads' outputs must stay.
+
+    Attributes:
+        queries: Position or token of a row; all rows by default. A token selects every position where it occurs; last
+            is the last row, and negative positions count from the end.
+        targets: Position or token whose value is bounded; all tokens of the text by default, which also bounds ranks.
+        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32); 0 by default. Above 0 the bounds are of first order.
+        order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
+        witnesses: Save maps that reach both ends of each target, for all queries at once. For one tolerance.
+        max_length: Cut longer texts to this many tokens.
+    """
+
+    queries: Positions | None = None
+    targets: Positions | None = None
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    order: bool = False
+    witnesses: bool = False
+    max_length: Positive | None = None
+
+    def check(self) -> None:
+        """Check that tolerances can be read, and that there is one for witnesses."""
+        if len(self.read_tolerances("float32")) > 1 and self.witnesses:
+            raise SettingError("tolerance", "with a single value for witnesses", self.tolerance)
+
+    def read_tolerances(self, precision: str) -> list[Tolerance]:
+        """Return the tolerances; 0 if there are none."""
+        return tolerances(self.tolerance or ("0",), "head", precision)
+
+
+class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
+    """Bound attention rollout over all maps that leave every hidden state of the model the same.
+
+    Rollout (Abnar and Zuidema 2020) multiplies the attention of all layers, the residual connection counting half.
+    Other maps with the same output of every head leave the model as it is, but not its rollout. Of each query and
+    target: the value, proven ends of it over all these maps, and bounds of the target's rank. Derivation and limits:
+    docs/rollout.md.
+
+    Args:
+        lens: The model.
+        texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
+
+    Raises:
+        InputError: For texts or settings that cannot be used, or attention with sinks.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully, some layers are no attention, or
+            there is cross attention.
+        NumericalError: If an end cannot be proven.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.rollout(lens, idl.examples()[0], queries="once", targets=("tailor", "sitting"))
+        >>> found.table.select("query", "token", "value", "lo", "hi")
+        shape: (4, 5)
+        ┌───────┬─────────┬──────────┬──────────┬──────────┐
+        │ query ┆ token   ┆ value    ┆ lo       ┆ hi       │
+        │ ---   ┆ ---     ┆ ---      ┆ ---      ┆ ---      │
+        │ i64   ┆ str     ┆ f64      ┆ f64      ┆ f64      │
+        ╞═══════╪═════════╪══════════╪══════════╪══════════╡
+        │ 7     ┆ tailor  ┆ 0.021131 ┆ 0.01648  ┆ 0.026716 │
+        │ 7     ┆ sitting ┆ 0.010591 ┆ 0.005491 ┆ 0.017158 │
+        │ 10    ┆ tailor  ┆ 0.020071 ┆ 0.015478 ┆ 0.025565 │
+        │ 10    ┆ sitting ┆ 0.012898 ┆ 0.007907 ┆ 0.019364 │
+        └───────┴─────────┴──────────┴──────────┴──────────┘
+    """
+
+    name = "rollout"
+    unit = "layers"
+    settings_type = RolloutSettings
+    result_type = Rollouts
+
+    def __init__(self, lens: Lens, texts: Any, settings: RolloutSettings) -> None:
+        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
+        super().__init__(settings)
+        sites = lens.sites(self.items[0])
+        require_attention_alone(lens)
+        if any(site.kind == "cross" for site in sites):
+            raise UnsupportedModelError(
+                f"rollout multiplies the attention of one stack of layers, and {type(lens.model).__name__} has two, "
+                "joined by cross attention. Choose a model with an encoder or a decoder only, or certify its heads one "
+                "at a time."
+            )
+        self.tolerances = settings.read_tolerances(str(lens.dtype).removeprefix("torch."))
+        self.layers = len(sites)
+
+    def sizes(self) -> Sequence[int]:
+        """Return the layers to go through for each text."""
+        return [self.layers * len(self.tolerances) * (1 + self.settings.order)] * len(self.items)
+
+    def run(self, part: int) -> Output:
+        """Return the bounds of one text."""
+        settings = self.settings
+        layers = self_attention(self.lens, self.items[part])
+        heads = [list(map(_head_rows, layer.heads)) for layer in layers]
+        text = self._text(part, layers, heads)
+        units = torch.eye(len(text.names)).double()
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in Rollouts.schema}
+        matrices, done = {}, 0
+        for tolerance in self.tolerances:
+            bounds = partial(rollout_bounds, heads, queries=text.queries, tolerance=tolerance.size)
+            step = partial(self._told, part, done)
+            found = bounds(units[text.targets], witnesses=settings.witnesses, step=step)
+            done += self.layers
+            above = None
+            if settings.order:
+                j, k = text.pairs()
+                step = partial(self._told, part, done)
+                apart = bounds(units[j] - units[k], step=step)
+                done += self.layers
+                above = torch.zeros(len(text.queries), *units.shape, dtype=torch.bool)
+                above[:, j, k] = (apart.lo > ORDER_MARGIN).mT
+                above[:, k, j] = (apart.hi < -ORDER_MARGIN).mT
+            elif len(text.targets) == len(units):
+                above = found.lo.mT[:, :, None] > found.hi.mT[:, None] + ORDER_MARGIN
+            for place in range(len(text.queries)):
+                own = None if above is None else above[place]
+                text.add(rows, tolerance.name, place, found, own)
+            matrices = _matrices(text, layers, found)
+        frames = {name: table_of(Rollouts.schema[name], one) for name, one in rows.items()}
+        return Output(frames, matrices, {part: {text.sequence: text.names}} if matrices else {})
+
+    def _text(
+        self, part: int, layers: Sequence[CapturedLayer], heads: Sequence[Sequence[HeadRows]]
+    ) -> "_Text":
+        item, kind = self.items[part], layers[0].site.kind
+        sequence, n = sides(kind, item.tokens).query, layers[0].queries.shape[1]
+        names = names_at(item.tokens, sequence, n, self.lens.model.config)
+        queries, targets = (
+            list(range(n))
+            if asked is None
+            else sorted({at for one in asked for at in named_places(names, one, part)})
+            for asked in (self.settings.queries, self.settings.targets)
+        )
+        maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
+        values = attention_rollout(torch.stack(maps))[-1][queries].cpu()
+        seen = torch.ones(n, n, dtype=torch.bool)
+        seen = (seen.tril() if kind == "decoder" else seen)[queries]
+        return _Text(part, sequence, names, queries, targets, values, seen)
+
+    def _told(self, part: int, before: int, layers: int) -> None:
+        self.tell(f"text {part}", before + layers)
+
+
+rollout = study_function(RolloutStudy, "rollout")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text, what is asked of it, the rollout of its queries, and which tokens can reach each of them."""
+
+    number: int
+    sequence: str
+    names: Sequence[str]
+    queries: list[int]
+    targets: list[int]
+    values: Float[Tensor, "query input"]
+    seen: Bool[Tensor, "query input"]
+
+    def pairs(self) -> tuple[list[int], list[int]]:
+        """Return the pairs of a target and another token, each once."""
+        inputs = range(len(self.names))
+        pairs = [(j, k) for j in self.targets for k in inputs if k not in self.targets or j < k]
+        return [j for j, _ in pairs], [k for _, k in pairs]
+
+    def add(
+        self,
+        tables: Mapping[str, list[dict[str, Any]]],
+        tolerance: str,
+        place: int,
+        found: RolloutBounds,
+        above: Bool[Tensor, "input input"] | None,
+    ) -> None:
+        """Add the rows of one query; ``above`` says which token is above which in every alternative."""
+        values, seen = self.values[place], self.seen[place]
+        query, count = self.queries[place], int(seen.sum())
+        at = {"text": self.number, "query": query, "query_token": self.names[query]}
+        at["tolerance"] = tolerance
+        largest = int(values.argmax())
+        first = None
+        if above is not None and largest in self.targets:
+            first = int(above[largest][seen].sum()) == count - 1
+        whole = {"largest": largest, "token": self.names[largest], "certified": first}
+        tables["rows"].append({**at, "tokens": count, **whole, "gap": found.gap})
+        for number, target in enumerate(self.targets):
+            if not seen[target]:
+                continue
+            ends = {
+                name: float(one[number, place])
+                for name, one in (("value", found.value), ("lo", found.lo), ("hi", found.hi))
+            }
+            ranks: dict[str, int | None] = {"highest_rank": None, "lowest_rank": None}
+            if above is not None:
+                ranks["highest_rank"] = 1 + int(above[seen, target].sum())
+                ranks["lowest_rank"] = count - int(above[target, seen].sum())
+            rank = 1 + int((values[seen] > values[target]).sum())
+            named = {"target": target, "token": self.names[target]}
+            tables["table"].append({**at, **named, **ends, "rank": rank, **ranks})
+
+
+def _head_rows(head: Head) -> HeadRows:
+    head.refuse_sink()
+    return HeadRows(head.attention, head.projected, head.visible)
+
+
+def _matrices(
+    text: _Text, layers: Sequence[CapturedLayer], found: RolloutBounds
+) -> dict[str, Tensor]:
+    """Return the maps that reach the ends of each target, by name."""
+    kept = {}
+    for name, maps in (("lo", found.least_maps), ("hi", found.greatest_maps)):
+        for layer, new in zip(layers, maps or (), strict=False):
+            at = text.number, layer.site.layer
+            for (number, target), head in product(enumerate(text.targets), range(new.shape[1])):
+                key = MatrixKey(*at, head, layer.site.kind, f"{name}{target}")
+                kept[str(key)] = new[number, head].clone()
+    return kept

@@ -1,0 +1,158 @@
+"""Bounds of rollouts of models: ends put back into the model, ranks, several texts, tables, reports and refusals."""
+
+from typing import Literal
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.zoo import build, example, ids, tiny_decoder
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
+from identilens.models.lens import Lens
+from identilens.models.rollouts import text_rollouts
+
+TEXT = ids(14)
+ENDS: tuple[Literal["lo", "hi"], ...] = ("lo", "hi")
+
+
+def rolled(maps, layers, heads):
+    """The rollout of maps by address."""
+    kind = next(iter(maps))[2]
+    stack = [torch.stack([maps[layer, head, kind] for head in range(heads)]) for layer in layers]
+    return attention_rollout(torch.stack([mean_over_heads(one) for one in stack]))[-1]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return Lens(build("bert"))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "gemma2"])
+def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(family):
+    lens = Lens(build(family).double())
+    given = [TEXT]
+    if family == "vit":
+        given = {"pixel_values": example(family)["pixel_values"][:1].double()}
+    [item] = lens.read(given)
+    found = idl.rollout(lens, given, targets=(1, 2), witnesses=True)
+    plain = lens.substitute({}, item)
+    heads = lens.sites(item)[0].heads
+    [own] = text_rollouts(lens, item).values()
+    for target in (1, 2):
+        rows = found.table.filter(target=target)
+        columns = rows.select("value", "lo", "hi").to_torch()
+        queries = rows["query"].to_list()
+        torch.testing.assert_close(columns[:, 0], own.raw[-1][queries, target], atol=1e-7, rtol=0)
+        for column, end in enumerate(ENDS, 1):
+            maps = found.witness(0, target, end)
+            changed = lens.substitute(maps, item)
+            for sequence, states in plain.hidden_states.items():
+                moved = (changed.hidden_states[sequence] - states).flatten(1).norm(dim=1)
+                assert (moved <= 1e-5 * states.flatten(1).norm(dim=1)).all()
+            again = rolled(maps, range(len(lens.sites(item))), heads)[queries, target]
+            torch.testing.assert_close(again, columns[:, column], atol=1e-7, rtol=0)
+    assert found.table.select((pl.col("hi") - pl.col("lo")).max()).item() > 1e-3
+
+
+def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
+    text = idl.examples()[0]
+    found = idl.rollout(bundled, text, queries="once", targets=11, witnesses=True)
+    plain = bundled.substitute({}, text).hidden_states["encoder"]
+    for end in ENDS:
+        maps = found.witness(0, 11, end)
+        states = bundled.substitute(maps, text).hidden_states["encoder"]
+        moved = (states - plain).flatten(1).norm(dim=1) / plain.flatten(1).norm(dim=1)
+        assert moved.max() <= 1e-5
+        again = rolled(maps, range(6), 12)[found.table["query"].to_list(), 11]
+        torch.testing.assert_close(again, found.table[end].to_torch(), atol=1e-7, rtol=0)
+    said = found.summary().text
+    assert "with every hidden state of the model unchanged it may be anything from 0.0055" in said
+
+
+def test_ranks_by_intervals_hold_those_by_pairs(bert):
+    rough, narrow = (idl.rollout(bert, [TEXT], queries=3, order=order) for order in (False, True))
+    for outer, inner in zip(
+        rough.table.rows(named=True), narrow.table.rows(named=True), strict=True
+    ):
+        assert outer["highest_rank"] <= inner["highest_rank"] <= inner["rank"]
+        assert inner["rank"] <= inner["lowest_rank"] <= outer["lowest_rank"]
+    some = idl.rollout(bert, [TEXT], queries=3, targets=2, order=True).table
+    assert some.equals(narrow.table.filter(target=2))
+    alone = idl.rollout(bert, [TEXT], queries=3, targets=2)
+    assert alone.table["lowest_rank"].to_list() == [None]
+    assert alone.rows["certified"].to_list() == [None]
+
+
+def test_a_decoder_lists_the_tokens_that_a_query_can_see_and_short_rows_are_points():
+    found = idl.rollout(tiny_decoder(2), [ids(9), ids(5)], queries=("last", 1))
+    assert found.table.filter(text=0, query=8)["target"].to_list() == list(range(9))
+    short = found.table.filter(text=0, query=1)
+    assert short["target"].to_list() == [0, 1]
+    assert short.select((pl.col("hi") - pl.col("lo")).max()).item() < 1e-12
+    assert short["lowest_rank"].to_list() == short["rank"].to_list()
+    assert found.rows.filter(query=1)["certified"].all()
+    assert found.rows["tokens"].to_list() == [2, 9, 2, 5]
+
+
+def test_tolerances_widen_and_are_said_to_be_of_first_order(bert):
+    found = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance=("0", "1%", "10%"))
+    widths = found.table.select(pl.col("hi") - pl.col("lo")).to_series().to_list()
+    assert widths[0] < widths[1] < widths[2]
+    assert "At the tolerance 10% of each head's output, the mean width is" in found.summary().text
+    alone = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance="1%").summary().text
+    assert "changed by at most 1%, to first order, it may be anything" in alone
+
+
+def test_progress_counts_layers(bert):
+    seen = []
+    idl.rollout(
+        bert, [TEXT, TEXT], targets=2, queries=3,
+        progress=lambda done, total, note: seen.append((done, total)),
+    )  # fmt: skip
+    assert {total for _, total in seen} == {4}
+    assert sorted({done for done, _ in seen} - {0}) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [("jamba", "layers.0"), ("t5", "T5.* has two, joined by cross attention")],
+)
+def test_models_that_mix_by_other_means_are_refused(family, words):
+    with pytest.raises(
+        UnsupportedModelError, match=f"rollout multiplies the attention of .*{words}"
+    ):
+        idl.rollout(Lens(build(family)), example(family) if family == "t5" else [ids(9)])
+
+
+def test_maps_that_were_not_saved_are_named(bert):
+    found = idl.rollout(bert, [TEXT], queries=3, targets=2)
+    with pytest.raises(
+        InputError, match=r"no maps for end 'hi' of target 2 of text 0; run with witnesses"
+    ):
+        found.witness(0, 2, "hi")
+    with pytest.raises(InputError, match="expected tolerance with a single value for witnesses"):
+        idl.rollout(bert, [TEXT], tolerance=(0, "1%"), witnesses=True)
+
+
+def test_the_command_writes_a_run_with_a_report_that_resumes(bundled_path, tmp_path):
+    options = (
+        "--model",
+        bundled_path,
+        "--text",
+        "Nobody came in the end.",
+        "--queries",
+        "came",
+        "--out",
+    )
+    done = identilens("rollout", *options, tmp_path / "run", code=0)
+    assert "rollout gives" in " ".join(done.output.split())
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "The text, marked by what is fixed" in page
+    assert identilens("rollout", *options, tmp_path / "run", "--resume").code == 0
+    assert idl.Rollouts.load(tmp_path / "run").table.height == 8
+    assert "no token or position 'ferry'" in failing(
+        "rollout", *options, tmp_path / "other", "--targets", "ferry"
+    )
