@@ -80,7 +80,7 @@ def test_as_many_pieces_fit_as_the_budget_allows():
 
     with pytest.raises(InputError) as refused:
         chunk_size(work, 9, 1, "row")
-    least = int(str(refused.value).split("needs ")[1].split(".")[0])
+    least = int(str(refused.value).split("needs ")[1].split(" ")[0])
     assert chunk_size(work, 9, least, "row") == 1
     assert chunk_size(work, 9, 10**9, "row") == 9
     assert chunk_size(work, 9, least + 5000, "row", reserved=5000) == 1

@@ -267,6 +267,14 @@ class Inverted:
             encoder: whether the text has all states within the noise that was given, which others may have, too.
         forward_noise: How far the states of the text move if they run in another way; 0 for an encoder.
         tokens: Names of the tokens.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled-decoder")
+        >>> [captured] = lens.capture("Snow fell.", hidden_states=True)
+        >>> found = idl.invert(lens, captured.hidden_states["encoder"][4], layer=4)
+        >>> isinstance(found, idl.Inverted), found.tokens[1:4], max(found.distances) < min(found.margins)
+        (True, ('S', 'now', ' f'), True)
     """
 
     ids: tuple[int, ...]
