@@ -218,7 +218,9 @@ def test_chunks_fit_the_budget():
 
 def test_too_small_a_budget_is_an_error():
     hidden = hidden_map("bert")
-    with pytest.raises(InputError, match=r"one tangent of this text needs \d+.*Raise memory_budget"):
+    with pytest.raises(
+        InputError, match=r"one tangent of this text needs \d+.*Raise memory_budget"
+    ):
         jacobian_norms(hidden, hidden.inputs, method="exact", memory_budget=50_000)
 
 
