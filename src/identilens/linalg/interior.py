@@ -298,10 +298,10 @@ class SharedPrograms:
         across = scaling.point[:, 1:]
         flat = 2 * scaling.point[:, :1].square() - 1
         leaning = 2 * scaling.point[:, :1] * across / flat
-        # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
-        bent = reach * across * (2 / flat).sqrt() * scaling.size
         equations = self._gram(ratio)
         if reach.any():
+            # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
+            bent = reach * across * (2 / flat).sqrt() * scaling.size
             equations -= bent[:, :, None] * bent[:, None]
         diagonal = equations.diagonal(dim1=1, dim2=2)
         diagonal.add_((scaling.size * reach).square())

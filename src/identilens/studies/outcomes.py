@@ -44,6 +44,12 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 UNITS = {"prediction": "nats", "states": "relative change"}
 """Unit of the change of an outcome."""
 
+WITHIN = 0.1
+"""A weight, or a value of rollout, is determined if every alternative keeps it within this share of its value: 0.9 a to 1.1 a.
+
+If one determined weight is 1.25 times another, their order is the same in every alternative.
+"""
+
 INFLUENTIAL = {"prediction": 0.1, "states": 0.3}
 """Share of the largest effect from which a head counts as influential, by outcome.
 

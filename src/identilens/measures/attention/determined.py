@@ -105,8 +105,9 @@ class MapSolver:
         run = torch.zeros_like(hi, dtype=torch.bool)
         for _ in range(rounds):
             widths = (hi - lo).masked_fill(run, 0.0).unflatten(0, allowed.shape)
-            row, key = _chosen(widths.amax(0), inside.shape[1])
-            row = row + len(own) * (widths >= _NEARLY * widths.amax(0)).int().argmax(0)[row, key]
+            widest = widths.amax(0)
+            row, key = _chosen(widest, inside.shape[1])
+            row = row + len(own) * (widths >= _NEARLY * widest).int().argmax(0)[row, key]
             if not key.numel():
                 break
             run[row, key] = True

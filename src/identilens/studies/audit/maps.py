@@ -15,9 +15,10 @@ from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
-from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS, WITHIN
+from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS
 from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name
+from identilens.studies.outcomes import WITHIN
 
 PAGE_BUDGET = 7_000_000
 """Characters of a report that may be spent on maps, before they are deflated."""

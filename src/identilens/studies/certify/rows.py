@@ -15,13 +15,7 @@ from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_
 from identilens.measures.attention.row_solver import RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
 from identilens.studies.certify.claims import Claim
-from identilens.studies.outcomes import KeptOutcome
-
-WITHIN = 0.1
-"""A weight is determined if every alternative keeps it within this share of its value: 0.9 a to 1.1 a.
-
-If one determined weight is 1.25 times another, their order is the same in every alternative.
-"""
+from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
 """A key has a large share of the output if its norm share reaches this multiple of an even one, 1 / visible keys.

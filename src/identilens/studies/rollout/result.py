@@ -16,9 +16,7 @@ from identilens.models.substitution import Address
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-
-WITHIN = 0.1
-"""A value is fixed if every alternative keeps it within this share of itself."""
+from identilens.studies.outcomes import WITHIN
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -30,10 +28,10 @@ _PLACE = ["text", "query", "tolerance"]
 _LINES, _SHOWN, _CELLS = 24, 3, 5_000
 """Lines of tokens in a page, in a terminal, and values whose bars are drawn."""
 
-_FIXED = (pl.col("hi") <= (1 + WITHIN) * pl.col("value")) & (
-    pl.col("lo") >= (1 - WITHIN) * pl.col("value")
-)
-_FIXED = _FIXED.alias("fixed")
+_FIXED = (
+    (pl.col("hi") <= (1 + WITHIN) * pl.col("value"))
+    & (pl.col("lo") >= (1 - WITHIN) * pl.col("value"))
+).alias("fixed")
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 _MARKS = {
     True: Mark("fixed, within a tenth", "●", 0, True),
