@@ -45,7 +45,7 @@ UNITS = {"prediction": "nats", "states": "relative change"}
 """Unit of the change of an outcome."""
 
 WITHIN = 0.1
-"""A weight, or a value of rollout, is determined if every alternative keeps it within this share of its value: 0.9 a to 1.1 a.
+"""A weight or rollout value a is determined if every alternative keeps it within this share: 0.9 a to 1.1 a.
 
 If one determined weight is 1.25 times another, their order is the same in every alternative.
 """
