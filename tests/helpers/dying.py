@@ -73,6 +73,7 @@ CASES = {
     "mixing": lambda at, **run: idl.mixing(
         model(), TEXTS[:3], method="exact", rollouts=False, **run
     ),
+    "rollout": lambda at, **run: idl.rollout(model(), TEXTS[:3], queries="last", **run),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run
