@@ -517,3 +517,15 @@ def test_everything_is_reached_by_keys(page):
     page.keyboard.press("Enter")
     page.wait_for_selector(".hand input:visible")
     page.keyboard.press("Escape")
+
+
+def test_a_click_on_a_token_tells_its_nearest_rival(page):
+    page.get_by_label("How the hidden states are stored").select_option("int3")
+    page.get_by_role("button", name="Read them").click()
+    token = page.locator(".found .token-line .token:has-text('eleven')")
+    token.click()
+    shown = token.evaluate("one => getComputedStyle(one, '::after').content")
+    assert "nearest rival" in shown
+    page.keyboard.press("Tab")
+    assert token.evaluate("one => getComputedStyle(one, '::after').content") == "none"
+    assert "nothing is certified" in page.inner_text(".found")

@@ -14,6 +14,7 @@ from identilens.explorer.work import (
     contributions,
     given_up,
     in_numbers,
+    inverted,
     measured,
     most_tokens,
     moved_row,
@@ -329,3 +330,17 @@ def test_what_the_answer_needs_is_what_the_study_finds(at, lens):
         needed(lens, at, "seven")
     with pytest.raises(InputError, match="at least two tokens that can be taken out"):
         needed(lens, measured(lens, ids(2), nothing, lambda _step: None), "")
+
+
+def test_what_can_be_read_of_the_text_is_what_the_study_finds(at, lens):
+    told = []
+    found = inverted(lens, at, 1, "int4", nothing, told.append)
+    result = idl.inversion(lens, [TEXT], layers=1, noise="int4", bits=4)
+    assert found["html"] == result.token_lines()[0].html()
+    assert found["words"].splitlines()[:2] == result.summary().text.splitlines()[:2]
+    assert "nearest rival" in found["html"]
+    assert [step["note"] for step in told if "token" in step["note"]][0] == "text 0, token 1 of 14"
+    with pytest.raises(InputError, match="layers"):
+        inverted(lens, at, 9, "int4", nothing, told.append)
+    with pytest.raises(InputError, match="noise"):
+        inverted(lens, at, 1, "loud", nothing, told.append)

@@ -52,7 +52,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class MarkedToken:
-    """A token with its mark, a number in words, and a note to read on hovering."""
+    """A token with its mark, a number in words, and a note to read: shown on hovering, and below it on a click or by keyboard."""
 
     token: str
     mark: Mark
@@ -107,7 +107,7 @@ def notebook_html(lines: Sequence[TokenLine]) -> str:
 
 
 def _span(mark: Mark, words: str, value: str, note: str = "") -> str:
-    title = f' title="{escape(note)}"' if note else ""
+    title = f' title="{escape(note)}" tabindex="0"' if note else ""
     return (
         f'<span class="{mark.classes}"{title}>{escape(words)} <small>{escape(value)}</small></span>'
     )

@@ -40,6 +40,7 @@ from identilens.explorer.work import (
     changed,
     contributions,
     in_numbers,
+    inverted,
     measured,
     moved_row,
     needed,
@@ -264,6 +265,9 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
     if what == "needed":
         answer = str(body["answer"])
         return model, lambda check, tell: needed(desk.lens(model), at, answer)
+    if what == "inverted":
+        layer, noise = _whole(body["layer"]), str(body["noise"])
+        return model, lambda check, tell: inverted(desk.lens(model), at, layer, noise, check, tell)
     lens, head = (
         desk.lens(model),
         at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"])),

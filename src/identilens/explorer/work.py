@@ -30,6 +30,7 @@ from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.certify.views import exactness
+from identilens.studies.inversion.study import inversion
 from identilens.studies.mixing.study import mixing
 from identilens.studies.rationales.result import decided, decision_line
 from identilens.studies.rationales.study import Decision, RationaleSettings, RationaleStudy
@@ -332,6 +333,21 @@ def contributions(
     }
     result = mixing(lens, [at.text], progress=given_up(check, tell), **options)
     return viewer_data([one for section in result.sections() for one in section.maps])
+
+
+def inverted(
+    lens: Lens, at: Measured, layer: int, noise: str, check: Check, tell: Tell
+) -> dict[str, Any]:
+    """Return the text marked by what can be read from a layer's stored hidden states, as part of a page.
+
+    Raises:
+        InputError: For a text that is not one sequence of tokens.
+        SettingError: For a noise that cannot be read, or a layer that is not there.
+    """
+    options = {"layers": (layer,), "noise": (noise,), "bits": (), "max_length": most_tokens(lens)}
+    result = inversion(lens, [at.text], progress=given_up(check, tell), **options)
+    [line] = result.token_lines()
+    return {"html": line.html(), "words": result.summary().text}
 
 
 def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:

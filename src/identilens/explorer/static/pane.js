@@ -49,6 +49,8 @@ const plain = (name) => name.replace(/^(␣|##)(?=.)/u, "");
 const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };
 const AIMS = { least: "least on the largest keys", farthest: "farthest", sparsest: "fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "within 0.1 % of the effect", "1%": "within 1 % of the effect", "10%": "within 10 % of the effect" };
 
+const STORED = { bfloat16: "as bfloat16", int8: "with 8 bits", int4: "with 4 bits", int3: "with 3 bits", 0.1: "with Gaussian noise of 10 %" };
+
 const group = (words, ...parts) => { const one = made("div", { className: "pair" }, made("span", { className: "soft", textContent: words }), ...parts); one.setAttribute("role", "group"); one.setAttribute("aria-label", words); return one; };
 const choice = (label, options) => made("select", { ariaLabel: label }, ...Object.entries(options).map(([value, textContent]) => made("option", { value, textContent })));
 
@@ -79,11 +81,14 @@ class Pane {
     this.within.value = "1%";
     this.answer = made("input", { type: "text", ariaLabel: "Next token or class", placeholder: "the model's own answer", maxLength: 64, size: 18 });
     this.answer.addEventListener("keydown", (event) => { if (event.key === "Enter") this.needed(); });
+    this.stored = choice("How the hidden states are stored", STORED);
+    this.stored.value = "int4";
     this.tools = made("div", { className: "tools", hidden: true },
       group("Prove ranges while this stays", this.kept),
       group("Other weights, same output of this head", this.button("Farthest", () => this.alternative("far")), this.button("Random", () => this.alternative("sampled")), this.button("From other W_Q and W_K", () => this.parameters())),
       group("Other row, same answer of the model", this.aim, this.heads, this.within, this.button("Look for it", () => this.same())),
       group("Which tokens the answer needs", this.answer, this.button("Mark them", () => this.needed())),
+      group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
       group("Changes that matter", this.button("Take this head out", () => this.without())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
       group("Save", this.button("Map as PNG", () => this.picture()), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
@@ -209,9 +214,18 @@ class Pane {
     if (this.viewer.now().row === null) this.viewer.lock(this.tokens[0].length - 1);
   }
 
-  // The text, each token marked by what the answer loses without it. The server has escaped the tokens.
+  // The text, each token marked by what the answer loses without it.
   async needed() {
-    const last = await this.one("needed", { ...this.at(), answer: this.answer.value }, "running the model without each token");
+    this.marked(await this.one("needed", { ...this.at(), answer: this.answer.value }, "running the model without each token"));
+  }
+
+  // The text, each token marked by whether it can be read from the states that the layer of the map gives on.
+  async inverted() {
+    this.marked(await this.one("inverted", { held: this.held, layer: this.viewer.now().choices.layer + 1, noise: this.stored.value }, "comparing with the states of other tokens", ({ progress, note }) => { if (note) this.busy(note, progress); }));
+  }
+
+  // A line of tokens, and sentences below. The server has escaped the tokens.
+  marked(last) {
     if (!last) return;
     const line = made("div", { innerHTML: last.html });
     this.found.replaceChildren(line, ...last.words.split("\n").map((textContent) => made("p", { textContent })));
