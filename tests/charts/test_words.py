@@ -38,7 +38,8 @@ def test_a_line_in_a_page():
         '<figure class="token-line"><h3>a &lt;row&gt;</h3><p class="legend">'
         '<span class="token series-0 strong">● sure <small>50 %</small></span> '
         '<span class="token plain">· none <small>2 %</small></span></p><p>'
-        '<span class="token series-0 strong" title="a &quot;note&quot;" tabindex="0">&lt;b&gt; <small>●50 %</small></span> '
+        '<span class="token series-0 strong" title="a &quot;note&quot;" tabindex="0">'
+        "&lt;b&gt; <small>●50 %</small></span> "
         '<span class="token series-1">␣c <small>△</small></span> '
         '<span class="token plain">∅ <small>·</small></span></p></figure>'
     )

@@ -339,7 +339,7 @@ def test_what_can_be_read_of_the_text_is_what_the_study_finds(at, lens):
     assert found["html"] == result.token_lines()[0].html()
     assert found["words"].splitlines()[:2] == result.summary().text.splitlines()[:2]
     assert "nearest rival" in found["html"]
-    assert [step["note"] for step in told if "token" in step["note"]][0] == "text 0, token 1 of 14"
+    assert next(step["note"] for step in told if "token" in step["note"]) == "text 0, token 1 of 14"
     with pytest.raises(InputError, match="layers"):
         inverted(lens, at, 9, "int4", nothing, told.append)
     with pytest.raises(InputError, match="noise"):

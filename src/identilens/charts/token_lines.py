@@ -52,7 +52,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class MarkedToken:
-    """A token with its mark, a number in words, and a note to read: shown on hovering, and below it on a click or by keyboard."""
+    """A token with its mark, a number in words, and a note to read: on hovering, on a click, or by keyboard."""
 
     token: str
     mark: Mark
