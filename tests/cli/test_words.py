@@ -396,13 +396,28 @@ def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
     loaded, imported = [], []
     monkeypatch.setattr(options, "load", lambda name, **given: loaded.append((name, given)))
     monkeypatch.setattr(options, "import_module", imported.append)
-    given = {"device": "cpu", "dtype": "float16", "revision": "r", "trust_remote_code": True}
+    given = {
+        "device": None,
+        "device_map": "disk",
+        "dtype": "float16",
+        "revision": "r",
+        "trust_remote_code": True,
+    }
     (tmp_path / "config.json").write_text('{"model_type": "identilens_dyck"}')
     ModelOptions(model=str(tmp_path), **given).load()
     ModelOptions(model="name").load()
     assert loaded == [
         (str(tmp_path), given),
-        ("name", {"device": None, "dtype": "auto", "revision": None, "trust_remote_code": False}),
+        (
+            "name",
+            {
+                "device": None,
+                "device_map": None,
+                "dtype": "auto",
+                "revision": None,
+                "trust_remote_code": False,
+            },
+        ),
     ]
     assert imported == ["identilens.lab.dyck.modeling"]
 

@@ -155,12 +155,12 @@ def test_a_model_whose_answer_is_no_number_is_refused_with_that_reason():
     assert len(next(Lens(model).capture([ids(8)])).layers) == 2
 
 
-def test_parameters_that_are_not_in_memory_are_no_quantised_layer():
+def test_parameters_without_values_are_no_quantised_layer():
     model = build("llama")
     model.model.layers[1].self_attn.o_proj.to("meta")
     with pytest.raises(
         UnsupportedModelError,
-        match=r"1 parameters .* not in memory \(model\.layers\.1.* without offload",
+        match=r"1 parameters .* have no values \(model\.layers\.1.*self_attn.o_proj.weight is on",
     ):
         next(Lens(model).capture([ids(8)]))
 

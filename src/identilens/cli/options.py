@@ -32,6 +32,8 @@ class ModelOptions(Settings):
     Attributes:
         model: Hub id or local folder of a transformers model, or one of the bundled models: bundled, bundled-decoder.
         device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
+        device_map: Where parameters are kept, in place of a device: auto (the devices, then memory, then disk), or disk
+            (every layer is read from the checkpoint as it runs, for models larger than memory).
         dtype: Precision of the loaded model. Default: the precision of the checkpoint.
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code that the checkpoint contains.
@@ -39,6 +41,7 @@ class ModelOptions(Settings):
 
     model: Annotated[str, Parameter(alias="-m")]
     device: str | None = None
+    device_map: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
     revision: str | None = None
     trust_remote_code: Switch = False
@@ -55,6 +58,7 @@ class ModelOptions(Settings):
             return load(
                 self.model,
                 device=self.device,
+                device_map=self.device_map,
                 dtype=self.dtype,
                 revision=self.revision,
                 trust_remote_code=self.trust_remote_code,

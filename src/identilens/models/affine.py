@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from identilens.models.interface import evaluation_mode
+from identilens.models.offloading import only_moves, tensor_of
 
 _SIZE = 64.0
 """Size of the unit vectors that measure a map: the bias is subtracted without losing digits of small weights."""
@@ -37,7 +38,7 @@ def linear_rows(
     mode on unit vectors, and the output for zero is subtracted.
     """
     if _is_plain(module):
-        weight = module.get_parameter("weight").detach()
+        weight = tensor_of(module, "weight")
         return (weight if isinstance(module, Conv1D) else weight.T)[rows]
     images = _run(module, torch.eye(width, dtype=like.dtype, device=like.device)[rows] * _SIZE)
     return (images - constant(module, width, like)) / _SIZE
@@ -74,9 +75,11 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Return whether a module only multiplies with its weight and adds its bias."""
-    changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return type(module) in (nn.Linear, Conv1D) and not changed
+    """Return whether a module only multiplies with its weight, a plain tensor, and adds its bias."""
+    replaced = "forward" in vars(module) and not only_moves(module)
+    changed = module._forward_hooks or module._forward_pre_hooks or replaced
+    plain = type(module) in (nn.Linear, Conv1D) and type(module.weight) is nn.Parameter
+    return plain and not changed
 
 
 @torch.no_grad()

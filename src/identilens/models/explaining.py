@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.models.offloading import is_offloaded
 
 MODELS_RAISE = (
     ArithmeticError,
@@ -37,20 +39,35 @@ def explained(model: str) -> Iterator[None]:
         ) from error
 
 
+def refuse_offloaded(model: nn.Module) -> None:
+    """Raise for parameters that are not in memory, where derivatives or copies of them are needed.
+
+    Raises:
+        UnsupportedModelError: If some parameters wait on disk or CPU.
+    """
+    if is_offloaded(model):
+        raise UnsupportedModelError(
+            f"parameters of {type(model).__name__} are offloaded: they are loaded from disk or CPU layer by layer, "
+            "which has no derivative. What runs the model alone works (audits, certificates of heads and layers, "
+            "removal, rollout, inversion). For this, load the model whole, without offloading."
+        )
+
+
 @contextmanager
-def derivable(model: str) -> Iterator[None]:
+def derivable(model: nn.Module) -> Iterator[None]:
     """Replace the error of a model without a forward-mode derivative by a clear one.
 
     Raises:
-        UnsupportedModelError: For such a model. Other errors are raised unchanged.
+        UnsupportedModelError: For such a model, or one that is offloaded. Other errors are raised unchanged.
     """
+    refuse_offloaded(model)
     try:
         yield
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise
         raise UnsupportedModelError(
-            f"{model} computes with a torch.autograd.Function that has no forward-mode derivative, so it cannot be "
-            "linearised: contributions of tokens, and certificates of its states and predictions, cannot be computed. "
-            "Choose another model."
+            f"{type(model).__name__} computes with a torch.autograd.Function that has no forward-mode derivative, so "
+            "it cannot be linearised: contributions of tokens, and certificates of its states and predictions, cannot "
+            "be computed. Choose another model."
         ) from error

@@ -3,14 +3,17 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.layout import Site
+from identilens.models.offloading import is_offloaded, tensor_of
 
 _BESIDE = ("ADAPTION_PROMPT", "POLY", "SHADOW", "XLORA")
 """Methods of peft beside prompt learning that compute more than the layers of the model inside the wrapper."""
@@ -21,9 +24,10 @@ def digest_of(model: nn.Module) -> str:
     """Return the sha256 over the sha256 of every parameter and buffer of a model, and the adapters that are in use."""
     digest, state = hashlib.sha256(), sorted(model.state_dict().items())
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        for (name, tensor), content in zip(
-            state, threads.map(_content, (tensor for _, tensor in state)), strict=True
-        ):
+        # Tensors that wait on disk are loaded one at a time.
+        each = map if is_offloaded(model) else threads.map
+        contents = each(partial(_content, model), state)
+        for (name, tensor), content in zip(state, contents, strict=True):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + content)
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
@@ -38,19 +42,27 @@ def digest_of(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _content(tensor: Tensor) -> bytes:
-    return hashlib.sha256(
-        tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-    ).digest()
+def _content(model: nn.Module, named: tuple[str, Tensor]) -> bytes:
+    name, tensor = named
+    tensor = (tensor_of(model, name) if tensor.is_meta else tensor).detach().cpu()
+    if is_traceable_wrapper_subclass(tensor):
+        # Quantised weights are made of several tensors.
+        parts = [
+            _content(model, (part, getattr(tensor, part)))
+            for part in tensor.__tensor_flatten__()[0]
+        ]
+        return hashlib.sha256(b"".join(parts)).digest()
+    return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).digest()
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
-    """Return the model of transformers that was given, or that a wrapper of peft holds.
+    """Return the model of transformers that was given, or that a wrapper of peft or torch.compile holds.
 
     Raises:
         InputError: For any other object.
         UnsupportedModelError: For an adapter that is not part of the model inside the wrapper.
     """
+    model = getattr(model, "_orig_mod", model)
     # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
     get_base = getattr(model, "get_base_model", None)
     inner = model if get_base is None else get_base()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
+from identilens.models.offloading import device_of
 from identilens.models.threads import attribute
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
@@ -245,10 +246,15 @@ def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into evaluation mode inside the context, and restore its mode afterwards.
 
-    Autocast of the calling thread is off inside the context. Other threads see the evaluation mode.
+    Autocast of the calling thread is off inside the context, and compiled modules run as they were written: what was
+    compiled calls no hooks. Other threads see both.
     """
-    device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-    with attribute(model.modules(), "training", False), torch.autocast(device, enabled=False):
+    compiled = [module for module in model.modules() if "_compiled_call_impl" in vars(module)]
+    with (
+        attribute(model.modules(), "training", False),
+        attribute(compiled, "_compiled_call_impl", None),
+        torch.autocast(device_of(model).type, enabled=False),
+    ):
         yield
 
 

@@ -131,8 +131,15 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
     found = next(linear, None)
     if found is None:
+        name = type(module).__name__
+        if meeting.candidates:
+            raise UnsupportedModelError(
+                f"{name} projects the outputs of its heads by {type(meeting.candidates[-1].module).__name__}, which is "
+                "no linear map up to rounding: it rounds its inputs (8-bit activations, say), or does more. Quantise "
+                "weights alone, or load the model without quantisation."
+            )
         raise UnsupportedModelError(
-            f"{type(module).__name__} changes the attention output before it is projected: {meeting.loss}"
+            f"{name} changes the attention output before it is projected: {meeting.loss}"
         )
     call, mixture = meeting.call, meeting.mixture
     routes = {} if meeting.route is None else {meeting.order: replace(meeting.route, total=0)}

@@ -29,6 +29,7 @@ from identilens.models.layout import (
     layers_without_attention,
     routes_of,
 )
+from identilens.models.offloading import device_of, refuse_without_values
 from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
@@ -128,8 +129,13 @@ class Lens:
         """Move the model to a device, convert it to a precision, and return this lens. By default neither changes.
 
         Raises:
-            InputError: For a device that is not available, or a precision that `load` does not accept.
+            InputError: For a device that is not available, or a precision that `load` does not accept; for a model with
+                parameters on several devices.
         """
+        if len(set((getattr(self.model, "hf_device_map", None) or {}).values())) > 1:
+            raise InputError(
+                f"{self.name} has parameters in several places. Load it again with the device, map or precision."
+            )
         place = self.device if device is None else usable_device(device)
         name = precision_name(self.dtype if dtype is None else dtype)
         cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
@@ -142,8 +148,8 @@ class Lens:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model's parameters."""
-        return next(self.model.parameters()).device
+        """Device of the model's first parameters."""
+        return device_of(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -228,12 +234,7 @@ class Lens:
         return self._sites
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
-        if elsewhere := [name for name, one in self.model.named_parameters() if one.is_meta]:
-            raise UnsupportedModelError(
-                f"{len(elsewhere)} parameters of {type(self.model).__name__} are not in memory ({elsewhere[0]} is on "
-                "the meta device): they are loaded from disk or CPU layer by layer. Load the model whole, without "
-                "offloading (no device_map), on a machine that holds it."
-            )
+        refuse_without_values(self.model)
         return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
@@ -355,10 +356,12 @@ class Lens:
         """Return a value that changes when the weights change.
 
         In-place changes raise a tensor's version. Other devices, precisions and modules have other tensors.
+        Offloaded parameters are other tensors after each run, and are taken to stay as they are.
         """
         return tuple(
             (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
             for one in self.model.parameters()
+            if not one.is_meta
         )
 
     def capture(

@@ -156,8 +156,8 @@ class HiddenMap:
     def _forward(self) -> Any:
         # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
-        name = type(self._body).__name__
-        with eager_experts, self._capturing(lambda call: call.attend()[0]), derivable(name):
+        attending = self._capturing(lambda call: call.attend()[0])
+        with eager_experts, attending, derivable(self._body):
             return self._run(output_hidden_states=True)
 
     def _first_layer(self, attention: str) -> nn.Module:

@@ -29,7 +29,8 @@ from identilens.errors import (
 )
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
-from identilens.models.placing import Dtype, first_line, precision_name, usable_device
+from identilens.models.offloading import on_disk
+from identilens.models.placing import Dtype, check_map, first_line, precision_name, usable_device
 
 _NAMED = 8
 """Largest number of weights that an error names."""
@@ -42,6 +43,8 @@ def load(
     *,
     dtype: Dtype | torch.dtype = "auto",
     device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    quantization: Any = None,
     attn_implementation: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
@@ -53,6 +56,12 @@ def load(
             encoder of the extra ``demo``) or ``"bundled-decoder"``.
         dtype: Precision of the loaded model; ``"auto"`` is the precision of the checkpoint.
         device: Device of the model. Default: CUDA if it is available, else the CPU.
+        device_map: Where parameters are kept, in place of ``device``: ``"auto"`` fills the devices, then the memory,
+            then reads the rest from disk as it is needed; ``"disk"`` reads every layer from the checkpoint each time it
+            runs, for models larger than memory; or a mapping of modules, as in transformers. What is read as it is
+            needed has no derivative: `mixing` and certificates of predictions refuse it.
+        quantization: Quantises the weights, such as ``transformers.TorchAoConfig(...)``; a quantised checkpoint needs
+            none. Output projections that round their inputs are refused, unless the model computes in half precision.
         attn_implementation: As in transformers. Default: the choice of transformers.
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code that the checkpoint contains. Off by default.
@@ -82,8 +91,11 @@ def load(
         raise SettingError("revision", "for ids of the hub only", revision)
     refuse_endless_files(place)
     precision, put = precision_name(dtype, Dtype), usable_device(device)
+    given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
+    more = {name: value for name, value in given.items() if value is not None}
+    check_map(device_map, device)
     try:
-        lens = _loaded(place, str(model), put, precision, attn_implementation, common)
+        lens = _loaded(place, str(model), put, device_map, precision, more, common)
     except ModelNotFoundError as error:
         if (damage := damaged_file(place)) is not None:
             raise ModelError(damage) from error
@@ -94,11 +106,12 @@ def load(
         raise ModelError(cannot_load(place, error)) from error
     if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
         raise ModelError(damage)
-    if attn_implementation is None:
+    if not more:
         lens.load_options = {
             "model": str(model),
             "dtype": precision,
             "device": device and str(device),
+            "device_map": device_map,
             **common,
         }
     return lens
@@ -108,8 +121,9 @@ def _loaded(
     model: str | Path,
     name: str,
     device: torch.device,
+    device_map: str | Mapping[str, Any] | None,
     precision: str,
-    attention: str | None,
+    more: dict[str, Any],
     common: dict[str, Any],
 ) -> Lens:
     try:
@@ -125,27 +139,18 @@ def _loaded(
     options = {
         "config": config,
         "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "attn_implementation": attention,
         "use_safetensors": True,
+        **more,
         **common,
     }
     kind = _model_class(config)
-    network: Any
-    network, missing, more = _from_checkpoint(model, kind, options)
-    if missing and kind is not AutoModel:
-        network, missing, more = _from_checkpoint(model, AutoModel, options)
-    if missing:
-        raise InputError(
-            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
-            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
-        )
-    if more:
-        raise InputError(
-            f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
-            f"with: {_listed(more)}. It would be another model than the one that was saved. Download config.json "
-            "again, or correct what it declares (a number of layers, biases, quantization)."
-        )
-    network.to(device).eval()
+    # A quantised model stays where it was loaded.
+    placed = device_map or "quantization_config" in {**more, **config.to_dict()}
+    if placed:
+        kept = on_disk(kind, config) if device_map == "disk" else device_map
+        options["device_map"] = kept or {"": device}
+    network: Any = _from_checkpoint(model, kind, options)
+    (network if placed else network.to(device)).eval()
     tokenizer, images = (
         _processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor)
     )
@@ -171,10 +176,8 @@ def _listed(names: list[str]) -> str:
     )
 
 
-def _from_checkpoint(
-    model: str | Path, kind: Any, options: dict[str, Any]
-) -> tuple[PreTrainedModel, list[str], list[str]]:
-    """Return the model, the parameters that its checkpoint lacks, and the weights that it leaves out.
+def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
+    """Return the model of a checkpoint, without its task head if the checkpoint has none.
 
     Parameters of a pooler after all layers may be lacking.
     """
@@ -190,7 +193,20 @@ def _from_checkpoint(
             f"{str(model)!r} needs a package that is not installed: {first_line(error)}"
         ) from error
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
-    return network, missing, left_over(network, info["unexpected_keys"])
+    if missing and kind is not AutoModel:
+        return _from_checkpoint(model, AutoModel, options)
+    if missing:
+        raise InputError(
+            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
+            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+        )
+    if unused := left_over(network, info["unexpected_keys"]):
+        raise InputError(
+            f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
+            f"with: {_listed(unused)}. It would be another model than the one that was saved. Download config.json "
+            "again, or correct what it declares (a number of layers, biases, quantization)."
+        )
+    return network
 
 
 def _model_class(config: Any) -> Any:

@@ -202,8 +202,8 @@ class Answer:
             model = self.lens.model
             # Experts run one by one, because their grouped product has no forward-mode rule.
             eager_experts = configured(model, "_experts_implementation_internal", "eager")
-            name = type(model).__name__
-            with eager_experts, self.lens.capturing(add, [self.item], model), derivable(name):
+            adding = self.lens.capturing(add, [self.item], model)
+            with eager_experts, adding, derivable(model):
                 run = self.lens.plain([self.item], model, **self._wanted)
             return self._entries_of(run)
 

@@ -1,13 +1,16 @@
 """Device and precision of a model's parameters."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 Dtype = Literal["auto", Precision]
+
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+"""Ways to choose where the parts of a model are kept."""
 
 
 def usable_device(given: str | torch.device | None) -> torch.device:
@@ -25,6 +28,20 @@ def usable_device(given: str | torch.device | None) -> torch.device:
             "where it is available."
         ) from error
     return place
+
+
+def check_map(device_map: Any, device: str | torch.device | None) -> None:
+    """Check a map that says where a model's parts are kept.
+
+    Raises:
+        InputError: For a device beside it, or a word that is no map.
+    """
+    if device is not None and device_map is not None:
+        raise InputError(
+            "expected device or device_map; got both. A map says where each part is kept."
+        )
+    if isinstance(device_map, str) and device_map not in _MAPS:
+        raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
 
 
 def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str:

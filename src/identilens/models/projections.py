@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
 from identilens.measures.attention.projections import changed_projection
+from identilens.models.explaining import refuse_offloaded
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -64,6 +65,7 @@ def query_key_projections(
         )
     refuse_shared(lens, item, head)
     attention = lens.body.get_submodule(head.site.name)
+    refuse_offloaded(attention)
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def listen(module: nn.Module, inputs: tuple, output: Tensor) -> None:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
+from identilens.models.explaining import refuse_offloaded
 from identilens.models.following import Route, capturing
 from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall, Handler
@@ -60,6 +61,7 @@ class Replay:
     def of(cls, lens: Lens, item: Item, site: Site) -> "Replay":
         """Return the module that computes a site, with what it was given on a text."""
         module = lens.body.get_submodule(site.name)
+        refuse_offloaded(module)
         given: list[tuple[tuple, dict]] = []
         hook = only_here(lambda _module, args, kwargs: given.append((args, kwargs)))
         handle = module.register_forward_pre_hook(hook, with_kwargs=True)

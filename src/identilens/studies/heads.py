@@ -345,9 +345,17 @@ def lens_reference(lens: Lens, folder: Path) -> LensReference:
     facts = lens.facts
     options = {
         "dtype": facts["dtype"],
-        "device": facts["device"],
         "revision": facts["revision"],
         "attn_implementation": lens.model.config._attn_implementation,
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
     }
-    return LensReference(source, lens.name, options)
+    # Parts in one place are put there, like any other model.
+    parts, quantised = (
+        getattr(lens.model, "hf_device_map", None) or {},
+        getattr(lens.model.config, "quantization_config", None),
+    )
+    if len(set(parts.values())) > 1:
+        options["device_map"] = parts
+    else:
+        options["device"] = facts["device"]
+    return LensReference(source, lens.name, {**options, "quantization": quantised})

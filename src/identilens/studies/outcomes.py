@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import sqrt
-from operator import itemgetter
 from typing import Any, Literal
 
 import polars as pl
@@ -264,8 +263,11 @@ def head_effects(
 ) -> list[float]:
     """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change."""
     sites, found = answer.lens.sites(answer.item), []
-    for site, chosen in groupby(heads, key=itemgetter(0)):
-        found += answer.without(sites.index(site), [head for _, head in chosen], left)
+    # Weights that change as they are used (some quantised ones) lead to new sites.
+    for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
+        found += answer.without(
+            find_site(sites, layer, 0, kind), [head for _, head in chosen], left
+        )
     return [change / positions(answer) for change in found]
 
 
@@ -275,4 +277,7 @@ def head_estimates(
     """Return an estimate of `head_effects`, to first order, by one backward pass for each probe."""
     sites = answer.lens.sites(answer.item)
     found = answer.estimates(probes=probes, seed=seed)
-    return [float(found[sites.index(site)][head]) / positions(answer) for site, head in heads]
+    return [
+        float(found[find_site(sites, site.layer, head, site.kind)][head]) / positions(answer)
+        for site, head in heads
+    ]

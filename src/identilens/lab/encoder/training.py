@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import torch
+from accelerate import PartialState
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -19,7 +20,6 @@ from transformers import (
     set_seed,
 )
 
-from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
@@ -231,10 +231,6 @@ def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
 
 def processes() -> Any:
     """Return accelerate's state of the processes that run this program together; usually there is one process."""
-    try:
-        from accelerate import PartialState
-    except ImportError as error:
-        raise InputError("training needs: pip install 'identilens[train]'.") from error
     return PartialState(cpu=not torch.accelerator.is_available())
 
 

@@ -35,7 +35,7 @@ _LOST = {
     "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "
-    "layer of its own making (quantised, say), so that a head has no output projection that can be read",
+    "layer of its own making, so that a head has no output projection that can be read",
     "a product": "multiplies them by another matrix before the output projection",
 }
 

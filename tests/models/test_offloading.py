@@ -1,0 +1,204 @@
+"""Models offloaded, quantised or compiled: the plain model's numbers, or a reason."""
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.offloading import on_disk, tensor_of
+
+TEXTS = [ids(24), ids(9)]
+
+
+@pytest.fixture(scope="module", params=["llama", "bert", "gpt2"])
+def folder(request, tmp_path_factory):
+    place = tmp_path_factory.mktemp(request.param)
+    build(request.param).save_pretrained(place, max_shard_size="50KB")
+    return place
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    return idl.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def offloaded(folder):
+    return idl.load(folder, device_map="disk")
+
+
+def test_layers_wait_on_disk_and_the_tables_are_those_of_the_whole_model(plain, offloaded):
+    waiting = [name for name, one in offloaded.model.named_parameters() if one.is_meta]
+    assert len(waiting) > len([*plain.model.parameters()]) / 2
+    assert offloaded.digest == plain.digest
+    tables = [idl.audit(lens, TEXTS, examples=1).table for lens in (plain, offloaded)]
+    assert tables[0].equals(tables[1])
+    assert waiting == [name for name, one in offloaded.model.named_parameters() if one.is_meta]
+
+
+def test_what_needs_no_derivative_is_that_of_the_whole_model(plain, offloaded):
+    for study in (
+        lambda lens: idl.certify(lens, TEXTS[1:], layers=1, heads=0, outcome="layer"),
+        lambda lens: idl.influence(lens, TEXTS[1:], outcome="states"),
+        lambda lens: idl.rollout(lens, TEXTS[1:], queries=-1),
+    ):
+        assert study(plain).table.equals(study(offloaded).table)
+
+
+def test_derivatives_of_offloaded_parameters_are_refused(offloaded):
+    for study in (
+        lambda: idl.mixing(offloaded, TEXTS[1:]),
+        lambda: idl.certify(offloaded, TEXTS[1:], layers=1, heads=0, queries=-1, outcome="states"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=r"are offloaded: .* no derivative"):
+            study()
+    other = idl.alternatives(offloaded, TEXTS[:1], layers=1, heads=0, realisable=True)
+    notes = other.table["note"].drop_nulls().unique()
+    assert any("are offloaded" in note or "keys serve 2 query heads" in note for note in notes)
+
+
+def test_half_of_a_model_may_be_on_disk(folder, plain):
+    places = on_disk(type(plain.model), plain.model.config)
+    [layers] = [name for name, place in places.items() if place == "disk"]
+    del places[layers]
+    half = idl.load(folder, device_map={**places, f"{layers}.0": "cpu", f"{layers}.1": "disk"})
+    audits = [idl.audit(lens, TEXTS, examples=0) for lens in (plain, half)]
+    assert audits[0].table.equals(audits[1].table)
+    with pytest.raises(InputError, match="parameters in several places"):
+        half.to(dtype="float64")
+
+
+def test_workers_load_an_offloaded_model_as_it_was(folder, plain, tmp_path):
+    lens = idl.load(folder, device_map="disk")
+    many = [ids(6 + number % 3) for number in range(150)]
+    options = {"certain_rows": 0, "examples": 0}
+    run = idl.audit(lens, many, out=tmp_path / "run", engine=idl.Local(workers=1), **options)
+    assert run.table.equals(idl.audit(plain, many, **options).table)
+    assert run.provenance["model"]["sha256"] == plain.digest
+
+
+def test_one_place_for_all_is_a_device(folder, plain):
+    lens = idl.load(folder, device_map="auto")
+    assert not any(one.is_meta for one in lens.model.parameters())
+    assert lens.digest == plain.digest
+
+
+def test_maps_that_there_are_not_are_refused(folder):
+    with pytest.raises(InputError, match="expected device_map to be auto, .* disk or a mapping"):
+        idl.load(folder, device_map="dsk")
+    with pytest.raises(InputError, match="expected device or device_map; got both"):
+        idl.load(folder, device_map="disk", device="cpu")
+
+
+def test_a_tensor_is_read_from_where_it_is(plain, offloaded):
+    for name, tensor in plain.model.state_dict().items():
+        torch.testing.assert_close(tensor_of(offloaded.model, name), tensor, atol=0, rtol=0)
+
+
+class Rounded(torch.Tensor):
+    """A weight that is stored as integers with a scale for each row, as packages for quantisation make them."""
+
+    @staticmethod
+    def __new__(cls, integers, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, integers.shape, dtype=scale.dtype)
+
+    def __init__(self, integers, scale):
+        self.integers, self.scale = integers, scale
+
+    def __tensor_flatten__(self):
+        return ["integers", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, _context, _size, _stride):
+        return Rounded(inner["integers"], inner["scale"])
+
+    def dequantize(self):
+        return self.integers * self.scale
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            return func(args[0], args[1].dequantize(), *args[2:])
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls(args[0].integers, args[0].scale)
+        raise NotImplementedError(f"a quantised weight has no {func}")
+
+
+def test_quantised_weights_are_those_that_the_model_computes_with():
+    model, rounded = build("llama"), build("llama")
+    for one, other in zip(model.modules(), rounded.modules(), strict=True):
+        if isinstance(one, torch.nn.Linear):
+            scale = one.weight.detach().abs().amax(1, keepdim=True) / 127
+            integers = (one.weight.detach() / scale).round().to(torch.int8)
+            one.weight = torch.nn.Parameter(Rounded(integers, scale), requires_grad=False)
+            other.weight.data = integers * scale
+    found, expected = (
+        idl.audit(idl.Lens(one), TEXTS, examples=1).table for one in (model, rounded)
+    )
+    assert found["rank"].equals(expected["rank"])
+    for column in ("null_share", "pearson", "certain_mass"):
+        apart = found.select((pl.col(column) - expected[column]).abs().max()).item()
+        assert apart < 1e-4, column
+
+
+def test_models_with_other_quantised_weights_have_other_digests():
+    digests = []
+    for step in (1, 1, 2):
+        model = build("llama")
+        layer = model.model.layers[1].self_attn.o_proj
+        integers = torch.full(layer.weight.shape, step, dtype=torch.int8)
+        layer.weight = torch.nn.Parameter(
+            Rounded(integers, torch.ones(len(integers), 1)), requires_grad=False
+        )
+        digests.append(idl.Lens(model).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+class Coarse(torch.nn.Linear):
+    """A layer that also rounds its inputs to 8 bits."""
+
+    def forward(self, inputs):
+        scale = inputs.abs().amax(-1, keepdim=True) / 127
+        return super().forward((inputs / scale).round() * scale)
+
+
+def test_a_projection_that_rounds_its_inputs_is_refused_with_that_reason():
+    model = build("llama")
+    for layer in model.model.layers:
+        coarse = Coarse(32, 32, bias=False)
+        coarse.weight = layer.self_attn.o_proj.weight
+        layer.self_attn.o_proj = coarse
+    with pytest.raises(UnsupportedModelError, match="by Coarse, which is no linear map up to r"):
+        next(idl.Lens(model).capture([ids(8)]))
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+def compiled_inside(model):
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_by_layer(model):
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("made", [compiled, compiled_inside, compiled_by_layer])
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_are_measured_as_they_were_written(made):
+    model = made(build("llama"))
+    before = model(torch.tensor([ids(9)])).logits
+    found = idl.audit(idl.Lens(model), TEXTS, examples=1).table
+    assert found.equals(idl.audit(idl.Lens(build("llama")), TEXTS, examples=1).table)
+    assert torch.equal(model(torch.tensor([ids(9)])).logits, before)
