@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import escape
 
 import polars as pl
 import pytest
@@ -31,6 +32,14 @@ def test_a_line_in_a_terminal():
         ("● sure", "bold reverse cyan"), ("· none", "dim"),
         ("<b>●50%", "bold reverse cyan"), ("␣c△", "underline yellow"), ("∅·", "dim"),
     ]  # fmt: skip
+
+
+def test_a_long_line_shows_its_first_tokens(monkeypatch):
+    monkeypatch.setattr("identilens.charts.token_lines.LONGEST", 2)
+    assert LINE.html().count('<span class="token') == 2 + 2
+    assert f"<h3>{escape(LINE.title)}, the first 2 of 3 tokens</h3>" in LINE.html()
+    assert LINE.text().plain.splitlines()[0] == f"{LINE.title}, the first 2 of 3 tokens"
+    assert LINE.text().plain.splitlines()[2].count("●") == 1
 
 
 def test_a_line_in_a_page():

@@ -414,9 +414,7 @@ def test_a_table_with_more_heads_than_any_model_is_refused(audited, tmp_path, la
     columns = pl.read_parquet_schema(file)
     forged = forged.select(pl.col(name).cast(kind) for name, kind in columns.items())
     forged.write_parquet(file)
-    message = (
-        r"table.parquet cannot be read: it names 90,000 heads or explanations; no run has so many"
-    )
+    message = r"table.parquet cannot be read: it names 90,000 heads; no run has so many"
     with pytest.raises(OutputFolderError, match=message):
         idl.write_report(tmp_path / "run")
     forged.head(20_000).write_parquet(file)
@@ -431,7 +429,22 @@ def test_a_table_with_more_explanations_than_any_run_has_is_refused(tmp_path):
     row = pl.read_parquet(file).head(1).drop("explanation")
     names = pl.DataFrame({"explanation": map(str, range(90_000))})
     names.join(row, how="cross").select(list(pl.read_parquet_schema(file))).write_parquet(file)
-    with pytest.raises(OutputFolderError, match="it names 90,000 heads or explanations"):
+    with pytest.raises(OutputFolderError, match="it names 90,000 values of explanation"):
+        idl.load_result(tmp_path / "run")
+
+
+def test_rows_that_name_the_same_thing_twice_are_refused(tmp_path):
+    """A chart of W for every row: 440,000 rows of one head took 5 GB."""
+    texts = [list(range(3 + one, 9 + one)) for one in range(4)]
+    idl.structure(
+        idl.Lens(build("bert")), texts, length=6, clusters=2, perturbed=0, out=tmp_path / "run"
+    )
+    file = tmp_path / "run" / "table.parquet"
+    table = pl.read_parquet(file)
+    pl.concat([table, table.head(1)]).write_parquet(file)
+    with pytest.raises(
+        OutputFolderError, match=r"table.parquet .* several rows have the same kind, layer, head"
+    ):
         idl.load_result(tmp_path / "run")
 
 

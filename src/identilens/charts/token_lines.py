@@ -13,6 +13,8 @@ from rich.text import Text
 from identilens.charts.labels import visible_text
 from identilens.charts.palette import LIGHT
 
+LONGEST = 2_000
+"""Tokens of a line that are shown."""
 _TERMINAL = ("cyan", "yellow", "green", "magenta", "blue", "white", "bright_blue", "bright_yellow")
 """Colours of the palette's series in a terminal, which has its own light and dark."""
 
@@ -62,19 +64,34 @@ class MarkedToken:
 
 @dataclass(frozen=True)
 class TokenLine:
-    """Tokens in their order under a title; the legend gives every mark, with a number of its own."""
+    """Tokens in their order under a title; the legend gives every mark, with a number of its own.
+
+    Of a longer line, the first `LONGEST` tokens are shown.
+    """
 
     title: str
     tokens: Sequence[MarkedToken]
     legend: Sequence[tuple[Mark, str]]
 
+    @property
+    def shown(self) -> Sequence[MarkedToken]:
+        """The tokens that are shown."""
+        return self.tokens[:LONGEST]
+
+    @property
+    def heading(self) -> str:
+        """The title, and how many tokens are shown of a longer line."""
+        count = len(self.tokens)
+        more = f", the first {LONGEST:,} of {count:,} tokens" if count > LONGEST else ""
+        return visible_text(self.title) + more
+
     def text(self) -> Text:
         """Return the line for a terminal: title, legend, tokens."""
-        line = Text(f"{visible_text(self.title)}\n")
+        line = Text(f"{self.heading}\n")
         for mark, value in self.legend:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
-        for one in self.tokens:
+        for one in self.shown:
             value = f"{one.mark.sign}{one.value}".replace(" ", "")
             line.append(f"{visible_text(one.token)}{value}", one.mark.terminal).append(" ")
         return line
@@ -84,10 +101,10 @@ class TokenLine:
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
             _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note)
-            for one in self.tokens
+            for one in self.shown
         ]
         return (
-            f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
+            f'<figure class="token-line"><h3>{escape(self.heading)}</h3>'
             f'<p class="legend">{" ".join(legend)}</p><p>{" ".join(tokens)}</p></figure>'
         )
 

@@ -37,11 +37,18 @@ _FEW_TEXTS = 2**21
 _MOST_REPETITION = 10
 """Largest factor by which the long texts of a table, notes on its rows, take more bytes than the table on disk."""
 
-_NAMES = (("layer", "head", "kind"), ("explanation",), ("alternative",), ("intervention",))
-"""Columns that together name what charts and tables of a report list one by one."""
+_NAMES = {
+    ("layer", "head", "kind"): 2**16,
+    ("explanation",): 2**16,
+    ("alternative",): 2**16,
+    ("intervention",): 2**16,
+    ("tolerance",): 2**10,
+    ("weights",): 2**10,
+}
+"""Columns that together name what charts and tables of a report list one by one, and how many of these a table names.
 
-_MOST_NAMES = 2**16
-"""How many of these a table may name: no model has as many heads."""
+No model has as many heads.
+"""
 
 _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another folder)."
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
@@ -85,8 +92,8 @@ def read_json(file: Path) -> Any:
         return json.loads(file.read_bytes())
 
 
-def read_table(file: Path, columns: Columns) -> pl.DataFrame:
-    """Return a table of a run, in the given columns and types."""
+def read_table(file: Path, columns: Columns, keys: Sequence[str] = ()) -> pl.DataFrame:
+    """Return a table of a run, in the given columns and types, with one row for each value of the keys."""
     with errors_naming(file):
         # Read from memory: polars treats some paths as patterns.
         table = parquet_table([file.read_bytes()])
@@ -98,9 +105,13 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
         # Conversion would cut numbers.
         if table.schema != schema:
             raise ValueError(f"expected columns of the types {schema}; got {table.schema}")
-        named = [table.select(cs.by_name(*names, require_all=False)).n_unique() for names in _NAMES]
-        if max(named) > _MOST_NAMES:
-            raise ValueError(f"it names {max(named):,} heads or explanations; no run has so many")
+        for names, most in _NAMES.items():
+            count = table.select(cs.by_name(*names, require_all=False)).n_unique()
+            if count > most:
+                what = "heads" if "head" in names else f"values of {names[0]}"
+                raise ValueError(f"it names {count:,} {what}; no run has so many")
+        if keys and table.select(keys).is_duplicated().any():
+            raise ValueError(f"several rows have the same {', '.join(keys)}")
         return table
 
 

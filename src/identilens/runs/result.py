@@ -287,7 +287,8 @@ class Result(ABC):
                 if name == "table" or f"{name}.parquet" in manifest.names
             ]
             tables = {
-                name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names
+                name: read_table(path / f"{name}.parquet", cls.schema[name], cls.keys.get(name, ()))
+                for name in names
             }
             return cls.of(tables, record, stored, tokens, path)
 

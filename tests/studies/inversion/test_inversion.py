@@ -229,16 +229,6 @@ def test_one_token_and_repeated_tokens(lens):
     assert again.noises.filter(noise="float32")["certified"].all()
 
 
-def test_a_line_shows_the_first_tokens_of_a_long_text(lens, monkeypatch):
-    found = idl.inversion(lens, [[5, 6, 7, 5, 6, 7]], noise="int8", bits=4)
-    [whole] = found.token_lines()
-    assert len(whole.tokens) == 6
-    monkeypatch.setattr("identilens.studies.inversion.result.LONGEST", 4)
-    [line] = found.token_lines()
-    assert line.tokens == whole.tokens[:4]
-    assert line.title == f"{whole.title}, the first 4 of 6 tokens"
-
-
 def test_inverting_a_cache_and_a_known_beginning(lens):
     text = [token % 50 for token in TEXT]
     item = lens.read([text])[0]

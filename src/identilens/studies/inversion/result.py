@@ -19,9 +19,6 @@ NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 SHOWN, LINES = 3, 24
 """Texts that are shown as lines of tokens in a terminal or notebook, and in a page."""
 
-LONGEST = 2_000
-"""Tokens of a text that its line shows."""
-
 _PLACE = {"text": pl.Int64, "layer": pl.Int64, "position": pl.Int64, "change": pl.String}
 _SURE = Mark("certified", "●", 0, strong=True)
 _READ = Mark("decoded, not certified", "○", 1)
@@ -197,11 +194,10 @@ class Inversion(Result):
         for (text,), rows in places.group_by("text", maintain_order=True):
             if len(lines) == most:
                 break
-            marked = [_marked(row) for row in rows.head(LONGEST).iter_rows(named=True)]
+            marked = [_marked(row) for row in rows.iter_rows(named=True)]
             marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)
             legend = [(mark, str(sum(one.mark is mark for one in marked))) for mark in marks]
             title = f"text {text}, layer {layer}, with {_named(str(noise))}"
-            title += f", the first {LONGEST:,} of {len(rows):,} tokens" * (len(rows) > LONGEST)
             lines.append(TokenLine(title, marked, legend))
         return lines
 

@@ -66,6 +66,7 @@ class Structure(Result):
 
     analysis: ClassVar = "structure"
     title: ClassVar = "Structure of attention"
+    keys: ClassVar = {"table": ("kind", "layer", "head")}
     schema: ClassVar = {
         "table": {
             **HEAD,

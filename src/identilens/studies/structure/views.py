@@ -214,7 +214,7 @@ def representatives(frames: Tables) -> Charts:
         y_title="Mean silhouette",
         title="Number of clusters",
     )
-    for count in scored.filter("chosen")["clusters"]:
+    for count in scored.filter("chosen")["clusters"].head(1):
         silhouette = rule(silhouette, x=count, label="chosen")
     return {
         "stability": lines(
