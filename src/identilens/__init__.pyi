@@ -18,6 +18,9 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.by_depth import ModelComparison as ModelComparison
+from .studies.by_depth import card as card
+from .studies.by_depth import compare_models as compare_models
 from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify
 from .studies.comparison import Comparison as Comparison

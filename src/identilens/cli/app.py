@@ -149,7 +149,12 @@ COMMANDS = {
     "compare": (
         RESULTS,
         "identilens.cli.show:compare_runs",
-        "Compare two finished runs of the same study.",
+        "Compare finished runs: two of a study, or audits of many models.",
+    ),
+    "card": (
+        RESULTS,
+        "identilens.cli.show:model_card",
+        "Write what an audit found as Markdown for a model card.",
     ),
     "figures": (
         RESULTS,

@@ -1,4 +1,4 @@
-"""``identilens report``, ``compare`` and ``figures``: the report and the charts of finished runs."""
+"""``identilens report``, ``compare``, ``card`` and ``figures``: the report and the charts of finished runs."""
 
 import sys
 from pathlib import Path
@@ -8,8 +8,10 @@ from cyclopts import Parameter
 
 from identilens.errors import InputError
 from identilens.runs.bucket import displayed, url_in
+from identilens.runs.files import write_text
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
+from identilens.studies.by_depth import card, compare_models
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
@@ -28,19 +30,23 @@ def compare_runs(
     run_a: str,
     run_b: str,
     /,
-    *,
+    *more: str,
+    by_depth: Switch = False,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     json: Switch = False,
 ) -> None:
-    """Compare two finished runs of the same study: other texts, another model, a later checkpoint.
+    """Compare finished runs: two of one study, or audits of any number of models or checkpoints.
 
     Args:
         run_a: Folder or URL of the first run.
         run_b: Folder or URL of the second run.
+        more: Folders or URLs of further audits; layers are then compared by relative depth.
+        by_depth: Compare two audits by relative depth, as for models of different sizes.
         out: HTML file to write, with charts. Default: no file.
         json: Print the table as JSON.
     """
-    comparison = compare(load_result(run_a), load_result(run_b))
+    results = [load_result(run) for run in (run_a, run_b, *more)]
+    comparison = compare_models(*results) if by_depth or more else compare(*results)
     if json:
         print(comparison.table.write_json())
     else:
@@ -48,6 +54,21 @@ def compare_runs(
     if out is not None:
         written = comparison.to_html(out)
         print(f"report: {printable(str(written))}", file=sys.stderr)
+
+
+def model_card(run: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+    """Write what an audit found as Markdown, for a model card.
+
+    Args:
+        run: Folder or URL of the audit.
+        out: File to write. Default: the terminal.
+    """
+    text = card(load_result(run))
+    if out is None:
+        print(printable(text, "\n"))
+    else:
+        write_text(out, text)
+        say(f"model card: {printable(str(out))}")
 
 
 def figures(

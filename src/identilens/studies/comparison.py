@@ -199,7 +199,8 @@ def compare(a: Result, b: Result) -> Comparison:
     differences = _differences(first, second, keys, paired=same)
     if differences.is_empty():
         raise InputError(
-            "the results have no layer and head in common. Compare models of one architecture."
+            "the results have no layer and head in common. Compare models of one architecture, or audits by relative "
+            "depth: identilens.compare_models (identilens compare A B --by-depth)."
         )
     table = _means(differences, first, second, measures, paired=same)
     full = differences.with_columns(
