@@ -61,6 +61,9 @@ def test_layers_stand_at_their_relative_depth(audits, found):
 def test_the_finding_names_every_model_and_warns_of_other_texts(audits, found):
     lines = found.summary().text.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["bert, encoder", "llama, decoder"]
+    short = idl.audit(idl.Lens(build("bert")), [ids(6)], certain_rows=2)
+    said = idl.compare_models(short).summary().text
+    assert said.splitlines()[-1].startswith("Where certain mass is 100 %, texts are too short")
     assert "texts of 20 keys on average" in lines[0]
     other = {**audits[1].provenance, "texts": {"count": 1, "sha256": ["11"]}}
     different = idl.compare_models(audits[0], replace(audits[1], provenance=other))

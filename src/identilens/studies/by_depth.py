@@ -248,6 +248,7 @@ def card(audit: Result) -> str:
         "prediction": "nats of the prediction",
         "states": "relative change of the final states",
     }
+    change = units.get(str(found.table["outcome"].first()))
     model, texts = record["model"], record["texts"]["count"]
     table = [list(columns.values()), ["---"] * len(columns), *cells]
     return "\n".join(
