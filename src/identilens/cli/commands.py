@@ -13,6 +13,7 @@ from identilens.cli.options import (
     EngineOptions,
     PrintOptions,
     RunOptions,
+    load_inputs,
     quiet_transformers,
 )
 from identilens.runs.bucket import displayed
@@ -39,9 +40,8 @@ def study_command(study: Any) -> Callable[..., None]:
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
         run, prints = given["run"], given["prints"]
-        # Texts are read first, so that errors in them appear before a model is loaded.
-        cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
-        inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
+        longest = getattr(given["settings"], "max_length", None)
+        inputs = load_inputs(given, study.takes, {}, longest)
         bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
         result = run_study(

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
+from identilens.models.recording import SUFFIX, Recording
 from identilens.runs.lines import MAX_TEXT_BYTES
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
@@ -30,7 +31,8 @@ class ModelOptions(Settings):
     """The model.
 
     Attributes:
-        model: Hub id or local folder of a transformers model, or one of the bundled models: bundled, bundled-decoder.
+        model: Hub id or local folder of a transformers model, one of the bundled models (bundled, bundled-decoder), or
+            a recording of attention (.safetensors), which brings its text.
         device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
         device_map: Where parameters are kept, in place of a device: auto (the devices, then memory, then disk), or disk
             (every layer is read from the checkpoint as it runs, for models larger than memory).
@@ -218,6 +220,27 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}
 """For each input of a study: the heading of its options in the help, and the group of options."""
+
+
+def load_inputs(
+    groups: Mapping[str, Any],
+    takes: Sequence[str],
+    given: Mapping[str, Any],
+    max_length: int | None = None,
+) -> list[Any]:
+    """Return the inputs that a study takes, from their groups of options unless they are given.
+
+    Texts are read first, so that errors in them appear before a model is loaded; a recording brings its own.
+    """
+    inputs = {name: given[name] for name in takes if given.get(name) is not None}
+    own = "lens" in takes and groups.get("texts") == TextOptions()
+    if own and "lens" not in inputs and Path(groups["lens"].model).suffix == SUFFIX:
+        inputs["lens"] = groups["lens"].load()
+    if own and isinstance(inputs.get("lens"), Recording):
+        inputs.setdefault("texts", inputs["lens"].texts)
+    if "texts" in takes and "texts" not in inputs:
+        inputs["texts"] = groups["texts"].load(max_length)
+    return [inputs[name] if name in inputs else groups[name].load() for name in takes]
 
 
 LAB_MODELS = {

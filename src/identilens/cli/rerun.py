@@ -9,7 +9,7 @@ import polars as pl
 from cyclopts import Parameter
 
 from identilens.cli.commands import study_command
-from identilens.cli.options import INPUTS, RunOptions
+from identilens.cli.options import INPUTS, RunOptions, load_inputs
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.bucket import errors_naming_url, url_in
 from identilens.runs.files import downloaded
@@ -68,7 +68,7 @@ def rerun(
         before = read_record(first)
         study, groups = _options_of_run(first, {"lens": lens, "texts": texts}, trust_remote_code)
     given = {"lens": lens, "texts": texts}
-    inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
+    inputs = load_inputs(groups, study.takes, given)
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
     same, outcome = model_and_texts(before, result.provenance)
     if not same:

@@ -153,7 +153,10 @@ def stacked_in_words(table: pl.DataFrame) -> str:
 def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
     """Return which head matters most to the model's answer, and how many come near it."""
     if effects.is_empty():
-        return 'not looked at. Choose --effects removal (in Python: effects="removal")'
+        return (
+            'not looked at. Choose --effects removal (in Python: effects="removal"); a recording of attention has '
+            "no answer of a model"
+        )
     known = heads.drop_nulls("effect")
     outcome, by = effects.select("outcome", "by").row(0)
     _, without = largest_effect(known, outcome)

@@ -1,0 +1,254 @@
+"""Recordings of attention: the model's own numbers without the model, and nothing that does not fit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.zoo import build, ids
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.recording import NotRecorded, read_recording
+
+TEXTS = [ids(24), ids(9)]
+
+
+def apart(a, b):
+    """The largest difference of two tables; other columns must be equal."""
+    most = 0.0
+    for name, kind in a.schema.items():
+        if kind.is_float():
+            assert a[name].null_count() == b[name].null_count(), name
+            most = max(most, (a[name] - b[name]).abs().max() or 0.0)
+        else:
+            assert a[name].equals(b[name]), name
+    return most
+
+
+def recorded(lens, folder, texts=TEXTS):
+    files = [folder / f"{number}.safetensors" for number in range(len(texts))]
+    for text, file in zip(texts, files, strict=True):
+        idl.record(lens, text, file)
+    return files
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return idl.Lens(build("llama"), name="llama")
+
+
+@pytest.fixture(scope="module")
+def files(lens, tmp_path_factory):
+    return recorded(lens, tmp_path_factory.mktemp("recordings"))
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "gpt2", "mistral", "qwen3"])
+def test_tables_are_those_of_the_model(family, tmp_path):
+    lens = idl.Lens(build(family))
+    recording = idl.Recording(*recorded(lens, tmp_path))
+    assert recording.texts == [list(range(24)), list(range(24, 33))]
+    for study in (
+        lambda one, texts: idl.audit(one, texts, examples=1, effects="none"),
+        lambda one, texts: idl.certify(
+            one, texts[:1], layers=1, heads=0, queries=-1, outcome="layer", tolerance="1%"
+        ),
+        lambda one, texts: idl.rollout(one, texts[1:], queries=-1),
+    ):
+        of_model, found = study(lens, TEXTS).table, study(recording, recording.texts).table
+        tokens = [name for name in of_model.columns if name.endswith("token")]
+        assert apart(of_model.drop(tokens), found.drop(tokens)) < 1e-5
+        for name in tokens:
+            assert found[name].equals(of_model[name])
+
+
+def test_half_precision_is_recorded_as_it_is(tmp_path):
+    lens = idl.Lens(build("llama").bfloat16())
+    recording = idl.Recording(*recorded(lens, tmp_path))
+    assert recording.dtype == torch.bfloat16
+    tables = [
+        idl.audit(one, texts, examples=1, effects="none").table
+        for one, texts in ((lens, TEXTS), (recording, recording.texts))
+    ]
+    assert apart(*tables) < 0.02
+
+
+def test_a_recording_has_the_names_of_tokens_and_of_the_model(bundled, tmp_path):
+    text = "The ferry left the harbour before dawn."
+    idl.record(bundled, text, tmp_path / "text.safetensors")
+    recording = idl.load(tmp_path / "text.safetensors")
+    assert recording.name == bundled.name
+    [item] = recording.read(recording.texts)
+    assert item.tokens["encoder"] == bundled.read([text])[0].tokens["encoder"]
+    assert recording.facts["family"] == "identilens_recording"
+    found = idl.certify(recording, recording.texts, layers=3, heads=0, queries="ferry")
+    assert found.table["query_token"].unique().to_list() == ["ferry"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: replace(one, projection=one.projection.flip(0)),
+        lambda one: replace(one, projection=one.projection.roll(8, 0)),
+        lambda one: replace(one, mixed=one.mixed.roll(1, 0)),
+        lambda one: replace(one, value=one.value.flip(0)),
+        lambda one: replace(one, key=one.key.roll(1, 1)),
+        lambda one: replace(one, query=1.1 * one.query),
+        lambda one: replace(one, scaling=1.0),
+        lambda one: replace(one, mask="full"),
+        lambda one: replace(one, output=one.output.roll(1, 0)),
+        lambda one: replace(one, mixed=one.mixed * torch.nan),
+    ],
+)
+def test_what_does_not_fit_is_refused(files, change, tmp_path):
+    layers, tokens, model = read_recording(files[0])
+    changed = change(layers[1])
+    with pytest.raises(InputError, match=r"layer 1: .* a row is .* of the largest one away"):
+        idl.write_recording(tmp_path / "x.safetensors", [layers[0], changed], tokens, model=model)
+    assert not (tmp_path / "x.safetensors").exists()
+    # A file that was changed afterwards is refused when it is read.
+    tensors = load_file(files[0]) | changed.tensors()
+    facts = {
+        "format": "identilens recording 1",
+        "model": model,
+        "tokens": tokens,
+        "layers": [layers[0].facts(), changed.facts()],
+    }
+    if changed.mask == "full":
+        del tensors["1.mask"]
+    save_file(tensors, tmp_path / "x.safetensors", metadata={"identilens": json.dumps(facts)})
+    with pytest.raises(InputError, match=r"x.safetensors, layer 1: .* a row is"):
+        idl.load(tmp_path / "x.safetensors")
+
+
+def test_sizes_must_fit(files, tmp_path):
+    layers, tokens, _ = read_recording(files[0])
+    with pytest.raises(InputError, match="the sizes of its tensors do not fit each other"):
+        idl.write_recording(
+            tmp_path / "x.safetensors", [replace(layers[0], value=layers[0].value[:, 1:])], tokens
+        )
+    with pytest.raises(InputError, match="has 24 positions, and there are 23 tokens"):
+        idl.write_recording(tmp_path / "x.safetensors", layers, tokens[1:])
+    with pytest.raises(InputError, match=r"in the order of the model; got numbers \[1, 0\]"):
+        idl.write_recording(tmp_path / "x.safetensors", layers[::-1], tokens)
+    with pytest.raises(InputError, match="in the order of the model"):
+        idl.write_recording(tmp_path / "x.safetensors", [], tokens)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {},
+        {"identilens": "x"},
+        {"identilens": "[]"},
+        {"identilens": "{}"},
+        {"identilens": '{"format": "identilens recording 1"}'},
+        {
+            "identilens": '{"format": "identilens recording 1", "tokens": 3, "model": "x", "layers": 1}'
+        },
+        {"identilens": "[" * 100_000},
+    ],
+)
+def test_files_that_are_no_recordings_are_refused(metadata, tmp_path):
+    file = tmp_path / "x.safetensors"
+    if metadata is None:
+        file.write_bytes(b"no tensors")
+    else:
+        save_file({"a": torch.zeros(2)}, file, metadata=metadata)
+    with pytest.raises(InputError, match=r"x.safetensors is (no recording|damaged)"):
+        idl.load(file)
+    with pytest.raises(InputError, match="is damaged"):
+        idl.load(tmp_path / "absent.safetensors")
+
+
+def test_recordings_of_other_models_are_not_joined(files, tmp_path):
+    other = recorded(idl.Lens(build("llama", seed=1)), tmp_path, TEXTS[:1])
+    with pytest.raises(InputError, match="is of another model, or of other layers"):
+        idl.Recording(files[0], *other)
+
+
+def test_some_layers_may_be_recorded(lens, files, tmp_path):
+    layers, tokens, _ = read_recording(files[0])
+    idl.write_recording(tmp_path / "one.safetensors", layers[1:], tokens)
+    recording = idl.load(tmp_path / "one.safetensors")
+    audit = idl.audit(recording, recording.texts, certain_rows=0)
+    assert set(audit.table["layer"]) == {1}
+    assert "have none: layers.0 (NotRecorded)" in audit.summary().text
+    assert torch.equal(NotRecorded()(torch.ones(2), torch.ones(1)), torch.ones(2))
+    with pytest.raises(UnsupportedModelError):
+        idl.rollout(recording, recording.texts)
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        lambda one, texts: idl.audit(one, texts, effects="removal"),
+        lambda one, texts: idl.certify(one, texts, layers=1, heads=0, outcome="states"),
+        lambda one, texts: idl.mixing(one, texts),
+        lambda one, texts: idl.alternatives(one, texts, layers=1, heads=0),
+        lambda one, texts: idl.influence(one, texts, outcome="states"),
+        lambda one, texts: idl.inversion(one, texts),
+        lambda one, texts: idl.token_identifiability(one, 4 * texts),
+        lambda one, texts: next(one.capture(texts, hidden_states=True)),
+        lambda one, texts: one.substitute({}, texts[0]),
+    ],
+)
+def test_what_needs_the_model_is_refused(files, study):
+    recording = idl.Recording(*files)
+    with pytest.raises(UnsupportedModelError, match="a recording has attention alone"):
+        study(recording, recording.texts)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt_oss", "gemma2", "bart"])
+def test_attention_that_is_more_than_a_softmax_is_not_recorded(family, tmp_path):
+    lens = idl.Lens(build(family))
+    with pytest.raises(UnsupportedModelError, match="which a recording does not hold"):
+        idl.record(lens, TEXTS[1], tmp_path / "x.safetensors")
+
+
+def test_the_command_line_takes_a_recording_with_its_text(files, lens, tmp_path):
+    out = tmp_path / "run"
+    identilens("audit", "--model", files[0], "--certain-rows", "2", "--out", out, code=0)
+    table = idl.load_result(out).table
+    of_model = idl.audit(lens, TEXTS[:1], certain_rows=2, effects="none").table
+    assert apart(of_model.drop("sink_token"), table.drop("sink_token")) < 1e-5
+    again = idl.rerun(out)
+    assert again.table.equals(table)
+    assert "exactly one of --text" in failing("audit", "--model", "name", "--out", tmp_path / "x")
+
+
+def test_workers_read_the_recordings(files, tmp_path):
+    recording = idl.Recording(*files)
+    run = idl.audit(
+        recording,
+        recording.texts,
+        engine=idl.Local(workers=1),
+        out=tmp_path / "run",
+        certain_rows=1,
+    )
+    alone = idl.audit(recording, recording.texts, certain_rows=1)
+    assert run.table.equals(alone.table)
+
+
+def test_an_engine_needs_no_transformers_to_write_a_recording(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 7, 4, generator=generator)
+    weights = torch.softmax((q @ k.mT / 2).masked_fill(~torch.ones(7, 7).tril().bool(), -1e9), -1)
+    mixed, projection = (weights @ v).transpose(0, 1), torch.randn(8, 16, generator=generator)
+    layer = idl.RecordedLayer(
+        query=q,
+        key=k,
+        value=v,
+        mixed=mixed,
+        projection=projection,
+        output=mixed.flatten(1) @ projection,
+    )
+    idl.write_recording(tmp_path / "own.safetensors", [layer], list("abcdefg"), model="own")
+    recording = idl.load(tmp_path / "own.safetensors")
+    [captured] = recording.capture(recording.texts, weights=True)
+    torch.testing.assert_close(captured.layers[0].weights, weights, atol=1e-6, rtol=0)
+    assert next(iter(captured.heads)).projected.compact.shape[0] == 7
+    assert idl.audit(recording, recording.texts, certain_rows=1).table["rank"].max() == 4
