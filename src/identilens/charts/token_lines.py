@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+import polars as pl
 from rich.text import Text
 
 from identilens.charts.labels import visible_text
@@ -64,34 +65,19 @@ class MarkedToken:
 
 @dataclass(frozen=True)
 class TokenLine:
-    """Tokens in their order under a title; the legend gives every mark, with a number of its own.
-
-    Of a longer line, the first `LONGEST` tokens are shown.
-    """
+    """Tokens in their order under a title; the legend gives every mark, with a number of its own."""
 
     title: str
     tokens: Sequence[MarkedToken]
     legend: Sequence[tuple[Mark, str]]
 
-    @property
-    def shown(self) -> Sequence[MarkedToken]:
-        """The tokens that are shown."""
-        return self.tokens[:LONGEST]
-
-    @property
-    def heading(self) -> str:
-        """The title, and how many tokens are shown of a longer line."""
-        count = len(self.tokens)
-        more = f", the first {LONGEST:,} of {count:,} tokens" if count > LONGEST else ""
-        return visible_text(self.title) + more
-
     def text(self) -> Text:
         """Return the line for a terminal: title, legend, tokens."""
-        line = Text(f"{self.heading}\n")
+        line = Text(f"{visible_text(self.title)}\n")
         for mark, value in self.legend:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
-        for one in self.shown:
+        for one in self.tokens:
             value = f"{one.mark.sign}{one.value}".replace(" ", "")
             line.append(f"{visible_text(one.token)}{value}", one.mark.terminal).append(" ")
         return line
@@ -101,12 +87,19 @@ class TokenLine:
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
             _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note)
-            for one in self.shown
+            for one in self.tokens
         ]
         return (
-            f'<figure class="token-line"><h3>{escape(self.heading)}</h3>'
+            f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
             f'<p class="legend">{" ".join(legend)}</p><p>{" ".join(tokens)}</p></figure>'
         )
+
+
+def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:
+    """Return the title of a line, with the number of tokens of a longer one, and the rows that it shows."""
+    count = len(rows)
+    more = f", the first {LONGEST:,} of {count:,} tokens" if count > LONGEST else ""
+    return title + more, rows.head(LONGEST)
 
 
 def style() -> str:

@@ -47,14 +47,14 @@ def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
 
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
-    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows; the first group always does."""
+    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows, or the first of a larger group."""
     sizes = (
         frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
     )
     fitting = sizes.head(MOST_GROUPS).filter(
         (pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum())
     )
-    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
+    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left").head(budget)
 
 
 def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]:

@@ -11,7 +11,7 @@ from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
-from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
@@ -61,13 +61,8 @@ def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
             break
         mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
         legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
-        lines.append(
-            TokenLine(
-                _row_name(row.row(0, named=True)),
-                list(map(_marked, row.iter_rows(named=True))),
-                legend,
-            )
-        )
+        title, shown = first_tokens(_row_name(row.row(0, named=True)), row)
+        lines.append(TokenLine(title, list(map(_marked, shown.iter_rows(named=True))), legend))
     return lines
 
 

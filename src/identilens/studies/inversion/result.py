@@ -9,7 +9,7 @@ import polars as pl
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import boxes, lines
 from identilens.charts.page import Section
-from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import counted, percent
 
@@ -194,10 +194,11 @@ class Inversion(Result):
         for (text,), rows in places.group_by("text", maintain_order=True):
             if len(lines) == most:
                 break
-            marked = [_marked(row) for row in rows.iter_rows(named=True)]
+            title = f"text {text}, layer {layer}, with {_named(str(noise))}"
+            title, shown = first_tokens(title, rows)
+            marked = [_marked(row) for row in shown.iter_rows(named=True)]
             marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)
             legend = [(mark, str(sum(one.mark is mark for one in marked))) for mark in marks]
-            title = f"text {text}, layer {layer}, with {_named(str(noise))}"
             lines.append(TokenLine(title, marked, legend))
         return lines
 

@@ -10,7 +10,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.page import Section
-from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.errors import InputError
 from identilens.models.substitution import Address
 from identilens.runs.matrices import MatrixKey
@@ -161,6 +161,7 @@ class Rollouts(Result):
             if len(lines) == most:
                 break
             marked = row.with_columns(_FIXED)
+            title, shown = first_tokens(_row_name(row.row(0, named=True)), marked)
             sums = dict(marked.group_by("fixed").agg(pl.col("value").sum()).iter_rows())
             tokens = [
                 MarkedToken(
@@ -169,12 +170,12 @@ class Rollouts(Result):
                     f"{100 * one['value']:.1f}",
                     f"{one['value']:.4f}, between {one['lo']:.4f} and {one['hi']:.4f}",
                 )
-                for one in marked.iter_rows(named=True)
+                for one in shown.iter_rows(named=True)
             ]
             legend = [
                 (mark, f"{100 * sums.get(fixed, 0.0):.0f} %") for fixed, mark in _MARKS.items()
             ]
-            lines.append(TokenLine(_row_name(row.row(0, named=True)), tokens, legend))
+            lines.append(TokenLine(title, tokens, legend))
         return lines
 
     def charts(self) -> dict[str, AnyChart]:
