@@ -14,6 +14,9 @@ from identilens.runs.tables import HEAD, Row
 HEAD_NUMBER = "head_number"
 """Column that numbers the heads of a chart, to choose by."""
 
+_LARGEST_GROUP = 20_000
+"""Rows of the first group that are shown, even if fewer would fit."""
+
 MOST_GROUPS = 1000
 """Rows, or heads, that a page offers to choose from."""
 
@@ -54,7 +57,9 @@ def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl
     fitting = sizes.head(MOST_GROUPS).filter(
         (pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum())
     )
-    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left").head(budget)
+    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left").head(
+        max(budget, _LARGEST_GROUP)
+    )
 
 
 def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]:
