@@ -78,7 +78,18 @@ def files(*names: str) -> tuple[str, ...]:
 
 TOPICS = {
     "models": Topic(
-        "Models", names=("load", "Lens", "bundled_model", "attentions", "register_attention")
+        "Models",
+        names=(
+            "load",
+            "Lens",
+            "bundled_model",
+            "attentions",
+            "register_attention",
+            "record",
+            "write_recording",
+            "RecordedLayer",
+            "Recording",
+        ),
     ),
     "inputs": Topic(
         "Texts, images, recordings",
