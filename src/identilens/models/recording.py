@@ -46,6 +46,16 @@ class RecordedLayer:
         scaling: Factor of the products of queries and keys; 1 / √d_k by default.
         mask: Which keys a query sees: full, causal, or True in a (position, position) tensor.
         layer: Number of the layer in the model.
+
+    Examples:
+        >>> import identilens as idl, torch
+        >>> q, k, v = torch.randn(3, 2, 5, 4)
+        >>> mixed = (torch.softmax(q @ k.mT / 2, -1) @ v).transpose(0, 1)
+        >>> parts = {"query": q, "key": k, "value": v, "mixed": mixed, "projection": torch.eye(8)}
+        >>> layer = idl.RecordedLayer(**parts, output=mixed.flatten(1), mask="full")
+        >>> layer.check("layer 0")
+        >>> layer.factor, layer.visible().all().item()
+        (0.5, True)
     """
 
     query: Tensor
@@ -147,17 +157,15 @@ def write_recording(
         InputError: If layers do not fit each other or the tokens, or weights times values are not what was recorded.
 
     Examples:
-        >>> import identilens as idl, torch
+        >>> import identilens as idl, pathlib, tempfile, torch
         >>> q, k, v = torch.randn(3, 2, 5, 4)
         >>> mixed = (torch.softmax(q @ k.mT / 2, -1) @ v).transpose(0, 1)
-        >>> projection = torch.randn(8, 6)
-        >>> layer = idl.RecordedLayer(
-        ...     query=q, key=k, value=v, mixed=mixed, projection=projection, output=mixed.flatten(1) @ projection,
-        ...     mask="causal")
-        >>> idl.write_recording("text.safetensors", [layer], list("abcde"))
-        Traceback (most recent call last):
-            ...
-        identilens.errors.InputError: layer 0: weights times values do not give its mixed values: ...
+        >>> parts = {"query": q, "key": k, "value": v, "mixed": mixed, "projection": torch.eye(8)}
+        >>> layer = idl.RecordedLayer(**parts, output=mixed.flatten(1), mask="full")
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "text.safetensors"
+        >>> idl.write_recording(file, [layer], ["a", "b", "c", "d", "e"])
+        >>> idl.load(file).texts
+        [[0, 1, 2, 3, 4]]
     """
     numbers = [one.layer for one in layers]
     if not layers or numbers != sorted(set(numbers)):
@@ -423,6 +431,14 @@ class Recording(Lens):
 
     Raises:
         InputError: If files are no recordings, are not consistent, or are not of one model.
+
+    Examples:
+        >>> import identilens as idl, pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "text.safetensors"
+        >>> idl.record(idl.load("bundled-decoder"), "Snow fell.", file)
+        >>> recording = idl.Recording(file)
+        >>> recording.name, len(recording.texts[0])
+        ('bundled-decoder', 6)
     """
 
     def __init__(self, *paths: str | Path) -> None:
