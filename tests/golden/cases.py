@@ -45,6 +45,8 @@ FILES = {
         "mixing_cross",
         "mixing_bundled",
         "mixing_aggregates",
+        "rollout_causal",
+        "rollout_bundled",
     ],
     "tokens": [
         "tokens_same_layer",
@@ -54,6 +56,9 @@ FILES = {
         "tokens_neighbours",
         "tokens_data_share",
         "tokens_bundled",
+        "inversion_causal",
+        "inversion_cache",
+        "inversion_encoder",
     ],
     "structure": [
         "structure_encoder",

@@ -26,6 +26,11 @@ def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     return {"table": found.table, "tokens": found.token_names, "by_layer": found.by_layer()}
 
 
+def rollout(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.rollout(lens, texts, **options)
+    return {"table": found.table, "rows": found.rows}
+
+
 def mixing_aggregates() -> Tables:
     """What the figures of a mixing analysis are drawn from."""
     found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], sketch_probes=4), [PAIR, PAIR[::-1]]
@@ -73,4 +78,10 @@ CASES: dict[str, Case] = {
         lambda: mixing(real(), [SHORT, PAIR], sketch_probes=4, layers=(1, 6))
     ),  # 2.1 s
     "mixing_aggregates": single(mixing_aggregates),  # 2.4 s
+    "rollout_causal": Case(
+        lambda: rollout(tiny("llama"), [ids(9), ids(5)], tolerance=(0, "1%")),
+        relative=1e-6,
+        floor=1e-9,
+    ),  # 1 s
+    "rollout_bundled": single(lambda: rollout(real(), [SHORT], queries="last")),  # 1 s
 }

@@ -5,6 +5,7 @@ from typing import Any
 import identilens as idl
 from golden.common import LONG, SENTENCES, TEXTS, real, tiny
 from golden.stored import Case, Tables, single
+from helpers.zoo import ids
 
 QUICK: dict[str, Any] = {
     "folds": 2,
@@ -28,6 +29,11 @@ def checkpoints() -> Tables:
         compare_model=tiny("bert", 3),
         probes=("naive", "ridge"),
     )
+
+
+def inversion(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.inversion(lens, texts, **options)
+    return {"table": found.table.drop("forward_noise"), "noises": found.noises}
 
 
 CASES: dict[str, Case] = {
@@ -68,5 +74,17 @@ CASES: dict[str, Case] = {
             layers=(1, 6),
             probes=("naive", "ridge"),
         )
+    ),  # 0.4 s
+    "inversion_causal": single(
+        lambda: inversion(
+            tiny("gpt2"), [ids(9), ids(5)], noise=("bfloat16", "int4", 0.1), bits=(3, 6)
+        ),
+        False,
+    ),  # 0.5 s
+    "inversion_cache": single(
+        lambda: inversion(tiny("llama"), [ids(8)], noise="int4", bits=(3, 6), stored="cache"), False
+    ),  # 0.4 s
+    "inversion_encoder": single(
+        lambda: inversion(tiny("bert"), [ids(6)], noise="int4", bits=3), False
     ),  # 0.4 s
 }
