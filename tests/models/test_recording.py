@@ -116,11 +116,18 @@ def test_what_does_not_fit_is_refused(files, change, tmp_path):
         "tokens": tokens,
         "layers": [layers[0].facts(), changed.facts()],
     }
-    if changed.mask == "full":
-        del tensors["1.mask"]
     save_file(tensors, tmp_path / "x.safetensors", metadata={"identilens": json.dumps(facts)})
     with pytest.raises(InputError, match=r"x.safetensors, layer 1: .* a row is"):
         idl.load(tmp_path / "x.safetensors")
+
+
+def test_masks_that_have_a_name_take_no_room(files, tmp_path):
+    assert {one.mask for one in read_recording(files[0])[0]} == {"causal"}
+    [file] = recorded(idl.Lens(build("bert")), tmp_path, TEXTS[:1])
+    assert {one.mask for one in read_recording(file)[0]} == {"full"}
+    [file] = recorded(idl.Lens(build("mistral")), tmp_path, TEXTS[:1])
+    masks = [one.mask for one in read_recording(file)[0]]
+    assert all(isinstance(mask, torch.Tensor) and not mask[-1, 0] for mask in masks)
 
 
 def test_sizes_must_fit(files, tmp_path):

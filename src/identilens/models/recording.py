@@ -225,6 +225,9 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
                 "does not hold. Audit the model itself."
             )
         seen = call.visible()
+        mask: Mask | Tensor = "full" if seen is None else seen[0]
+        if isinstance(mask, Tensor) and torch.equal(mask, torch.ones_like(mask).tril()):
+            mask = "causal"
         mixed = output[0].detach()
         projection = site.output_projection.flatten(0, 1).to(mixed)
         bias = site.output_bias.to(mixed)
@@ -238,7 +241,7 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
                 bias=bias,
                 output=mixed.flatten(1) @ projection + bias,
                 scaling=float(call.arguments.get("scaling") or call.query.shape[-1] ** -0.5),
-                mask="full" if seen is None else seen[0],
+                mask=mask,
                 layer=site.layer,
             )
         )
