@@ -227,7 +227,7 @@ def test_several_conversations_make_several_texts_with_their_own_segments():
     alone = idl.answer(lens, MESSAGES, max_new_tokens=3, bounded=1)
     assert found.table.filter(text=0).equals(alone.table)
     assert set(found.table.filter(text=2)["segment"]) == {"template", "prompt", "answer so far"}
-    assert "the 9 tokens of 3 answers" in found.summary().text
+    assert "(those to conversations with this segment)" in found.summary().text
     assert len(found.token_lines()) == 3
 
 
@@ -315,7 +315,7 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
     done = identilens("answer", *options, "--segment", "brief=be brief", "--out", out, code=0)
     assert "in every alternative with the same output of each head" in " ".join(done.output.split())
     page = (out / "report.html").read_text("utf-8")
-    assert "The answer, marked by where it looks" in page
+    assert "The answer, marked by segment" in page
     found = idl.Answers.load(out)
     assert {"document 1", "brief", "question"} < set(found.table["segment"])
     assert (

@@ -29,6 +29,8 @@ _COLOURS, _LINES, _SHOWN = 8, 24, 3
 _NOT_CONTENT = [TEMPLATE, SO_FAR, SINK]
 """Segments that nobody wrote for the model to read."""
 
+_CONTENT = ~pl.col("segment").is_in(_NOT_CONTENT)
+
 _OTHER = Mark("other segments", "·", None)
 
 
@@ -54,7 +56,7 @@ class Answers(Result):
     """
 
     analysis: ClassVar = "answer"
-    title: ClassVar = "Where the answer looks"
+    title: ClassVar = "Attention of answers"
     schema: ClassVar = {
         "table": {**_ROW, "mass": pl.Float64},
         "intervals": {
@@ -86,34 +88,52 @@ class Answers(Result):
     def segments(self, *by: str) -> pl.DataFrame:
         """Return the mean attention to each segment with its ends, by further columns such as ``layer``.
 
-        ``mass`` is the mean of all rows. An end is this mean minus, or plus, the mean distance of the drawn rows to
-        their ends; ``lo_error`` and ``hi_error`` are its standard errors, of ``rows`` drawn without repetition from
-        ``population``. Alternatives of different rows are independent: the end of a mean is the mean of the ends.
+        ``mass`` is the mean of all rows. Ends are known for the drawn rows only, masses for all: the mean end is b
+        times the mean mass, plus the mean of end − b mass in the drawn rows, with b the slope of a least-squares line
+        for each segment and tolerance (regression estimator, Cochran 1977, chapter 7). ``lo_error`` and ``hi_error``
+        are standard errors, of ``rows`` drawn without repetition from ``population``. Alternatives of different rows
+        are independent: the end of a mean is the mean of the ends.
         """
-        columns = [*by, "segment"]
+        columns, mass = [*by, "segment"], pl.col("mass")
         means = self.table.group_by(columns, maintain_order=True).agg(
-            pl.col("mass").mean(), population=pl.len()
+            mass.mean(), population=pl.len()
         )
-        below, above = pl.col("mass") - pl.col("lo"), pl.col("hi") - pl.col("mass")
-        ends = self.intervals.group_by([*columns, "tolerance"], maintain_order=True).agg(
-            below=below.mean(),
-            above=above.mean(),
-            lo_error=below.std(),
-            hi_error=above.std(),
+        slopes = {
+            f"{end}_slope": (pl.cov("mass", end) / mass.var()).fill_nan(1.0).fill_null(1.0)
+            for end in ("lo", "hi")
+        }
+        rests = self.intervals.with_columns(
+            **{name: slope.over("segment", "tolerance") for name, slope in slopes.items()}
+        )
+        rests = rests.with_columns(
+            *(pl.col(end) - pl.col(f"{end}_slope") * mass for end in ("lo", "hi"))
+        )
+        found = rests.group_by([*columns, "tolerance"], maintain_order=True).agg(
+            pl.col("lo", "hi").std().name.suffix("_error"),
+            pl.col("lo", "hi").mean(),
+            pl.col("lo_slope", "hi_slope").first(),
             rows=pl.len(),
         )
         left = 1 - pl.col("rows") / pl.col("population")
-        error = (left / pl.col("rows")).sqrt()
-        return means.join(ends, on=columns, how="left", maintain_order="left").select(
+        ends = means.join(found, on=columns, how="left", maintain_order="left").with_columns(
+            *(pl.col(end) + pl.col(f"{end}_slope") * mass for end in ("lo", "hi")),
+            *(
+                pl.when(left > 0)
+                .then(pl.col(error) * (left / pl.col("rows")).sqrt())
+                .otherwise(0.0)
+                for error in ("lo_error", "hi_error")
+            ),
+        )
+        return ends.select(
             *columns,
             "tolerance",
             "mass",
-            lo=(pl.col("mass") - pl.col("below")).clip(lower_bound=0.0),
-            hi=(pl.col("mass") + pl.col("above")).clip(upper_bound=1.0),
-            lo_error=pl.when(left > 0).then(pl.col("lo_error") * error).otherwise(0.0),
-            hi_error=pl.when(left > 0).then(pl.col("hi_error") * error).otherwise(0.0),
-            rows="rows",
-            population="population",
+            pl.col("lo").clip(0.0, mass),
+            pl.col("hi").clip(mass, 1.0),
+            "lo_error",
+            "hi_error",
+            "rows",
+            "population",
         )
 
     @property
@@ -125,12 +145,14 @@ class Answers(Result):
         """Return what of the answers' attention is certain to lie on which segment, and what was drawn."""
         every = self.segments()
         means = every.filter(pl.col("tolerance").eq_missing(self.tolerance))
-        content = means.filter(~pl.col("segment").is_in(_NOT_CONTENT))
-        first = content.sort("lo", "mass", maintain_order=True).row(-1, named=True)
+        first = means.sort(_CONTENT, "lo", "mass", maintain_order=True).row(-1, named=True)
         answered = self.positions.filter(pl.col("answer").is_not_null())
-        who = f"the answer's {counted(len(answered), 'token')}"
-        if (texts := self.table["text"].n_unique()) > 1:
-            who = f"the {len(answered):,} tokens of {texts} answers"
+        texts = self.table.filter(segment=first["segment"])["text"].unique()
+        of_these = counted(len(answered.filter(pl.col("text").is_in(texts.to_list()))), "token")
+        who = f"the answer's {of_these}"
+        several = self.table["text"].n_unique() > 1
+        if several:
+            who = f"the {of_these} of {counted(len(texts), 'answer')} (those to conversations with this segment)"
         where = f"of the attention of {who} is on {first['segment']!r}"
         text = [
             f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 2; in Python: bounded=2)."
@@ -148,21 +170,34 @@ class Answers(Result):
                 f"Ends were computed for {first['rows']:,} of {first['population']:,} rows (tokens of the answer, "
                 "layers and heads), drawn by seed where these are not all; attention for every row.",
             ]
+        certain = None
+        if self.tolerance is not None:
+            rows = self.table.select("text", "token", "layer", "head").n_unique()
+            certain = (means["lo"] * means["population"]).sum() / rows
+            text.append(
+                f"Over all segments {percent(certain)} of the attention is certain: every alternative leaves it in the "
+                "segment where it is."
+            )
         others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
         shares = [
             f"{name!r} {percent(mass)}" for name, mass in others.select("segment", "mass").rows()
         ]
         if shares:
-            text.append(f"The other segments: {', '.join(shares)}.")
+            having = ", each over the conversations that have it" * several
+            text.append(f"The other segments{having}: {', '.join(shares)}.")
         unlikely = answered.filter(pl.col("rank") > 1)
         if len(unlikely):
             text.append(
                 f"{len(unlikely):,} of these tokens are not the most likely one in the pass over prompt and answer."
             )
         numbers = {name: first[name] for name in ("mass", "lo", "hi", "lo_error", "hi_error")}
+        numbers["certain_mass"] = certain
         numbers |= {"tokens": len(answered), "rows": first["rows"], "of_rows": first["population"]}
         share = first["mass"] if first["lo"] is None else first["lo"]
-        words = f"of the attention is {'' if first['lo'] is None else 'certain to be '}on {first['segment']!r}"
+        words = f"of the attention is on {first['segment']!r}"
+        if self.tolerance is not None:
+            estimated = " (estimated)" * (first["rows"] < first["population"])
+            words += f" in every alternative{estimated}"
         return Finding("\n".join(text), numbers, [(percent(share), words)])
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -232,7 +267,7 @@ class Answers(Result):
         return [
             Section(
                 "lines",
-                "The answer, marked by where it looks",
+                "The answer, marked by segment",
                 _TEXT,
                 lines=self.token_lines(_LINES),
             ),
@@ -275,8 +310,7 @@ def _marked(token: str, row: pl.DataFrame, marks: dict[str, Mark]) -> MarkedToke
     for one in row.sort("mass", descending=True, maintain_order=True).iter_rows(named=True):
         ends = "" if one["lo"] is None else f" ({percent(one['lo'])} to {percent(one['hi'])})"
         notes.append(f"{one['segment']}: {percent(one['mass'])}{ends}")
-    content = row.filter(~pl.col("segment").is_in(_NOT_CONTENT)).sort("mass", maintain_order=True)
-    largest = content.row(-1, named=True)
+    largest = row.sort(_CONTENT, "mass", maintain_order=True).row(-1, named=True)
     mark = marks.get(largest["segment"], _OTHER)
     return MarkedToken(token, mark, f"{100 * largest['mass']:.0f}", "; ".join(notes))
 
