@@ -101,8 +101,8 @@ class AnswerSettings(Settings):
         temperature: Draw each token with this temperature. Default: take the most likely one.
         top_p: Draw from the most likely tokens that together have this probability. With a temperature.
         top_k: Draw from this number of most likely tokens. With a temperature.
-        bounded: Rows of attention that are bounded for each token of the answer, drawn from all layers and heads: up
-            to a second for a row of 2,000 keys. Attention itself is measured in all rows.
+        bounded: Rows of attention that are bounded for each token of the answer, drawn from all layers and heads:
+            about a second for a row of 2,000 keys. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32). Default: 0 and model.
         layers: Layers, counted from 0; all by default.
