@@ -212,7 +212,7 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     assert "most likely" not in greedy.summary().text
     other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, bounded=0)
     ranks = other.positions["rank"].drop_nulls()
-    assert f"{(ranks > 1).sum()} of these tokens are not the most likely" in other.summary().text
+    assert f"prompt and answer: {(ranks > 1).sum()} tokens of 4." in other.summary().text
     ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
     likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
     chosen = likely[:, ids[-1]].double()

@@ -117,12 +117,7 @@ class Answers(Result):
         left = 1 - pl.col("rows") / pl.col("population")
         ends = means.join(found, on=columns, how="left", maintain_order="left").with_columns(
             *(pl.col(end) + pl.col(f"{end}_slope") * mass for end in ("lo", "hi")),
-            *(
-                pl.when(left > 0)
-                .then(pl.col(error) * (left / pl.col("rows")).sqrt())
-                .otherwise(0.0)
-                for error in ("lo_error", "hi_error")
-            ),
+            pl.col("lo_error", "hi_error") * (left / pl.col("rows")).sqrt(),
         )
         return ends.select(
             *columns,
@@ -188,7 +183,8 @@ class Answers(Result):
         unlikely = answered.filter(pl.col("rank") > 1)
         if len(unlikely):
             text.append(
-                f"{len(unlikely):,} of these tokens are not the most likely one in the pass over prompt and answer."
+                "Not the most likely one in the pass over prompt and answer: "
+                f"{counted(len(unlikely), 'token')} of {len(answered):,}."
             )
         numbers = {name: first[name] for name in ("mass", "lo", "hi", "lo_error", "hi_error")}
         numbers["certain_mass"] = certain
@@ -264,6 +260,7 @@ class Answers(Result):
     def sections(self) -> list[Section]:
         """Return the answers, charts, tables, and maps of every head by token and segment."""
         [(title, frame)] = self.overview().items()
+        bounded = [Section("bounded", "Bounded rows in numbers", frame=self.intervals)]
         return [
             Section(
                 "lines",
@@ -274,7 +271,7 @@ class Answers(Result):
             Section("segments", title, _SEGMENTS, frame=frame),
             Section("charts", "By token and by layer", _BANDS, ["tokens", "layers"]),
             Section("maps", "Every head by token and segment", _MAPS, maps=self._maps()),
-            Section("bounded", "Bounded rows in numbers", frame=self.intervals),
+            *(bounded if self.tolerance is not None else []),
         ]
 
     def _maps(self) -> list[TokenMap]:
