@@ -13,6 +13,7 @@ from helpers.zoo import build
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
+from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -70,6 +71,36 @@ def test_rows_are_those_of_generation(family):
     assert len(sinks) == (len(found.table) // len({*own, "sink"}) if family == "gpt_oss" else 0)
     total = found.table.group_by("token", "layer", "head").agg(pl.col("mass").sum())["mass"]
     assert (total - 1).abs().max() < 1e-5
+
+
+def test_only_the_rows_of_the_answer_are_computed_and_saved_on_request(tmp_path, monkeypatch):
+    lens = answering("llama")
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0, matrices=True, out=tmp_path / "run")
+    own = found.positions["segment"].to_list()
+    assert found.tokens[0]["encoder"] == found.positions["token"].to_list()
+    assert len(found.matrices) == 8
+    for (layer, head), rows in found.table.group_by("layer", "head"):
+        weights = found.matrices[f"text0.layer{layer}.head{head}.decoder.raw"].double()
+        assert weights.shape == (5, len(own))
+        for (segment,), masses in rows.group_by("segment"):
+            keys = torch.tensor([one == segment for one in own])
+            expected = weights[:, keys].sum(1)
+            torch.testing.assert_close(masses["mass"].to_torch(), expected, atol=1e-6, rtol=0)
+    [maps] = [one.maps for one in found.sections() if one.maps]
+    assert {len(one.keys) for one in maps} == {len(set(own)), len(own)}
+    computed, attend = [], AttentionCall.attend
+
+    def counted(call, rows=slice(None)):
+        output, weights = attend(call, rows)
+        computed.append(weights.shape[2])
+        return output, weights
+
+    # Capture is proven by now, which takes other rows.
+    monkeypatch.setattr(AttentionCall, "attend", counted)
+    again = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
+    assert computed == [5, 5]
+    assert again.table.equals(found.table)
+    assert not again.matrices
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3"])

@@ -12,6 +12,7 @@ from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.charts.viewer import TokenMap
 from identilens.models.chats import SINK, SO_FAR, TEMPLATE
+from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, counted, percent
 from identilens.studies.outcomes import exactness
@@ -275,22 +276,29 @@ class Answers(Result):
         ]
 
     def _maps(self) -> list[TokenMap]:
-        """Return the attention of each head by token of the answer and segment."""
+        """Return the attention of each head by token of the answer and segment, and by key where rows were saved."""
         maps = []
-        answered = self.positions.filter(pl.col("answer").is_not_null())
         for (text, layer, head), rows in self.table.group_by(
             ["text", "layer", "head"], maintain_order=True
         ):
             wide = rows.pivot("segment", index="token", values="mass", maintain_order=True)
             names = wide.columns[1:]
-            masses = torch.from_numpy(wide.select(names).to_numpy(writable=True))
-            queries = answered.filter(text=text)["token"].to_list()
-            choices = {"text": int(text), "layer": int(layer), "head": int(head)}  # pyright: ignore[reportArgumentType]
+            masses = torch.from_numpy(wide.select(names).to_numpy(writable=True)).float()
+            tokens = self.positions.filter(text=text)
+            queries = tokens.filter(pl.col("answer").is_not_null())["token"].to_list()
             # The map on which most attention leaves the template opens first.
             interest = float(masses[:, [name not in _NOT_CONTENT for name in names]].sum())
-            maps.append(
-                TokenMap(choices, {"attention": masses.float()}, queries, names, interest=interest)
-            )
+            at = text, layer, head
+            choices = dict(zip(("text", "layer", "head"), at, strict=True))
+            shown = {"segments": (masses, names)}
+            key = str(MatrixKey(*at, "decoder", "raw"))  # pyright: ignore[reportArgumentType]
+            if key in self.matrices:
+                shown["keys"] = self.matrices[key], tokens["token"].to_list()
+            for name, (matrix, keys) in shown.items():
+                layers = {"attention": matrix}
+                maps.append(
+                    TokenMap({**choices, "columns": name}, layers, queries, keys, interest=interest)  # pyright: ignore[reportArgumentType]
+                )
         return maps
 
 
@@ -327,6 +335,6 @@ _BANDS = (
     "from the rows drawn for each token or layer.",
 )
 _MAPS = (
-    "Rows are the tokens of the answer, columns the segments. Choose a layer and a head, and a token to see its "
-    "segments.",
+    "Rows are the tokens of the answer, columns the segments; with --matrices also all keys. Choose a layer and a "
+    "head, and a token to see its segments or keys.",
 )

@@ -34,10 +34,12 @@ class AnswerRows:
         segments: One row for each segment, 1 on its keys.
         drawn: Rows whose ends are computed, by attention in call order: head and token.
         tolerances: How much a head's output may change and count as the same.
+        keeps: Whether whole rows are kept, too.
         tell: Called with the number of each attention when it is done.
 
     Attributes:
         masses: By attention in call order, attention by head, token and segment; a last segment is what a sink takes.
+        weights: Whole rows by layer and head, if they are kept.
         intervals: Columns of each proven interval; segments that a row cannot see get nothing.
     """
 
@@ -49,14 +51,17 @@ class AnswerRows:
         segments: Float[Tensor, "segment key"],
         drawn: Mapping[int, Sequence[tuple[int, int]]],
         tolerances: Sequence[Tolerance],
+        keeps: bool,
         tell: Callable[[int], None],
     ) -> None:
         self._sites, self._heads = sites, heads
         self._rows = range(prompt - 1, segments.shape[1] - 1)
         # A sink is one more key, and a segment of its own.
         self._segments = torch.block_diag(segments, torch.ones(1, 1).double())
-        self._drawn, self._tolerances, self._tell = drawn, tolerances, tell
+        self._drawn, self._tolerances = drawn, tolerances
+        self._keeps, self._tell = keeps, tell
         self.masses: dict[int, Float[Tensor, "head token segment"]] = {}
+        self.weights: dict[tuple[int, int], Float[Tensor, "token key"]] = {}
         self.intervals: list[dict[str, Any]] = []
 
     def __call__(self, call: AttentionCall) -> Tensor:
@@ -70,6 +75,8 @@ class AnswerRows:
                 weights = head.attention.cpu()
                 rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0) * head.sink
                 masses.append(torch.cat([weights, rest], -1) @ self._segments.mT)
+                if self._keeps:
+                    self.weights[head.layer, number] = weights.float()
                 tokens = [token for one, token in self._drawn[call.index] if one == number]
                 if tokens:
                     self._bound(head, tokens)

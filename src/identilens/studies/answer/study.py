@@ -19,6 +19,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
+from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, NonNegative, Numbers, Positive, Settings
 from identilens.runs.study import Output, study_function
@@ -105,6 +106,7 @@ class AnswerSettings(Settings):
             about a second for a row of 2,000 keys. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32). Default: 0 and model.
+        matrices: Save the weights of the answer's rows over all keys, for every head.
         layers: Layers, counted from 0; all by default.
         heads: Heads, counted from 0; all by default.
         seed: Seed of the drawn tokens and rows.
@@ -116,6 +118,7 @@ class AnswerSettings(Settings):
     top_k: Positive | None = None
     bounded: NonNegative = 2
     tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    matrices: bool = False
     layers: Numbers | None = None
     heads: Numbers | None = None
     seed: NonNegative = 0
@@ -242,6 +245,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             torch.tensor([[one == name for one in own] for name in names]).double(),
             drawn_rows(self._heads, len(answer), settings.bounded, settings.seed, part),
             self._tolerances,
+            settings.matrices,
             lambda layer: self.tell(f"attention {layer}", before + layer),
         )
         ids, first = [*prompt.ids, *answer], len(prompt.ids)
@@ -264,14 +268,18 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             {"text": part, **one, "segment": names[one["segment"]]} for one in rows.intervals
         ]
         table = self._masses(part, rows, names)
+        matrices = {
+            str(MatrixKey(part, layer, head, "decoder", "raw")): weights
+            for (layer, head), weights in rows.weights.items()
+        }
         known = pl.col("segment").is_in(table["segment"].unique().to_list())
-        return Output(
-            {
-                "table": table,
-                "intervals": table_of(Answers.schema["intervals"], intervals).filter(known),
-                "positions": table_of(Answers.schema["positions"], tokens),
-            }
-        )
+        tables = {
+            "table": table,
+            "intervals": table_of(Answers.schema["intervals"], intervals).filter(known),
+            "positions": table_of(Answers.schema["positions"], tokens),
+        }
+        read = {part: {"encoder": [one["token"] for one in tokens]}} if matrices else {}
+        return Output(tables, matrices, read)
 
     def _masses(self, part: int, rows: AnswerRows, names: Sequence[str]) -> pl.DataFrame:
         """Return the attention of every token, layer, head and segment; without the sink where no head has one."""
