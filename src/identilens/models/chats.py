@@ -55,8 +55,8 @@ class Chat:
         """
         if isinstance(given, Chat):
             return given
-        fields: Mapping[str, Any] = {"prompt" if isinstance(given, str) else "messages": given}
-        fields = given if isinstance(given, Mapping) else fields
+        kind = "prompt" if isinstance(given, str) else "messages"
+        fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {kind: given}
         other = InputError(
             f"conversation {number}: expected a prompt, a list of messages with role and content, or a mapping with "
             f"one of them, and answer and segments if wanted; got {given!r:.80}."
@@ -74,8 +74,8 @@ class Chat:
         if answer is None and turns and turns[-1][0] == "assistant":
             answer = turns.pop()[1]
         texts = [text for _, text in turns] or [prompt]
-        texts += [] if answer is None else [answer]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
+        answers = [] if answer is None else [answer]
+        if not all(isinstance(text, str) and text.strip() for text in texts + answers):
             raise InputError(
                 f"conversation {number}: the prompt, a message or the answer is empty or not a text. Give each at "
                 "least one word, or remove it."

@@ -262,6 +262,19 @@ def test_several_conversations_make_several_texts_with_their_own_segments():
     assert len(found.token_lines()) == 3
 
 
+def test_two_results_are_compared_segment_by_segment():
+    lens = answering("llama")
+    first, second = (
+        idl.answer(lens, {**CHAT, "answer": answer}, bounded=0) for answer in ("snow", "ferry")
+    )
+    table = idl.compare(first, second).table
+    means = [one.segments().select("segment", "mass") for one in (first, second)]
+    for name in ("where", "prompt", "answer so far"):
+        row = table.row(by_predicate=pl.col("measure") == f"attention to {name}", named=True)
+        for side, mean in zip("ab", means, strict=True):
+            assert row[side] == pytest.approx(mean.filter(segment=name)["mass"].item())
+
+
 def test_progress_shows_the_answer_as_it_grows():
     lens, seen = answering("llama"), []
     idl.answer(

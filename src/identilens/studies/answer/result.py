@@ -54,6 +54,8 @@ class Answers(Result):
         ('float32', ['template', 'prompt', 'answer so far'])
         >>> found.segments("layer").columns[:4]
         ['layer', 'segment', 'tolerance', 'mass']
+        >>> found.compared.columns[4:]
+        ['attention to template', 'attention to prompt', 'attention to answer so far']
     """
 
     analysis: ClassVar = "answer"
@@ -131,6 +133,12 @@ class Answers(Result):
             "rows",
             "population",
         )
+
+    @property
+    def compared(self) -> pl.DataFrame:
+        """The attention of every token, layer and head, a column for each segment."""
+        named = self.table.with_columns(pl.format("attention to {}", "segment").alias("segment"))
+        return named.pivot("segment", index=["text", "token", "layer", "head"], values="mass")
 
     @property
     def tolerance(self) -> str | None:
@@ -288,10 +296,9 @@ class Answers(Result):
             queries = tokens.filter(pl.col("answer").is_not_null())["token"].to_list()
             # The map on which most attention leaves the template opens first.
             interest = float(masses[:, [name not in _NOT_CONTENT for name in names]].sum())
-            at = text, layer, head
-            choices = dict(zip(("text", "layer", "head"), at, strict=True))
+            choices = {"text": text, "layer": layer, "head": head}
             shown = {"segments": (masses, names)}
-            key = str(MatrixKey(*at, "decoder", "raw"))  # pyright: ignore[reportArgumentType]
+            key = str(MatrixKey(**choices, kind="decoder", name="raw"))  # pyright: ignore[reportArgumentType]
             if key in self.matrices:
                 shown["keys"] = self.matrices[key], tokens["token"].to_list()
             for name, (matrix, keys) in shown.items():

@@ -321,8 +321,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
         likely = zip(probabilities.tolist(), ranks.tolist(), strict=True)
         return {
-            first + at: {"probability": probability, "rank": rank}
-            for at, (probability, rank) in enumerate(likely)
+            at: {"probability": probability, "rank": rank}
+            for at, (probability, rank) in enumerate(likely, first)
         }
 
     def _item(self, ids: Sequence[int]) -> Item:
@@ -335,8 +335,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         return list(self.lens.tokenizer(chat.answer, add_special_tokens=False)["input_ids"])
 
     def _told(self, ids: list[int]) -> None:
-        words = " ".join(self.lens.tokenizer.decode(ids).split())
-        self.tell(words[-_TAIL:], len(ids))
+        self.tell(" ".join(self.lens.tokenizer.decode(ids).split())[-_TAIL:], len(ids))
 
     def _check_length(self, number: int, prompt: int, answer: list[int] | None) -> None:
         limit = position_limit(self.lens.model.config)
