@@ -47,11 +47,12 @@ def generated_attention(lens, ids, tokens):
     return answer, rows
 
 
-@pytest.mark.parametrize(
-    "family", ["llama", "qwen3", "gemma3", "gpt2", "gpt_oss", "gpt_neox", "deepseek_v3", "jamba"]
-)
+FAMILIES = ["llama", "qwen3", "gemma3", "gpt2", "gpt_oss", "gpt_neox", "deepseek_v3", "jamba"]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "bundled-decoder"])
 def test_rows_are_those_of_generation(family):
-    lens = answering(family)
+    lens = idl.load(family) if family == "bundled-decoder" else answering(family)
     prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
     found = idl.answer(lens, CHAT, max_new_tokens=7, bounded=0)
     answer, layers = generated_attention(lens, prompt.ids, 7)
