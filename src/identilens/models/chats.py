@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,16 +189,17 @@ def _templated(
         _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
     )
     names = _names([role for role, _ in messages])
-    cuts: list[Callable[[str], str]] = [str, str.strip]
-    for cut in cuts:
-        written, spans = pieces[0], {}
-        for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-            text = cut(messages[int(mark)][1])
-            place = (len(written), len(written) + len(text))
-            spans.setdefault(names[int(mark)], []).append(place)
-            written += text + piece
-        if written == whole:
-            return whole, spans
+    written, spans = pieces[0], {}
+    for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        text = messages[int(mark)][1]
+        # Templates leave a text as it is, or cut the spaces around it, some of them only those of some roles.
+        if not whole.startswith(written + text + piece):
+            text = text.strip()
+        place = (len(written), len(written) + len(text))
+        spans.setdefault(names[int(mark)], []).append(place)
+        written += text + piece
+    if written == whole:
+        return whole, spans
     raise InputError(
         f"conversation {number}: the tokenizer's chat template changes the texts of messages, so that their tokens "
         "cannot be told apart. Write the prompt as the model reads it, with prompt=... and segments."

@@ -170,7 +170,7 @@ def test_segments_cover_every_token_of_a_chat_once(family):
         pieces.setdefault(name, []).append(number)
     texts = {name: made.decode(numbers) for name, numbers in pieces.items()}
     kept = "  snow fell.  " if family == "chatml" else "snow fell."
-    assert texts["system"] == "be brief."
+    assert texts["system"] == ("be brief." if family == "llama3" else "be brief. ")
     assert texts["user"] == kept
     assert texts["assistant"] == "where?"
     assert texts["question"] == "on the harbour."
