@@ -47,7 +47,17 @@ def generated_attention(lens, ids, tokens):
     return answer, rows
 
 
-FAMILIES = ["llama", "qwen3", "gemma3", "gpt2", "gpt_oss", "gpt_neox", "deepseek_v3", "jamba"]
+FAMILIES = [
+    "llama",
+    "qwen3",
+    "gemma3",
+    "gpt2",
+    "gpt_oss",
+    "gpt_neox",
+    "deepseek_v3",
+    "jamba",
+    "gemma2",
+]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "bundled-decoder"])
@@ -212,7 +222,8 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
 
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
-    one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=2)
+    one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
+    assert "(estimated, from one row)" in one.summary().text
     assert one.table["token"].unique().to_list() == [0]
     so_far = one.table.filter(segment="answer so far")["mass"]
     assert (so_far == 0).all()

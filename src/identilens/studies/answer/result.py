@@ -311,9 +311,11 @@ class Answers(Result):
 
 def _estimate(row: dict[str, Any], end: str) -> str:
     """Return an end in per cent, with its standard error where rows were drawn."""
-    if row["rows"] == row["population"] or row[f"{end}_error"] is None:
+    error = row[f"{end}_error"]
+    if row["rows"] == row["population"]:
         return percent(row[end])
-    return f"{percent(row[end])} (estimated, standard error {percent(row[f'{end}_error'])})"
+    spread = "from one row" if error is None else f"standard error {percent(error)}"
+    return f"{percent(row[end])} (estimated, {spread})"
 
 
 def _marked(token: str, row: pl.DataFrame, marks: dict[str, Mark]) -> MarkedToken:
