@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 334_100,
-    "syntax-tree nodes of the core": 276_100,
+    "syntax-tree nodes": 335_700,
+    "syntax-tree nodes of the core": 277_700,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.49,
     "modules with one importer": 45,

@@ -20,6 +20,7 @@ from typing import Any
 import identilens
 from identilens.cli.app import COMMANDS, make_app
 from identilens.cli.options import (
+    ChatOptions,
     EngineOptions,
     ModelOptions,
     PrintOptions,
@@ -35,6 +36,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 SHARED = {
     "The model": ModelOptions,
     "The texts": TextOptions,
+    "The conversations": ChatOptions,
     "The run": RunOptions,
     "Workers": EngineOptions,
     "What is printed": PrintOptions,
@@ -119,6 +121,7 @@ TOPICS = {
         "Faithfulness", studies=("faithfulness",), places=("measures.explanations",)
     ),
     "rationales": Topic("Rationales", studies=("rationales",)),
+    "answer": Topic("Answers", studies=("answer",)),
     "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
     "rollout": Topic("Rollout", studies=("rollout",)),
     "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),

@@ -20,6 +20,8 @@ from .runs.workers import Local as Local
 from .runs.workers import Ray as Ray
 from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
+from .studies.answer.result import Answers as Answers
+from .studies.answer.study import answer as answer
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
 from .studies.by_depth import ModelComparison as ModelComparison

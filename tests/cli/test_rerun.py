@@ -32,14 +32,15 @@ pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 def test_the_file_beside_a_run_gives_back_every_setting(name, tmp_path):
     study = study_named(name)
     settings = study.settings_type.of(None, NEEDED.get(name, {}))
-    inputs = {"model": "bundled", "text": [HOSTILE, TEXT]} if study.takes else {}
+    option = {"texts": "text", "chats": "prompt"}.get(study.takes[-1]) if study.takes else None
+    inputs = {"model": "bundled", option: [HOSTILE, TEXT]} if study.takes else {}
     options = {**inputs, **settings.values_of(study.settings_type)}
     Request(name, {key: _written(value) for key, value in options.items()}).write(tmp_path)
     words = [*name.split(), "--config", str(tmp_path / "run.toml"), "--out", "new"]
     given = parsed(*words)
     assert given.get("settings") == (settings if "settings" in given or name in NEEDED else None)
     if study.takes:
-        assert given["texts"].text == (HOSTILE, TEXT)
+        assert getattr(given[study.takes[-1]], option) == (HOSTILE, TEXT)
 
 
 def parsed(*words):

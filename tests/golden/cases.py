@@ -19,6 +19,7 @@ FILES = {
         "audit_streamed",
     ],
     "heads": [
+        "answer_causal",
         "certify_bundled",
         "certify_encoder",
         "certify_causal",

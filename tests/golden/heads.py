@@ -5,6 +5,7 @@ from typing import Any
 import identilens as idl
 from golden.common import CONDITIONED, LONG, maps, real, tiny
 from golden.stored import Case, Tables, single
+from helpers.chats import MESSAGES, tokenizer
 from helpers.zoo import ids
 
 
@@ -24,7 +25,16 @@ def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     return {"table": found.table.drop("floor", "above_floor"), "determinacy": found.determinacy}
 
 
+def answer() -> Tables:
+    lens = tiny("llama")
+    lens.tokenizer = tokenizer("chatml")
+    messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
+    found = idl.answer(lens, messages, bounded=3)
+    return {name: getattr(found, name) for name in ("table", "intervals", "positions")}
+
+
 CASES: dict[str, Case] = {
+    "answer_causal": Case(answer, CONDITIONED),  # 4 s
     "certify_bundled": single(
         lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])
     ),  # 0.5 s

@@ -31,6 +31,7 @@ import torch
 
 import identilens as idl
 from helpers import dycks, zoo
+from helpers.chats import answering
 from helpers.killing import CHANGES, contents
 from helpers.made_tasks import write_trec
 from identilens.lab.dyck.settings import DyckSetting
@@ -58,6 +59,13 @@ def model():
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
     "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
+    "answer": lambda at, **run: idl.answer(
+        answering("llama"),
+        ["snow fell.", "nobody came.", "a ferry"],
+        max_new_tokens=3,
+        bounded=1,
+        **run,
+    ),
     "influence": lambda at, **run: idl.influence(
         model(), TEXTS[:2], outcome="states", layers=0, directions=2, **run
     ),

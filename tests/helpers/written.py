@@ -7,6 +7,7 @@ import torch
 
 from helpers.mixings import mixing_of
 from identilens.studies.alternatives.result import Alternatives
+from identilens.studies.answer.result import Answers
 from identilens.studies.audit.result import Audit
 from identilens.studies.certify.result import Certainty
 from identilens.studies.faithfulness.result import Faithfulness
@@ -314,6 +315,48 @@ def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=N
         Audit, matrices, tokens, table=table, rows=drawn, effects=effects, token_types=types
     )
     return replace(made, provenance={**RECORD, "model": {**RECORD["model"], **(model or {})}})
+
+
+def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
+    """Answers of two tokens by two layers of two heads; masses are quarters and eighths, one row of four is bounded.
+
+    The second conversation has no document. Ends are an eighth below the mass, and twice as much with a rounding.
+    """
+    table, intervals, positions = [], [], []
+    for text in range(texts):
+        names = ["template", "question", *["document"][text:], "answer so far"]
+        tokens = [*zip(("<bos>", "who", "ferry"), names, strict=False), (" no", names[-1])]
+        tokens = [*tokens, (" ferry", names[-1])]
+        for position, (token, segment) in enumerate(tokens):
+            at = position - len(tokens) + 2
+            likely = {"answer": at, "probability": 0.5, "rank": 1 + at} if at >= 0 else {}
+            positions.append(
+                {"text": text, "position": position, "token": token, "segment": segment, **likely}
+            )
+        for token in (0, 1):
+            for layer in (0, 1):
+                for head in (0, 1):
+                    at = {"text": text, "token": token, "layer": layer, "head": head}
+                    masses = [0.25, 0.125 + 0.125 * layer, 0.375 - 0.125 * head, 0.125 * token]
+                    masses = masses if text == 0 else [0.5, 0.25 + 0.125 * head, 0.125 * token]
+                    rows = [
+                        {**at, "segment": name, "mass": mass}
+                        for name, mass in zip(names, masses, strict=True)
+                    ]
+                    table += rows
+                    if head != token or not bounded:
+                        continue
+                    for size, tolerance in enumerate(tolerances, 1):
+                        intervals += [
+                            {
+                                **row,
+                                "tolerance": tolerance,
+                                "lo": max(row["mass"] - 0.125 * size - 0.03125 * layer, 0.0),
+                                "hi": min(row["mass"] + 0.0625 * size + 0.0625 * layer, 1.0),
+                            }
+                            for row in rows
+                        ]
+    return written(Answers, table=table, intervals=intervals, positions=positions)
 
 
 def mixed(texts=2, kind="encoder"):

@@ -1,9 +1,11 @@
 """Groups of options that several commands share, and the objects that are made from them."""
 
+import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.errors import InputError, SettingError
+from identilens.models.chats import Chat, read_chats, read_place
 from identilens.models.lens import Lens
 from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
@@ -135,6 +138,52 @@ class TextOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChatOptions(Settings):
+    """The conversations that the model answers.
+
+    Attributes:
+        prompt: A text that the model continues. Repeat the option for each text.
+        chat: JSON file with messages (role, content), an object with prompt or messages, and answer and segments if
+            wanted, or a list of such conversations.
+        answer: The model's answer, in place of a generated one.
+        segment: A further segment, as name=words, or as name=start:end by characters of what the model reads.
+    """
+
+    prompt: Names = ()
+    chat: Path | None = None
+    answer: str | None = None
+    segment: Names = ()
+
+    def load(self) -> Sequence[Chat]:
+        """Return the conversations.
+
+        Raises:
+            InputError: If they cannot be read.
+        """
+        if bool(self.prompt) == (self.chat is not None):
+            raise InputError("give exactly one of --prompt (repeat it for each text) and --chat.")
+        chats = read_chats(self.prompt or self._content())
+        if self.answer is not None:
+            if len(chats) > 1:
+                raise SettingError(
+                    "answer", f"with a single conversation, not {len(chats)}", self.answer
+                )
+            chats = [replace(chats[0], answer=self.answer)]
+        for words in self.segment:
+            if not re.fullmatch(r"[^=]+=.+", words, re.DOTALL):
+                raise SettingError("segment", "as name=words or name=start:end", words)
+        named = (words.partition("=") for words in self.segment)
+        more = {name: read_place(place) for name, _, place in named}
+        return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
+
+    def _content(self) -> Any:
+        try:
+            return json.loads(Path(str(self.chat)).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{self.chat} cannot be read as JSON: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(Settings):
     """Folder of a run, and how it is used.
 
@@ -218,7 +267,11 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 """Options of texts that some sources lack: their default, and the sources that have them."""
 
-INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}
+INPUTS = {
+    "lens": ("Model", ModelOptions),
+    "texts": ("Texts", TextOptions),
+    "chats": ("Conversations", ChatOptions),
+}
 """For each input of a study: the heading of its options in the help, and the group of options."""
 
 
@@ -238,9 +291,11 @@ def load_inputs(
         inputs["lens"] = groups["lens"].load()
     if own and isinstance(inputs.get("lens"), Recording):
         inputs.setdefault("texts", inputs["lens"].texts)
-    if "texts" in takes and "texts" not in inputs:
-        inputs["texts"] = groups["texts"].load(max_length)
-    return [inputs[name] if name in inputs else groups[name].load() for name in takes]
+    for name in reversed(takes):
+        if name not in inputs:
+            cut = {"max_length": max_length} if name == "texts" else {}
+            inputs[name] = groups[name].load(**cut)
+    return [inputs[name] for name in takes]
 
 
 LAB_MODELS = {

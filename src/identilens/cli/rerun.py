@@ -32,6 +32,7 @@ def rerun(
     out: str | Path | None = None,
     lens: Any = None,
     texts: Any = None,
+    chats: Any = None,
     progress: Progress | bool | None = None,
     trust_remote_code: bool = False,
 ) -> Result:
@@ -44,6 +45,7 @@ def rerun(
         out: Folder or URL for the results; by default nothing is written.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
+        chats: The conversations, if they were given in Python, or other ones.
         progress: False for no progress bar, or a function called with (finished units, total units, note).
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
@@ -63,11 +65,11 @@ def rerun(
         >>> again.table.equals(audit.table)
         True
     """
+    given = {"lens": lens, "texts": texts, "chats": chats}
     with errors_naming_url(folder):
         first = downloaded(folder)
         before = read_record(first)
-        study, groups = _options_of_run(first, {"lens": lens, "texts": texts}, trust_remote_code)
-    given = {"lens": lens, "texts": texts}
+        study, groups = _options_of_run(first, given, trust_remote_code)
     inputs = load_inputs(groups, study.takes, given)
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
     same, outcome = model_and_texts(before, result.provenance)
@@ -110,6 +112,7 @@ def verify(
     *,
     lens: Any = None,
     texts: Any = None,
+    chats: Any = None,
     progress: Progress | bool | None = None,
     trust_remote_code: bool = False,
 ) -> pl.DataFrame:
@@ -122,6 +125,7 @@ def verify(
         folder: Folder or URL of the run.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
+        chats: The conversations, if they were given in Python, or other ones.
         progress: False for no progress bar, or a function called with (finished units, total units, note).
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
@@ -139,7 +143,12 @@ def verify(
     """
     first = load_result(folder)
     again = rerun(
-        folder, lens=lens, texts=texts, progress=progress, trust_remote_code=trust_remote_code
+        folder,
+        lens=lens,
+        texts=texts,
+        chats=chats,
+        progress=progress,
+        trust_remote_code=trust_remote_code,
     )
     rows = []
     for name, columns in first.schema.items():

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues, attention_logits, visible_softmax
@@ -183,6 +184,22 @@ class Head:
                 "so that its rows do not sum to 1. Intervals and alternatives are not made for such heads; "
                 "use audit, which counts the sink as one more key."
             )
+
+    def distributions(
+        self, T: ProjectedValues
+    ) -> tuple[Float[Tensor, "query key"], ProjectedValues, Bool[Tensor, "query key"] | None]:
+        """Return rows that sum to 1, T of their keys, and which keys they see: a sink is one more key, of value zero.
+
+        It takes part in the softmax as any key does, however little attention it gets.
+
+        Raises:
+            UnsupportedModelError: As `attention`.
+        """
+        if not self.sink:
+            return self.attention, T, self.visible
+        rest = (1 - self.attention.sum(-1, keepdim=True)).clamp_min(0.0)
+        visible = None if self.visible is None else pad(self.visible, (0, 1), value=True)
+        return torch.cat([self.attention, rest], -1), T.with_sink(), visible
 
     def output_error(self, weights: Float[Tensor, "query key"]) -> float:
         """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""

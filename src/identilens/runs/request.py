@@ -41,8 +41,10 @@ class Request:
         options: dict[str, Any] = {}
         lost = ["further inputs"] if len(inputs) > len(names) else []
         for name, value in zip(names, inputs, strict=False):
-            spelled = getattr(value, "load_options", None) or _spelled_out(value)
-            options |= spelled
+            spelled = getattr(value, "load_options", None)
+            if name == "texts":
+                spelled = spelled or _spelled_out(value)
+            options |= spelled or {}
             lost += [] if spelled else [name]
         return cls(study, {**options, **settings}, lost)
 

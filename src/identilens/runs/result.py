@@ -105,6 +105,8 @@ class Result(ABC):
         ((), ())
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
+        >>> result.compared.equals(result.table)
+        True
         >>> result.show()
         Determined: not looked ...
         >>> with result.blamed_on_files():
@@ -141,6 +143,11 @@ class Result(ABC):
     @abstractmethod
     def summary(self) -> Finding:
         """Return the finding."""
+
+    @property
+    def compared(self) -> pl.DataFrame:
+        """The table whose measures are compared with those of another result: the main one for most results."""
+        return self.table
 
     @abstractmethod
     def charts(self) -> Charts:

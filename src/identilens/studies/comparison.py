@@ -186,11 +186,13 @@ def compare(a: Result, b: Result) -> Comparison:
             f"expected two results of one study; got {kinds[0]} and {kinds[1]}. Pass what a study returned, or what "
             "identilens.load_result reads from a folder."
         )
-    places = [name for name in _PLACES if name in a.table.columns]
-    schema = a.table.drop(_LEFT_OUT, strict=False).schema
-    measures = [name for name, kind in schema.items() if kind.is_float() and name not in places]
+    tables = [one.compared for one in (a, b)]
+    places = [name for name in _PLACES if name in tables[0].columns]
+    schema = tables[0].drop(_LEFT_OUT, strict=False).schema
+    common = schema.keys() & {*tables[1].columns} - {*places}
+    measures = [name for name, kind in schema.items() if kind.is_float() and name in common]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
-    first, second = (_by_text(one.table, places, measures) for one in (a, b))
+    first, second = (_by_text(one, places, measures) for one in tables)
     keys = [*places, "measure"]
     if same:
         both = [*keys, _TEXT]

@@ -102,6 +102,15 @@ def tolerances(
     return list(read.values())
 
 
+def exactness(tolerance: str, outcome: str = "head") -> str:
+    """Return how nearly the same an outcome stays, in words."""
+    if tolerance == "0":
+        return "exactly"
+    share = tolerance in ROUNDING or tolerance.endswith("%")
+    of_effect = " of the head's own effect" if share and outcome in ("states", "prediction") else ""
+    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}{of_effect}"
+
+
 @dataclass(frozen=True)
 class KeptOutcome:
     """What must stay the same when one row of a head changes.

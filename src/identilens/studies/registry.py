@@ -24,6 +24,10 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.certify.study:CertifyStudy",
         "The interval of each weight over all alternatives, its share of the output, and a verdict.",
     ),
+    "answer": Entry(
+        "identilens.studies.answer.study:AnswerStudy",
+        "Where the attention of an answer lies in the conversation, and what of it is certain.",
+    ),
     "influence": Entry(
         "identilens.studies.influence.study:InfluenceStudy",
         "What happens to the model's answer without a head, or without a key.",

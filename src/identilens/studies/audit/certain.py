@@ -6,7 +6,6 @@ from math import sqrt
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
@@ -74,14 +73,9 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
 
 def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[Row]:
     try:
-        weights, visible = head.attention, head.visible
+        weights, T, visible = head.distributions(T)
     except UnsupportedModelError:
         return []
-    if head.sink:
-        # It takes part in the softmax as one more key, of value zero, however little attention it gets now.
-        rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0)
-        weights, T = torch.cat([weights, rest], -1), T.with_sink()
-        visible = None if visible is None else pad(visible, (0, 1), value=True)
     rows = checked_weights(weights, T, visible)
     measured = []
     for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):

@@ -14,6 +14,7 @@ from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.claims import Claim
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
+from identilens.studies.outcomes import exactness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +104,10 @@ class Certainty(Result):
             rows=self.rows.filter(tolerance=tolerance),
             claims=self.claims.filter(tolerance=tolerance),
         )
-        finding = part._of_one_tolerance(OUTCOMES[outcome], views.exactness(tolerance, outcome))
+        finding = part._of_one_tolerance(OUTCOMES[outcome], exactness(tolerance, outcome))
         lines = [*part._claimed(), finding.text]
         if others:
-            left = [f"{_percent(masses[one])} ({views.exactness(one, outcome)})" for one in others]
+            left = [f"{_percent(masses[one])} ({exactness(one, outcome)})" for one in others]
             lines.append(
                 f"At other tolerances, this much stays on the same keys: {'; '.join(left)}."
             )
@@ -117,10 +118,10 @@ class Certainty(Result):
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
                 f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order predicts."
             )
-        mass = {f"certain_mass {views.exactness(name)}": one for name, one in masses.items()}
+        mass = {f"certain_mass {exactness(name)}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
 
-    def _of_one_tolerance(self, outcome: str, exactness: str) -> Finding:
+    def _of_one_tolerance(self, outcome: str, exact: str) -> Finding:
         rows = self.by_query()
         means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
         shares = [
@@ -143,7 +144,7 @@ class Certainty(Result):
         )
         lines = [
             first,
-            f"Alternatives are all weights that leave {outcome} the same, {exactness}. A weight is determined if every "
+            f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
             "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much to "
             "the output as keys add on average.",
             f"{lead} {'; '.join(shares)}.",

@@ -15,7 +15,7 @@ from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_to
 from identilens.runs.tables import HEAD
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
-from identilens.studies.outcomes import ROUNDING
+from identilens.studies.outcomes import exactness
 
 ROW = [*HEAD, "query", "tolerance"]
 WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
@@ -241,15 +241,6 @@ def _choose_tolerance(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     """Return a chart with a drop-down of the tolerances in a table, where there are several."""
     names = {name: exactness(name) for name in frame["tolerance"].unique(maintain_order=True)}
     return choose(chart, "tolerance", "Tolerance", names) if len(names) > 1 else chart
-
-
-def exactness(tolerance: str, outcome: str = "head") -> str:
-    """Return how nearly the same an outcome stays, in words."""
-    if tolerance == "0":
-        return "exactly"
-    share = tolerance in ROUNDING or tolerance.endswith("%")
-    of_effect = " of the head's own effect" if share and outcome in ("states", "prediction") else ""
-    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}{of_effect}"
 
 
 def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:

@@ -1,0 +1,231 @@
+"""Conversations: what a model reads of a prompt or of messages, and the segment to which each of its tokens belongs."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import TemplateError
+
+from identilens.errors import InputError
+
+TEMPLATE = "template"
+"""The segment of tokens that the chat template or the tokenizer adds: role headers, the first token."""
+
+SO_FAR = "answer so far"
+"""The segment of the answer's tokens."""
+
+SINK = "sink"
+"""What a head with a learnt sink gives to no key."""
+
+_MARK = "\ue000{}\ue001"
+"""Stands for a message's text where the template is rendered without it; of characters for private use."""
+
+_SPAN = re.compile(r"(\d+):(\d+)")
+
+Place = str | tuple[int, int]
+"""Where a segment is: its words, or its first character and the one after its last."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation up to the turn of the model.
+
+    Attributes:
+        prompt: Text that the model continues; empty if there are messages.
+        messages: Role and text of each message, in order.
+        answer: The model's answer, if it is given.
+        segments: Further segments by name, each with its place in the text that the model reads.
+    """
+
+    prompt: str = ""
+    messages: Sequence[tuple[str, str]] = ()
+    answer: str | None = None
+    segments: Mapping[str, Place] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, given: Any, number: int) -> "Chat":
+        """Return a conversation from a prompt, a list of messages, or a mapping with one of them.
+
+        A last message of the assistant is the answer.
+
+        Raises:
+            InputError: For anything else, and for an empty prompt, message or answer.
+        """
+        if isinstance(given, Chat):
+            return given
+        kind = "prompt" if isinstance(given, str) else "messages"
+        fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {kind: given}
+        other = InputError(
+            f"conversation {number}: expected a prompt, a list of messages with role and content, or a mapping with "
+            f"one of them, and answer and segments if wanted; got {given!r:.80}."
+        )
+        if not fields.keys() <= {"prompt", "messages", "answer", "segments"}:
+            raise other
+        if ("prompt" in fields) == ("messages" in fields):
+            raise other
+        try:
+            turns = [(one["role"], one["content"]) for one in fields.get("messages", [])]
+            segments = {name: read_place(one) for name, one in fields.get("segments", {}).items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise other from None
+        prompt, answer = fields.get("prompt", ""), fields.get("answer")
+        if answer is None and turns and turns[-1][0] == "assistant":
+            answer = turns.pop()[1]
+        texts = [text for _, text in turns] or [prompt]
+        answers = [] if answer is None else [answer]
+        if not all(isinstance(text, str) and text.strip() for text in texts + answers):
+            raise InputError(
+                f"conversation {number}: the prompt, a message or the answer is empty or not a text. Give each at "
+                "least one word, or remove it."
+            )
+        if taken := {TEMPLATE, SO_FAR, SINK} & segments.keys():
+            raise InputError(
+                f"conversation {number}: the segment {min(taken)!r} has a meaning of its own. Choose another name."
+            )
+        return cls(prompt, tuple(turns), answer, segments)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model reads of a conversation: token ids, and the segment of each."""
+
+    ids: list[int]
+    segments: list[str]
+
+
+def read_chats(given: Any) -> list[Chat]:
+    """Return conversations from one or a list of them; see `Chat.read`.
+
+    Raises:
+        InputError: If there is none, or one cannot be used.
+    """
+    several = isinstance(given, list | tuple)
+    messages = several and any(isinstance(one, Mapping) and "role" in one for one in given)
+    chats = given if several and not messages else [given]
+    if not chats:
+        raise InputError("expected a prompt, messages, or a list of conversations; got none.")
+    return [Chat.read(one, number) for number, one in enumerate(chats)]
+
+
+def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
+    """Return what a model reads of a conversation, by the tokenizer's chat template if there are messages.
+
+    Each token belongs to one segment, by most of its characters: a message, one of the conversation's segments, or
+    `TEMPLATE`. Messages are named by their roles; the last one of the user is the question.
+
+    Raises:
+        InputError: Without a tokenizer that knows the place of each token, or a chat template for messages; for a
+            template that refuses the messages or changes their texts; for a segment that is not found.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            "segments need a tokenizer that knows the characters of each token (a fast one). Load the model with its "
+            "tokenizer.json, or pass such a tokenizer to Lens."
+        )
+    text, spans = chat.prompt, {"prompt": [(0, len(chat.prompt))]}
+    if chat.messages:
+        text, spans = _templated(tokenizer, chat.messages, number)
+    for name, place in chat.segments.items():
+        where = f"conversation {number}, segment {name!r}"
+        start, end = (text.find(place), 0) if isinstance(place, str) else place
+        if isinstance(place, str):
+            end = start + len(place)
+            if text.count(place) != 1:
+                raise InputError(
+                    f"{where}: its words occur {text.count(place)} times in what the model reads. Give words that "
+                    f"occur once, or characters (120:480). The text begins with {text[:40]!r}."
+                )
+        if not 0 <= start < end <= len(text):
+            raise InputError(
+                f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
+            )
+        spans[name] = [(start, end)]
+    letters = [TEMPLATE] * len(text)
+    for name, (start, end) in ((name, one) for name, found in spans.items() for one in found):
+        letters[start:end] = [name] * (end - start)
+    read = tokenizer(
+        text,
+        add_special_tokens=not chat.messages,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    segments = [
+        Counter(letters[start:end] or [TEMPLATE]).most_common(1)[0][0]
+        for start, end in read["offset_mapping"]
+    ]
+    if not segments:
+        raise InputError(f"conversation {number} has no tokens: {text!r:.60}.")
+    return Prompt(list(read["input_ids"]), segments)
+
+
+def _templated(
+    tokenizer: Any, messages: Sequence[tuple[str, str]], number: int
+) -> tuple[str, dict[str, list[tuple[int, int]]]]:
+    """Return messages as the template writes them, and where the text of each message stands.
+
+    The template is also rendered with a mark in place of each text: what stands between the marks is its own.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            "the tokenizer has no chat template, so that messages have no form that the model knows. Give a text with "
+            "prompt=..., or set tokenizer.chat_template."
+        )
+
+    def rendered(texts: Sequence[str]) -> str:
+        turns = [
+            {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
+        ]
+        try:
+            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise InputError(
+                f"conversation {number}: the tokenizer's chat template refuses the messages ({error})."
+            ) from error
+
+    whole = rendered([text for _, text in messages])
+    pieces = re.split(
+        _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
+    )
+    names = _names([role for role, _ in messages])
+    written, spans = pieces[0], {}
+    for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        text = messages[int(mark)][1]
+        # Templates leave a text as it is, or cut the spaces around it, some of them only those of some roles.
+        if not whole.startswith(written + text + piece):
+            text = text.strip()
+        place = (len(written), len(written) + len(text))
+        spans.setdefault(names[int(mark)], []).append(place)
+        written += text + piece
+    if written == whole:
+        return whole, spans
+    raise InputError(
+        f"conversation {number}: the tokenizer's chat template changes the texts of messages, so that their tokens "
+        "cannot be told apart. Write the prompt as the model reads it, with prompt=... and segments."
+    )
+
+
+def _names(roles: Sequence[str]) -> list[str]:
+    """Return the name of each message: its role, with a number if several have it; the last of the user: question."""
+    last = len(roles) - 1
+    names = ["question" if at == last and role == "user" else role for at, role in enumerate(roles)]
+    return [
+        f"{name} {1 + names[:at].count(name)}" if names.count(name) > 1 else name
+        for at, name in enumerate(names)
+    ]
+
+
+def read_place(given: Any) -> Place:
+    """Return where a segment is: words, or two characters that are given as a pair or as ``120:480``.
+
+    Raises:
+        TypeError: For anything else.
+    """
+    match = _SPAN.fullmatch(given) if isinstance(given, str) else None
+    if match is not None:
+        return int(match[1]), int(match[2])
+    if isinstance(given, str):
+        return given
+    start, end = given
+    return int(start), int(end)

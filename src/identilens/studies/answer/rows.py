@@ -1,0 +1,137 @@
+"""The rows of an answer's tokens: attention by segment, and its ends over all alternatives for drawn rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.measures.attention.row_solver import RowSolver
+from identilens.models.heads import CapturedLayer, Head
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import Site
+from identilens.studies.outcomes import Tolerance, of_head
+
+_STREAM = 0xA75
+"""Tells the draw of rows apart from other uses of a run's seed."""
+
+Heads = Mapping[int, Sequence[int]]
+"""Heads by the number of their attention in call order."""
+
+
+class AnswerRows:
+    """Handler of a pass over prompt and answer, which keeps the attention of the answer's tokens by segment.
+
+    Row t − 1, whose output predicts token t, is the row of token t. Only these rows of weights are computed, beside the
+    model's own attention: m rows × n keys a head.
+
+    Args:
+        sites: The model's attention layers in call order.
+        heads: Heads that are looked at.
+        prompt: Number of tokens of the prompt.
+        segments: One row for each segment, 1 on its keys.
+        drawn: Rows whose ends are computed, by attention in call order: head and token.
+        tolerances: How much a head's output may change and count as the same.
+        keeps: Whether whole rows are kept, too.
+        tell: Called with the number of each attention when it is done.
+
+    Attributes:
+        masses: By attention in call order, attention by head, token and segment; a last segment is what a sink takes.
+        weights: Whole rows by layer and head, if they are kept.
+        intervals: Columns of each proven interval; segments that a row cannot see get nothing.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        heads: Heads,
+        prompt: int,
+        segments: Float[Tensor, "segment key"],
+        drawn: Mapping[int, Sequence[tuple[int, int]]],
+        tolerances: Sequence[Tolerance],
+        keeps: bool,
+        tell: Callable[[int], None],
+    ) -> None:
+        self._sites, self._heads = sites, heads
+        self._rows = range(prompt - 1, segments.shape[1] - 1)
+        # A sink is one more key, and a segment of its own.
+        self._segments = torch.block_diag(segments, torch.ones(1, 1).double())
+        self._drawn, self._tolerances = drawn, tolerances
+        self._keeps, self._tell = keeps, tell
+        self.masses: dict[int, Float[Tensor, "head token segment"]] = {}
+        self.weights: dict[tuple[int, int], Float[Tensor, "token key"]] = {}
+        self.intervals: list[dict[str, Any]] = []
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        """Return the model's own output of a call."""
+        if call.index in self._heads:
+            rows = call.rows(self._rows)
+            layer = CapturedLayer.of(rows, self._sites[call.index], *rows.attend())
+            masses = []
+            for number in self._heads[call.index]:
+                head = layer.head(number)
+                weights = head.attention.cpu()
+                rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0) * head.sink
+                masses.append(torch.cat([weights, rest], -1) @ self._segments.mT)
+                if self._keeps:
+                    self.weights[head.layer, number] = weights.float()
+                tokens = [token for one, token in self._drawn[call.index] if one == number]
+                if tokens:
+                    self._bound(head, tokens)
+            self.masses[call.index] = torch.stack(masses)
+        self._tell(call.index)
+        return call.run()
+
+    def _bound(self, head: Head, tokens: Sequence[int]) -> None:
+        """Add the ends of the attention to each segment, for some rows of a head."""
+        weights, T, visible = head.distributions(head.projected)
+        segments = self._segments[:, : weights.shape[1]]
+        for token in tokens:
+            kept = of_head(weights[token], T, None if visible is None else visible[token])
+            for tolerance in self._tolerances:
+                solver = kept.solver(kept.allowed(tolerance))
+                ends = torch.zeros(3, len(segments)).double()
+                costs = segments[:, solver.keys]
+                reached = costs.any(1)
+                ends[:, reached] = torch.stack(_ends(solver, costs[reached]))
+                at = {"token": token, "layer": head.layer, "head": head.head}
+                self.intervals += [
+                    {
+                        **at,
+                        "tolerance": tolerance.name,
+                        "segment": segment,
+                        "mass": mass,
+                        "lo": lo,
+                        "hi": hi,
+                    }
+                    for segment, (mass, lo, hi) in enumerate(ends.T.tolist())
+                ]
+
+
+def _ends(solver: RowSolver, costs: Float[Tensor, "segment seen"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the attention to segments of keys, and its least and greatest value over all alternatives."""
+    masses, whole = costs @ solver.inside, costs.all(1)
+    least, minus_greatest = solver.least(torch.cat([costs, -costs])).chunk(2)
+    # The row itself is an alternative; a segment of all keys has all attention.
+    lo = torch.where(whole, masses, torch.minimum(least.clamp_min(0.0), masses))
+    hi = torch.where(whole, masses, torch.maximum((-minus_greatest).clamp_max(1.0), masses))
+    return masses, lo, hi
+
+
+def drawn_rows(
+    heads: Heads, tokens: int, count: int, seed: int, text: int
+) -> dict[int, list[tuple[int, int]]]:
+    """Return rows of attention, head and token by attention in call order: so many of each token, drawn from all heads.
+
+    They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
+    """
+    pairs = [(number, head) for number, own in heads.items() for head in own]
+    drawn: dict[int, list[tuple[int, int]]] = {number: [] for number in heads}
+    for token in range(tokens):
+        generator = np.random.default_rng([_STREAM, seed, text, token])
+        for place in sorted(generator.permutation(len(pairs))[:count].tolist()):
+            number, head = pairs[place]
+            drawn[number].append((head, token))
+    return drawn

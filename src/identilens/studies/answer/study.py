@@ -1,0 +1,358 @@
+"""Where the attention of an answer lies: the segments of a conversation, and what of it is certain."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Annotated, Any
+
+import polars as pl
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
+
+from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.models.chats import SINK, SO_FAR, Chat, read_chats, read_prompt
+from identilens.models.explaining import explained
+from identilens.models.families import position_limit
+from identilens.models.inputs import Item
+from identilens.models.interface import evaluation_mode
+from identilens.models.layout import Site, chosen_heads
+from identilens.models.lens import Lens
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import LIST, NonNegative, Numbers, Positive, Settings
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.answer.result import Answers
+from identilens.studies.answer.rows import AnswerRows, Heads, drawn_rows
+from identilens.studies.heads import LensStudy
+from identilens.studies.outcomes import tolerances
+
+_TAIL = 60
+"""Last characters of an answer that are shown while it is generated."""
+
+
+class _Told(BaseStreamer):
+    """Passes on the ids of an answer while it is generated."""
+
+    def __init__(self, tell: Callable[[list[int]], None]) -> None:
+        self._tell = tell
+        self._ids: list[int] | None = None
+
+    def put(self, value: Tensor) -> None:
+        """Take new ids; the first are those of the prompt."""
+        if self._ids is None:
+            self._ids = []
+            return
+        self._ids += value.flatten().tolist()
+        self._tell(self._ids)
+
+    def end(self) -> None:
+        """Take the end of the answer."""
+
+
+@torch.no_grad()
+def generated(
+    lens: Lens,
+    ids: Sequence[int],
+    max_new_tokens: int,
+    sampling: Mapping[str, Any],
+    seed: int,
+    tell: Callable[[list[int]], None],
+) -> list[int]:
+    """Return the ids of the answer by the model's own ``generate`` and cache, a stop token included.
+
+    It takes the most likely token each time, or draws with a temperature in ``sampling``; all other settings are those
+    of the model's generation configuration. Random numbers of the caller stay as they are.
+    """
+    drawn = sampling["temperature"] is not None
+    prompt = torch.tensor([list(ids)], device=lens.device)
+    stop = lens.model.generation_config.eos_token_id
+    padding = stop[0] if isinstance(stop, list) else stop
+    devices = [lens.device] if lens.device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices),
+        evaluation_mode(lens.model),
+        explained(type(lens.model).__name__),
+    ):
+        torch.manual_seed(seed)
+        generate: Any = lens.model.generate
+        output = generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=max_new_tokens,
+            do_sample=drawn,
+            num_beams=1,
+            use_cache=True,
+            pad_token_id=padding,
+            return_dict_in_generate=False,
+            streamer=_Told(tell),
+            **sampling,
+        )
+    return output[0, len(ids) :].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSettings(Settings):
+    """How the answer is generated, and which rows of attention are bounded.
+
+    Attributes:
+        max_new_tokens: Largest number of tokens that are generated. The model's stop token ends an answer earlier.
+        temperature: Draw each token with this temperature. Default: take the most likely one.
+        top_p: Draw from the most likely tokens that together have this probability. With a temperature.
+        top_k: Draw from this number of most likely tokens. With a temperature.
+        bounded: Rows of attention that are bounded for each token of the answer, drawn from all layers and heads:
+            about a second for a row of 2,000 keys. Attention itself is measured in all rows.
+        tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32). Default: 0 and model.
+        matrices: Save the weights of the answer's rows over all keys, for every head.
+        layers: Layers, counted from 0; all by default.
+        heads: Heads, counted from 0; all by default.
+        seed: Seed of the drawn tokens and rows.
+    """
+
+    max_new_tokens: Positive = 64
+    temperature: Annotated[float | None, Gt(0)] = None
+    top_p: Annotated[float | None, Gt(0), Le(1)] = None
+    top_k: Positive | None = None
+    bounded: NonNegative = 2
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    matrices: bool = False
+    layers: Numbers | None = None
+    heads: Numbers | None = None
+    seed: NonNegative = 0
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The settings by which tokens are drawn."""
+        return {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+
+    def check(self) -> None:
+        """Check that tolerances can be read, and that tokens are drawn where their draw has settings."""
+        tolerances(self.tolerance, "head", "float32")
+        for name in ("top_p", "top_k"):
+            if self.temperature is None and getattr(self, name) is not None:
+                raise SettingError(name, "with a temperature", getattr(self, name))
+
+
+class AnswerStudy(LensStudy[AnswerSettings, Answers]):
+    """Say where the attention of an answer lies in a conversation, and how much of that is certain.
+
+    The model answers a prompt or messages, or the answer is given. One pass over prompt and answer measures the rows of
+    the answer's tokens: row t − 1 predicts token t. For each token, layer, head and segment (system, messages,
+    documents, question, answer so far, template): the attention, and for drawn rows its proven ends over all
+    alternatives with the same output of the head. Words and limits: docs/answer.md.
+
+    Args:
+        lens: The model.
+        chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
+            ``messages``, and ``answer`` and ``segments`` (by name: words, or first character and the one after the
+            last) if wanted; or a list of these.
+
+    Raises:
+        InputError: For conversations that cannot be used, messages for a tokenizer without a chat template, or more
+            tokens than the model has positions.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully, it reads both sides, or it
+            cannot generate.
+        NumericalError: If an end cannot be proven.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled-decoder")
+        >>> chat = {"prompt": idl.examples()[0], "segments": {"first words": "0:60"}}
+        >>> found = idl.answer(lens, chat, max_new_tokens=8)
+        >>> found.segments().select("segment", "tolerance", "mass", "lo", "hi").filter(segment="first words")
+        shape: (2, 5)
+        ┌─────────────┬───────────┬──────────┬──────────┬──────────┐
+        │ segment     ┆ tolerance ┆ mass     ┆ lo       ┆ hi       │
+        │ ---         ┆ ---       ┆ ---      ┆ ---      ┆ ---      │
+        │ str         ┆ str       ┆ f64      ┆ f64      ┆ f64      │
+        ╞═════════════╪═══════════╪══════════╪══════════╪══════════╡
+        │ first words ┆ 0         ┆ 0.163589 ┆ 0.089073 ┆ 0.307768 │
+        │ first words ┆ float32   ┆ 0.163589 ┆ 0.08907  ┆ 0.307774 │
+        └─────────────┴───────────┴──────────┴──────────┴──────────┘
+    """
+
+    name = "answer"
+    unit = "steps"
+    takes = ("lens", "chats")
+    settings_type = AnswerSettings
+    result_type = Answers
+
+    def __init__(self, lens: Lens, chats: Any, settings: AnswerSettings) -> None:
+        super().__init__(settings)
+        self.lens, self.chats = lens, read_chats(chats)
+        if lens.model.config.is_encoder_decoder:
+            raise UnsupportedModelError(
+                f"{type(lens.model).__name__} reads the prompt with an encoder of its own. Choose a model with a "
+                "decoder only, or certify its heads."
+            )
+        self.parts = [
+            read_prompt(lens.tokenizer, chat, number) for number, chat in enumerate(self.chats)
+        ]
+        for number, (chat, prompt) in enumerate(zip(self.chats, self.parts, strict=True)):
+            self._check_length(number, len(prompt.ids), self._given(chat))
+        if any(chat.answer is None for chat in self.chats) and not lens.model.can_generate():
+            raise UnsupportedModelError(
+                f"{type(lens.model).__name__} has no head that predicts tokens, so it cannot generate. Load a causal "
+                "language model, or give the answer."
+            )
+        sites = lens.sites(self._item(self.parts[0].ids))
+        if any(site.kind != "decoder" for site in sites):
+            raise UnsupportedModelError(
+                f"{type(lens.model).__name__} reads tokens on both sides, so it generates no answer. Choose a causal "
+                "language model."
+            )
+        self._sites, self._heads = sites, _by_call(sites, settings)
+        precision = str(lens.dtype).removeprefix("torch.")
+        self._tolerances = tolerances(settings.tolerance, "head", precision)
+
+    def identity(self) -> Identity:
+        """Return the model and the conversations."""
+        texts = [
+            f"{prompt.ids} {prompt.segments} {self._given(chat)}"
+            for chat, prompt in zip(self.chats, self.parts, strict=True)
+        ]
+        return Identity(self.lens.facts, texts)
+
+    def sizes(self) -> Sequence[int]:
+        """Return the tokens to generate and the layers to measure for each conversation."""
+        new = self.settings.max_new_tokens
+        return [len(self._sites) + (new if chat.answer is None else 0) for chat in self.chats]
+
+    def run(self, part: int) -> Output:
+        """Return the attention of one answer."""
+        settings, prompt = self.settings, self.parts[part]
+        answer = self._given(self.chats[part])
+        if answer is None:
+            answer = generated(
+                self.lens,
+                prompt.ids,
+                settings.max_new_tokens,
+                settings.sampling,
+                settings.seed,
+                self._told,
+            )
+        own = [*prompt.segments, *[SO_FAR] * len(answer)]
+        names = list(dict.fromkeys(own))
+        before = self.sizes()[part] - len(self._sites)
+        rows = AnswerRows(
+            self._sites,
+            self._heads,
+            len(prompt.ids),
+            torch.tensor([[one == name for one in own] for name in names]).double(),
+            drawn_rows(self._heads, len(answer), settings.bounded, settings.seed, part),
+            self._tolerances,
+            settings.matrices,
+            lambda layer: self.tell(f"attention {layer}", before + layer),
+        )
+        ids, first = [*prompt.ids, *answer], len(prompt.ids)
+        likely = self._pass(ids, len(answer), rows)
+        names.append(SINK)
+        tokens = [
+            {
+                "text": part,
+                "position": position,
+                "token": token,
+                "segment": segment,
+                "answer": position - first if position >= first else None,
+                **likely.get(position, {"probability": None, "rank": None}),
+            }
+            for position, (token, segment) in enumerate(
+                zip(self.lens.reader.names(ids), own, strict=True)
+            )
+        ]
+        intervals = [
+            {"text": part, **one, "segment": names[one["segment"]]} for one in rows.intervals
+        ]
+        table = self._masses(part, rows, names)
+        matrices = {
+            str(MatrixKey(part, layer, head, "decoder", "raw")): weights
+            for (layer, head), weights in rows.weights.items()
+        }
+        known = pl.col("segment").is_in(table["segment"].unique().to_list())
+        tables = {
+            "table": table,
+            "intervals": table_of(Answers.schema["intervals"], intervals).filter(known),
+            "positions": table_of(Answers.schema["positions"], tokens),
+        }
+        read = {part: {"encoder": [one["token"] for one in tokens]}} if matrices else {}
+        return Output(tables, matrices, read)
+
+    def _masses(self, part: int, rows: AnswerRows, names: Sequence[str]) -> pl.DataFrame:
+        """Return the attention of every token, layer, head and segment; without the sink where no head has one."""
+        frames = []
+        for number, heads in self._heads.items():
+            masses = rows.masses[number]
+            places = torch.cartesian_prod(*map(torch.arange, masses.shape)).T
+            head, token, segment = (pl.Series(one.numpy()) for one in places)
+            frames.append(
+                pl.DataFrame(
+                    {
+                        "text": part,
+                        "token": token,
+                        "layer": self._sites[number].layer,
+                        "head": pl.Series(heads).gather(head),
+                        "segment": pl.Series(names).gather(segment),
+                        "mass": masses.flatten().numpy(),
+                    }
+                )
+            )
+        found = pl.concat(frames).cast(pl.Schema(Answers.schema["table"]))
+        return found.filter(
+            (pl.col("segment") != SINK) | (pl.col("mass") > 0).any().over("segment")
+        )
+
+    def _pass(self, ids: Sequence[int], tokens: int, rows: AnswerRows) -> dict[int, dict[str, Any]]:
+        """Run the model on prompt and answer; return what it predicts of the answer's tokens, by position."""
+        first, lens = len(ids) - tokens, self.lens
+        whole = lens.model.can_generate()
+        kept = whole and "logits_to_keep" in signature(lens.model.forward).parameters
+        options: dict[str, Any] = {"logits_to_keep": tokens + 1} if kept else {}
+        output = lens.run([self._item(ids)], rows, whole=whole, **options)
+        logits = output.get("logits")
+        if logits is None:
+            return {}
+        logits = logits[0, -tokens - 1 : -1].float()
+        chosen = torch.tensor(ids[first:], device=logits.device)[:, None]
+        probabilities = logits.softmax(-1).gather(1, chosen)[:, 0]
+        ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
+        likely = zip(probabilities.tolist(), ranks.tolist(), strict=True)
+        return {
+            at: {"probability": probability, "rank": rank}
+            for at, (probability, rank) in enumerate(likely, first)
+        }
+
+    def _item(self, ids: Sequence[int]) -> Item:
+        return self.lens.read([list(ids)])[0]
+
+    def _given(self, chat: Chat) -> list[int] | None:
+        """Return the ids of a given answer, which is tokenised by itself."""
+        if chat.answer is None:
+            return None
+        return list(self.lens.tokenizer(chat.answer, add_special_tokens=False)["input_ids"])
+
+    def _told(self, ids: list[int]) -> None:
+        self.tell(" ".join(self.lens.tokenizer.decode(ids).split())[-_TAIL:], len(ids))
+
+    def _check_length(self, number: int, prompt: int, answer: list[int] | None) -> None:
+        limit = position_limit(self.lens.model.config)
+        new = self.settings.max_new_tokens if answer is None else len(answer)
+        if limit is not None and prompt + new > limit:
+            raise InputError(
+                f"conversation {number}: the prompt has {prompt:,} tokens and the answer up to {new:,}, the model has "
+                f"{limit:,} positions. Shorten the prompt or the answer{' (max_new_tokens=...)' * (answer is None)}."
+            )
+
+
+answer = study_function(AnswerStudy, "answer")
+
+
+def _by_call(sites: Sequence[Site], settings: AnswerSettings) -> Heads:
+    """Return the heads that settings choose, by the number of their attention in call order."""
+    heads: dict[int, list[int]] = {}
+    for site, head in chosen_heads(tuple(sites), settings.layers, settings.heads, None):
+        heads.setdefault(sites.index(site), []).append(head)
+    return heads

@@ -1,0 +1,388 @@
+"""Answers: rows against the attention of generation, ends against programs, segments, templates, reports, refusals."""
+
+import json
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers.chats import MESSAGES, TEMPLATES, answering, tokenizer
+from helpers.command import failing, identilens
+from helpers.zoo import build
+from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.measures.attention import functional_interval
+from identilens.models.chats import read_chats, read_prompt
+from identilens.models.interface import AttentionCall
+from identilens.models.reading import read_head
+
+PROMPT = "snow fell on the harbour, and nobody came."
+CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
+
+
+def generated_attention(lens, ids, tokens):
+    """The weights of each generated token as ``generate`` reports them for eager attention, by layer."""
+    lens.model.set_attn_implementation("eager")
+    given = torch.tensor([ids])
+    output = lens.model.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=tokens,
+        do_sample=False,
+        output_attentions=True,
+        return_dict_in_generate=True,
+        disable_compile=True,
+    )
+    answer, rows = output.sequences[0, len(ids) :].tolist(), []
+    keys = len(ids) + len(answer)
+    for layer in range(len(output.attentions[0])):
+        steps = [step[layer][0, :, -1] for step in output.attentions]
+        # A sliding cache forgets the first keys, which these rows do not see.
+        full = torch.zeros(steps[0].shape[0], len(answer), keys)
+        for token, weights in enumerate(steps):
+            end = len(ids) + token
+            width = min(weights.shape[-1], end)
+            full[:, token, end - width : end] = weights[:, weights.shape[-1] - width :]
+        rows.append(full)
+    return answer, rows
+
+
+FAMILIES = [
+    "llama",
+    "qwen3",
+    "gemma3",
+    "gpt2",
+    "gpt_oss",
+    "gpt_neox",
+    "deepseek_v3",
+    "jamba",
+    "gemma2",
+]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "bundled-decoder"])
+def test_rows_are_those_of_generation(family):
+    lens = idl.load(family) if family == "bundled-decoder" else answering(family)
+    prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
+    found = idl.answer(lens, CHAT, max_new_tokens=7, bounded=0)
+    answer, layers = generated_attention(lens, prompt.ids, 7)
+    asked = found.positions.filter(pl.col("answer").is_not_null())
+    assert asked["token"].to_list() == list(lens.reader.names(answer))
+    own = found.positions["segment"].to_list()
+    numbers = found.table["layer"].unique(maintain_order=True).to_list()
+    assert len(numbers) == len(layers)
+    for layer, weights in zip(numbers, layers, strict=True):
+        for segment in dict.fromkeys(own):
+            keys = torch.tensor([one == segment for one in own])
+            rows = found.table.filter(layer=layer, segment=segment)
+            masses = rows["mass"].to_torch().view(weights.shape[0], len(answer))
+            expected = weights[..., keys].sum(-1).double()
+            torch.testing.assert_close(masses, expected, atol=1e-5, rtol=0)
+    sinks = found.table.filter(segment="sink")
+    assert len(sinks) == (len(found.table) // len({*own, "sink"}) if family == "gpt_oss" else 0)
+    total = found.table.group_by("token", "layer", "head").agg(pl.col("mass").sum())["mass"]
+    assert (total - 1).abs().max() < 1e-5
+
+
+def test_only_the_rows_of_the_answer_are_computed_and_saved_on_request(tmp_path, monkeypatch):
+    lens = answering("llama")
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0, matrices=True, out=tmp_path / "run")
+    own = found.positions["segment"].to_list()
+    assert found.tokens[0]["encoder"] == found.positions["token"].to_list()
+    assert len(found.matrices) == 8
+    for (layer, head), rows in found.table.group_by("layer", "head"):
+        weights = found.matrices[f"text0.layer{layer}.head{head}.decoder.raw"].double()
+        assert weights.shape == (5, len(own))
+        for (segment,), masses in rows.group_by("segment"):
+            keys = torch.tensor([one == segment for one in own])
+            expected = weights[:, keys].sum(1)
+            torch.testing.assert_close(masses["mass"].to_torch(), expected, atol=1e-6, rtol=0)
+    [maps] = [one.maps for one in found.sections() if one.maps]
+    assert {len(one.keys) for one in maps} == {len(set(own)), len(own)}
+    computed, attend = [], AttentionCall.attend
+
+    def counted(call, rows=slice(None)):
+        output, weights = attend(call, rows)
+        computed.append(weights.shape[2])
+        return output, weights
+
+    # Capture is proven by now, which takes other rows.
+    monkeypatch.setattr(AttentionCall, "attend", counted)
+    again = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
+    assert computed == [5, 5]
+    assert again.table.equals(found.table)
+    assert not again.matrices
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3"])
+def test_ends_are_those_of_the_measure(family):
+    lens = answering(family)
+    found = idl.answer(lens, CHAT, max_new_tokens=4, bounded=3, tolerance=(0, "1%"))
+    names, own = found.positions["token"], found.positions["segment"].to_list()
+    ids = lens.tokenizer.convert_tokens_to_ids(names.to_list())
+    [item] = lens.read([ids])
+    first = len(ids) - 4
+    assert len(found.intervals.unique(["token", "layer", "head"])) == 12
+    for (layer, number), rows in found.intervals.group_by("layer", "head"):
+        head = read_head(lens, item, layer, number)
+        weights, T, visible = head.distributions(head.projected)
+        for one in rows.iter_rows(named=True):
+            query = first - 1 + one["token"]
+            keys = torch.tensor([name == one["segment"] for name in own])
+            if head.sink:
+                keys = torch.cat([keys, torch.tensor([one["segment"] == "sink"])])
+            seen = None if visible is None else visible[query]
+            expected = functional_interval(
+                weights[query],
+                T,
+                keys[None].double(),
+                visible=seen,
+                tolerance={"0": 0.0, "1%": 0.01}[one["tolerance"]],
+            )
+            values = torch.stack([expected.value, expected.lo, expected.hi])[:, 0]
+            given = torch.tensor([one["mass"], one["lo"], one["hi"]]).double()
+            torch.testing.assert_close(given, values, atol=1e-6, rtol=0)
+    widths = found.intervals.group_by("tolerance").agg((pl.col("hi") - pl.col("lo")).mean())
+    widths = dict(widths.iter_rows())
+    assert 0.01 < widths["0"] < widths["1%"]
+
+
+def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
+    lens = answering("llama")
+    whole = idl.answer(lens, CHAT, max_new_tokens=6, bounded=100, tolerance=0)
+    exact = whole.intervals.group_by("segment").agg(pl.col("mass", "lo", "hi").mean())
+    both = whole.segments().join(exact, on="segment", suffix="_exact")
+    for name in ("mass", "lo", "hi"):
+        assert (both[name] - both[f"{name}_exact"]).abs().max() < 1e-12
+    assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
+    off = []
+    for seed in range(12):
+        part = idl.answer(
+            lens, CHAT, max_new_tokens=6, bounded=3, tolerance=0, seed=seed
+        ).segments()
+        assert part["rows"].unique().to_list() == [18]
+        joined = part.join(exact, on="segment", suffix="_exact").filter(pl.col("lo_error") > 1e-4)
+        off += ((joined["lo"] - joined["lo_exact"]) / joined["lo_error"]).to_list()
+    spread = torch.tensor(off).square().mean().sqrt()
+    assert 0.4 < spread < 1.6
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_segments_cover_every_token_of_a_chat_once(family):
+    made = tokenizer(family)
+    [chat] = read_chats(MESSAGES)
+    prompt = read_prompt(made, chat, 0)
+    ids = made.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    assert prompt.ids == ids
+    assert len(prompt.segments) == len(ids)
+    pieces = {}
+    for name, number in zip(prompt.segments, prompt.ids, strict=True):
+        pieces.setdefault(name, []).append(number)
+    texts = {name: made.decode(numbers) for name, numbers in pieces.items()}
+    kept = "  snow fell.  " if family == "chatml" else "snow fell."
+    assert texts["system"] == ("be brief." if family == "llama3" else "be brief. ")
+    assert texts["user"] == kept
+    assert texts["assistant"] == "where?"
+    assert texts["question"] == "on the harbour."
+    assert "harbour" not in texts["template"]
+    assert set(texts) == {
+        "system",
+        "user",
+        "assistant",
+        "question",
+        "template",
+    }
+
+
+def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_characters_are():
+    decoder = idl.load("bundled-decoder")
+    [chat] = read_chats({**CHAT, "segments": {"document 1": "w fell on", "document 2": "12:40"}})
+    prompt = read_prompt(decoder.tokenizer, chat, 0)
+    offsets = decoder.tokenizer(PROMPT, return_offsets_mapping=True)["offset_mapping"]
+    spans = {"document 1": (3, 12), "document 2": (12, 40)}
+    for (start, end), name in zip(offsets, prompt.segments, strict=True):
+        inside = {one: max(0, min(end, b) - max(start, a)) for one, (a, b) in spans.items()}
+        inside["prompt"] = end - start - sum(inside.values())
+        assert name == "template" if start == end else inside[name] == max(inside.values())
+    assert {"document 1", "document 2", "prompt"} < set(prompt.segments)
+
+
+def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
+    messages = [*MESSAGES, {"role": "assistant", "content": "nobody."}]
+    lens = answering("llama", "chatml")
+    twice = [{"role": "user", "content": "a"}, *MESSAGES[1:]]
+    assert {"user 1", "user 2"} < set(read_prompt(lens.tokenizer, read_chats(twice)[0], 0).segments)
+    given = idl.answer(lens, messages, bounded=1)
+    answered = given.positions.filter(pl.col("answer").is_not_null())
+    assert "".join(answered["token"]) == "nobody."
+    also = idl.answer(lens, {"messages": MESSAGES, "answer": "nobody."}, bounded=1)
+    assert also.table.equals(given.table)
+    assert also.intervals.equals(given.intervals)
+
+
+def test_an_answer_of_one_token_and_a_stop_token():
+    lens = answering("llama")
+    one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
+    assert "(estimated, from one row)" in one.summary().text
+    assert one.table["token"].unique().to_list() == [0]
+    so_far = one.table.filter(segment="answer so far")["mass"]
+    assert (so_far == 0).all()
+    first = one.positions["token"][-1]
+    # Whatever the model says first is its stop token now.
+    lens.model.generation_config.eos_token_id = lens.tokenizer.convert_tokens_to_ids(first)
+    stopped = idl.answer(lens, CHAT, max_new_tokens=9, bounded=0)
+    assert stopped.positions.filter(pl.col("answer").is_not_null())["token"].to_list() == [first]
+
+
+def test_what_is_drawn_with_a_temperature_follows_the_seed_and_leaves_other_draws_alone():
+    lens = answering("gpt2")
+    run = {"max_new_tokens": 12, "bounded": 0, "temperature": 1.5, "top_k": 20}
+    torch.manual_seed(3)
+    before = torch.rand(3)
+    torch.manual_seed(3)
+    answers = [idl.answer(lens, PROMPT, seed=seed, **run).positions["token"] for seed in (0, 0, 1)]
+    assert torch.equal(torch.rand(3), before)
+    assert answers[0].equals(answers[1])
+    assert not answers[0].equals(answers[2])
+    with pytest.raises(SettingError, match="expected top_k with a temperature"):
+        idl.answer(lens, PROMPT, top_k=3)
+
+
+def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
+    lens = answering("llama")
+    greedy = idl.answer(lens, PROMPT, max_new_tokens=5, bounded=0)
+    assert greedy.positions["rank"].drop_nulls().to_list() == [1] * 5
+    assert "most likely" not in greedy.summary().text
+    other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, bounded=0)
+    ranks = other.positions["rank"].drop_nulls()
+    assert f"prompt and answer: {(ranks > 1).sum()} tokens of 4." in other.summary().text
+    ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
+    likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
+    chosen = likely[:, ids[-1]].double()
+    torch.testing.assert_close(
+        other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
+    )
+
+
+def test_several_conversations_make_several_texts_with_their_own_segments():
+    lens = answering("llama", "chatml")
+    found = idl.answer(lens, [MESSAGES, CHAT, "snow"], max_new_tokens=3, bounded=1)
+    alone = idl.answer(lens, MESSAGES, max_new_tokens=3, bounded=1)
+    assert found.table.filter(text=0).equals(alone.table)
+    assert set(found.table.filter(text=2)["segment"]) == {"template", "prompt", "answer so far"}
+    assert "(those to conversations with this segment)" in found.summary().text
+    assert len(found.token_lines()) == 3
+
+
+def test_two_results_are_compared_segment_by_segment():
+    lens = answering("llama")
+    first, second = (
+        idl.answer(lens, {**CHAT, "answer": answer}, bounded=0) for answer in ("snow", "ferry")
+    )
+    table = idl.compare(first, second).table
+    means = [one.segments().select("segment", "mass") for one in (first, second)]
+    for name in ("where", "prompt", "answer so far"):
+        row = table.row(by_predicate=pl.col("measure") == f"attention to {name}", named=True)
+        for side, mean in zip("ab", means, strict=True):
+            assert row[side] == pytest.approx(mean.filter(segment=name)["mass"].item())
+
+
+def test_progress_shows_the_answer_as_it_grows():
+    lens, seen = answering("llama"), []
+    idl.answer(
+        lens, PROMPT, max_new_tokens=5, bounded=0,
+        progress=lambda done, total, note: seen.append((done, total, note)),
+    )  # fmt: skip
+    assert {total for _, total, _ in seen} == {7}
+    steps = [done for done, _, _ in seen]
+    assert steps == sorted(steps)
+    assert steps[-1] == 7
+    words = [note for done, _, note in seen if 1 <= done <= 5 and "attention" not in note]
+    assert len(set(words)) >= 4
+
+
+def refused(words, given, kind=InputError, **options):
+    family = options.pop("family", "llama")
+    with pytest.raises(kind, match=words):
+        idl.answer(answering(family, options.pop("template", None)), given, **options)
+
+
+def test_what_cannot_be_answered_is_refused_with_a_remedy():
+    refused("has no chat template", MESSAGES)
+    refused("chat template refuses the messages .*alternate", MESSAGES[2:], template="gemma")
+    refused("conversation 0: the prompt, a message or the answer is empty", "  ")
+    refused("conversation 1: the prompt", ["snow", {"prompt": "snow", "answer": ""}])
+    refused("expected a prompt, messages, or a list", [])
+    refused("expected a prompt, a list of messages", {"text": "snow"})
+    refused("or a mapping with one of them", {"answer": "snow"})
+    refused("or a mapping with one of them", {"prompt": "snow", "messages": MESSAGES})
+    refused("or a mapping with one of them", [{"role": "user"}])
+    refused("its words occur 2 times", {"prompt": "snow snow", "segments": {"a": "snow"}})
+    refused("its words occur 0 times", {"prompt": "snow", "segments": {"a": "ferry"}})
+    refused("expected characters within the 4", {"prompt": "snow", "segments": {"a": "2:9"}})
+    refused(
+        "'template' has a meaning of its own", {"prompt": "snow", "segments": {"template": "s"}}
+    )
+    refused(
+        r"up to 100, the model has 128 positions\. .* \(max_new_tokens=\.\.\.\)",
+        PROMPT,
+        max_new_tokens=100,
+    )
+    refused("128 positions. Shorten the prompt", 4 * PROMPT)
+    refused(r"Shorten the prompt or the answer\.", {"prompt": PROMPT, "answer": 3 * PROMPT})
+    refused("T5.* reads the prompt with an encoder", PROMPT, UnsupportedModelError, family="t5")
+    refused("BertModel has no head that predicts", PROMPT, UnsupportedModelError, family="bert")
+    refused(
+        "BertModel reads tokens on both sides",
+        {"prompt": PROMPT, "answer": "a"},
+        UnsupportedModelError,
+        family="bert",
+    )
+    with pytest.raises(InputError, match=r"a fast one"):
+        idl.answer(idl.Lens(build("llama")), PROMPT)
+
+
+def test_templates_that_change_the_text_are_refused():
+    lens = answering("llama", "chatml")
+    lens.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
+    with pytest.raises(InputError, match=r"changes the texts of messages"):
+        idl.answer(lens, MESSAGES)
+
+
+def test_a_model_in_half_precision_says_up_to_which_rounding():
+    lens = answering("llama").to(dtype="bfloat16")
+    found = idl.answer(lens, CHAT, max_new_tokens=3, bounded=2)
+    assert found.intervals["tolerance"].unique(maintain_order=True).to_list() == ["0", "bfloat16"]
+    text = found.summary().text
+    assert "with the same output of each head, up to bfloat16 rounding." in text
+    assert "(estimated, standard error" in text
+    assert "Ends were computed for 6 of 24 rows" in text
+
+
+def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
+    lens = answering("llama", "chatml")
+    model = tmp_path / "model"
+    lens.model.save_pretrained(model)
+    lens.tokenizer.save_pretrained(model)
+    chat = {"messages": MESSAGES, "segments": {"document 1": "harbour"}}
+    (tmp_path / "chat.json").write_text(json.dumps(chat))
+    options = ["--model", model, "--chat", tmp_path / "chat.json", "--max-new-tokens", 4]
+    out = tmp_path / "run"
+    done = identilens("answer", *options, "--segment", "brief=be brief", "--out", out, code=0)
+    assert "in every alternative with the same output of each head" in " ".join(done.output.split())
+    page = (out / "report.html").read_text("utf-8")
+    assert "The answer, marked by segment" in page
+    found = idl.Answers.load(out)
+    assert {"document 1", "brief", "question"} < set(found.table["segment"])
+    assert (
+        identilens("answer", *options, "--segment", "brief=be brief", "--out", out, "--resume").code
+        == 0
+    )
+    assert idl.verify(out).is_empty()
+    quiet = identilens("answer", *options, "--json", "--out", tmp_path / "json", code=0)
+    assert json.loads(quiet.output)["numbers"]["tokens"] == 4
+    given = ["--model", model, "--prompt", PROMPT, "--answer", "snow"]
+    identilens("answer", *given, "--out", tmp_path / "given", code=0)
+    assert "exactly one of --prompt" in failing("answer", "--model", model, "--out", tmp_path / "x")
+    bad = failing("answer", *given, "--segment", "brief", "--out", tmp_path / "x")
+    assert "expected --segment as name=words or name=start:end; got 'brief'" in bad
