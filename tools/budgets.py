@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 335_700,
-    "syntax-tree nodes of the core": 277_700,
+    "syntax-tree nodes": 342_400,
+    "syntax-tree nodes of the core": 284_400,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.49,
-    "modules with one importer": 45,
+    "modules with one importer": 47,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
