@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 327_400,
-    "syntax-tree nodes of the core": 269_400,
+    "syntax-tree nodes": 336_400,
+    "syntax-tree nodes of the core": 278_400,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.49,
     "modules with one importer": 45,
