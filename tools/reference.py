@@ -98,7 +98,7 @@ TOPICS = {
         ),
     ),
     "audit": Topic("Audit", studies=("audit",)),
-    "certify": Topic("Certify", studies=("certify",)),
+    "certify": Topic("Certify", studies=("certify",), places=("claims",)),
     "influence": Topic("Influence", studies=("influence",)),
     "alternatives": Topic("Alternatives", studies=("alternatives",)),
     "faithfulness": Topic(
@@ -114,7 +114,7 @@ TOPICS = {
         "Measures: determined and influential",
         places=(
             "linalg.projected",
-            *files("determined", "effective", "influence", "intervals", "rank"),
+            *files("detectors", "determined", "effective", "influence", "intervals", "rank"),
         ),
     ),
     "search": Topic(
@@ -139,7 +139,7 @@ TOPICS = {
 }
 LIBRARIES = (
     ATTENTION, "measures.explanations", "measures.mixing", "measures.tokens", "measures.structure", "lab.encoder",
-    "lab.dyck",
+    "lab.dyck", "claims",
 )  # fmt: skip
 """Packages whose names are public beside those of ``identilens`` itself."""
 

@@ -1,3 +1,4 @@
+from . import claims as claims
 from . import lab as lab
 from .cli.rerun import rerun as rerun
 from .cli.rerun import verify as verify
