@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 336_400,
-    "syntax-tree nodes of the core": 278_400,
+    "syntax-tree nodes": 340_000,
+    "syntax-tree nodes of the core": 282_000,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.49,
-    "modules with one importer": 45,
+    "modules with one importer": 46,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
