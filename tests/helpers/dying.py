@@ -57,7 +57,9 @@ def model():
 
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
-    "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
+    "certify": lambda at, **run: idl.certify(
+        model(), TEXTS[:2], heads=0, claim=idl.claims.weight(1), certificates=True, **run
+    ),
     "influence": lambda at, **run: idl.influence(
         model(), TEXTS[:2], outcome="states", layers=0, directions=2, **run
     ),
@@ -74,6 +76,9 @@ CASES = {
         model(), TEXTS[:3], method="exact", rollouts=False, **run
     ),
     "rollout": lambda at, **run: idl.rollout(model(), TEXTS[:3], queries="last", **run),
+    "sources": lambda at, **run: idl.sources(
+        idl.Lens(zoo.build("gpt2")), TEXTS[:3], target="7", layers=0, **run
+    ),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run

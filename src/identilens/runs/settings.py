@@ -188,6 +188,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
                 pieces = re.split("[-,]" if is_pair else ",", value)
                 values = [make(piece.strip()) for piece in pieces]
         single = isinstance(values, str | Real | Path)
+        single |= WORDED in metadata and not isinstance(values, list | tuple)
         # An iterator may have no end.
         values = (values,) if single else tuple(islice(values, _MOST_VALUES + 1))
         if len(values) > _MOST_VALUES:

@@ -227,19 +227,24 @@ class RowSolver:
                 open_ &= last[:, None] > last[None, :] + ORDER_MARGIN
         return above
 
-    def top(self, ends: Ends | None) -> int | None:
-        """Return the position of the key that no alternative puts second; the ends spare programs where given."""
-        first = int(self.inside.where(self._asked, -1.0).argmax())
+    def top(self, ends: Ends | None, sizes: Float[Tensor, " seen"] | None = None) -> int | None:
+        """Return the position of the key that no alternative puts second; the ends spare programs where given.
+
+        Keys are compared by their weights times the ``sizes``, of at least 0 and at most 1.
+        """
+        sizes = torch.ones_like(self.inside) if sizes is None else sizes
+        first = int((self.inside * sizes).where(self._asked, -1.0).argmax())
         rivals = self._asked.clone()
         rivals[first] = False
         if ends is not None:
             lo, hi = ends
-            rivals &= hi >= lo[first] - ORDER_MARGIN
-        seen = torch.stack(self._seen)
+            rivals &= hi * sizes >= lo[first] * sizes[first] - ORDER_MARGIN
+        seen = torch.stack(self._seen) * sizes
         if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
             return None
         parts = torch.nonzero(rivals).flatten().split(self._at_once)
-        apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
+        costs = torch.diag(sizes)
+        apart = all((self.least(costs[first] - costs[part]) > ORDER_MARGIN).all() for part in parts)
         return int(self.keys[first]) if apart else None
 
     def proposal(
