@@ -76,6 +76,7 @@ CASES = {
         model(), TEXTS[:3], method="exact", rollouts=False, **run
     ),
     "rollout": lambda at, **run: idl.rollout(model(), TEXTS[:3], queries="last", **run),
+    "patterns": lambda at, **run: idl.patterns(model(), TEXTS[:3], heads=0, rows=2, **run),
     "sources": lambda at, **run: idl.sources(
         idl.Lens(zoo.build("gpt2")), TEXTS[:3], target="7", layers=0, **run
     ),
