@@ -91,9 +91,10 @@ def joined_results(folder: Path, record: Record) -> list[Result]:
         places = {index: numbers[digest] for index, digest in enumerate(digests)}
         text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
         tables = {name: getattr(one, name).with_columns(text) for name in one.schema}
-        for name in [name for name, frame in tables.items() if LINK in frame.columns]:
-            place = pl.format("{}/{}", pl.lit(one.folder.name), LINK)  # pyright: ignore[reportOptionalMemberAccess]
-            tables[name] = tables[name].with_columns(place.alias(LINK))
+        for name, frame in tables.items():
+            if LINK in frame.columns and one.folder is not None:
+                beneath = pl.format("{}/{}", pl.lit(one.folder.name), LINK)
+                tables[name] = frame.with_columns(beneath.alias(LINK))
         matrices = {}
         for name in one.matrices:
             key = MatrixKey.parse(name)

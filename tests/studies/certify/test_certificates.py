@@ -189,3 +189,79 @@ def test_the_report_links_to_them(written):
     found = written["head"]
     page = found.to_html(found.folder / "report.html").read_text("utf-8")
     assert f'<a href="{found.claims["certificate"][0]}">' in page
+
+
+def test_an_audits_report_links_to_certificates_in_its_subfolder(bundled, tmp_path):
+    idl.audit(bundled, TEXT, layers=3, certain_rows=0, examples=0, out=tmp_path / "run")
+    idl.certify(bundled, TEXT, claim="storm", certificates=True, out=tmp_path / "run", **PLACE)
+    page = idl.write_report(tmp_path / "run").read_text("utf-8")
+    [file, *_] = sorted((tmp_path / "run").glob("certify-*/certificates/*.safetensors"))
+    assert f'href="{file.relative_to(tmp_path / "run").as_posix()}"' in page
+
+
+def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
+    direction = torch.randn(384, generator=torch.Generator().manual_seed(0))
+    claims = (
+        idl.claims.weight(3, above=0.5).at(layer=3, head=9, queries=10),
+        idl.claims.weight(3).at(head=0),
+        idl.claims.order(0, 3),
+        idl.claims.mass("the storm", below=0.9),
+        idl.claims.source(direction, "storm", name="u"),
+        idl.claims.source(direction),
+    )
+    found = idl.certify(bundled, TEXT, claim=claims, tolerance="0,10%", **PLACE)
+    own = {row["claim"]: row for row in found.claims.filter(tolerance="0").iter_rows(named=True)}
+    assert set(own) == {
+        "key 3 > 0.5", "key 0 > key 3", "the storm < 0.9", "storm → u", "all keys → the direction"
+    }  # fmt: skip
+    weight = found.table.filter(tolerance="0", key=3).row(0, named=True)
+    assert [own["key 3 > 0.5"][name] for name in ("value", "lo", "hi")] == pytest.approx(
+        [weight[name] for name in ("weight", "lo", "hi")], abs=1e-6
+    )
+    assert own["key 3 > 0.5"]["verdict"] == "false in every alternative"
+    # What the whole head adds is a function of its output, and fixed.
+    whole = own["all keys → the direction"]
+    [captured] = bundled.capture(TEXT, weights=True)
+    head = captured.layers[3].head(9)
+    added = (
+        head.attention[10]
+        @ head.values.double()
+        @ head.output_projection.double()
+        @ direction.double()
+    )
+    assert [whole[name] for name in ("value", "lo", "hi")] == pytest.approx(
+        [float(added)] * 3, abs=1e-5
+    )
+    assert own["storm → u"]["lo"] < own["storm → u"]["hi"]
+    settings = found.provenance["settings"]["claim"]
+    assert settings[0] == "key 3 > 0.5, layer 3, head 9, queries (10,)"
+    assert settings[4].startswith("storm → u, ")
+    assert own["the storm < 0.9"]["outcome"] == "head"
+
+
+def test_a_radius_is_the_largest_tolerance_of_a_verdict(bundled):
+    claim = idl.claims.order("storm", "ferry")
+    found = idl.certify(bundled, TEXT, claim=claim, tolerance=0, **PLACE)
+    radius = found.claims["radius"].item()
+    near, far = (
+        idl.certify(bundled, TEXT, claim=claim, tolerance=float(f"{share * radius:.6f}"), **PLACE)
+        for share in (0.98, 1.05)
+    )
+    assert near.claims["verdict"].item() == "true in every alternative"
+    assert far.claims["verdict"].item() == "neither proven nor refuted"
+    assert far.claims["radius"].item() is None
+    sure = idl.certify(bundled, TEXT, claim="storm < 1.5", tolerance=0, **PLACE).claims
+    assert sure["radius"].item() == float("inf")
+
+
+def test_what_is_no_claim_is_refused(bundled):
+    for make, words in (
+        (lambda: idl.claims.weight(1, above=0.1, below=0.2), "expected above without below"),
+        (lambda: idl.claims.pattern("prev"), "to be one of previous, next"),
+        (lambda: idl.claims.source(torch.tensor([float("nan")])), "d_model finite numbers"),
+        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.weight(99), **PLACE), "keys 0 to 37; got 99"),
+        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.source(torch.ones(3)), **PLACE), "384"),
+        (lambda: idl.certify(bundled, TEXT, pattern="prev", **PLACE), "to be one of previous"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            make()

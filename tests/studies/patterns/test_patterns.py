@@ -47,7 +47,7 @@ def test_the_keys_of_each_pattern():
 @pytest.fixture(scope="module", params=LIMITS)
 def scored(request):
     lens = Lens(build(request.param).double())
-    return lens, idl.patterns(lens, TEXTS, rows=100, threshold=LIMITS[request.param])
+    return lens, idl.patterns(lens, TEXTS, rows=100, least_score=LIMITS[request.param])
 
 
 def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
@@ -83,7 +83,7 @@ def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
 
 def test_means_over_texts_and_states(scored):
     _, found = scored
-    heads, limit = found.by_head(), found.provenance["settings"]["threshold"]
+    heads, limit = found.by_head(), found.provenance["settings"]["least_score"]
     for row in heads.iter_rows(named=True):
         place = {
             name: row[name] for name in ("layer", "head", "kind", "pattern", "tolerance", "corpus")

@@ -66,7 +66,7 @@ class PatternScores(Result):
         ``low`` and ``high`` are the 2.5 % and 97.5 % quantiles of the mean score when whole texts are drawn again
         (1,000 times): how far it depends on the texts, and nothing about alternatives. Missing for fewer than three.
         """
-        threshold, found = self.provenance["settings"]["threshold"], []
+        threshold, found = self.provenance["settings"]["least_score"], []
         generator = np.random.default_rng(self.provenance["seed"])
         for place, texts in self.table.group_by(_PLACE, maintain_order=True):
             weights, values = texts["rows"].to_numpy(), texts.select(_MEANS).to_numpy()
@@ -90,7 +90,7 @@ class PatternScores(Result):
 
     def summary(self) -> Finding:
         """Return for each pattern how many heads are called by it, and how many of them are identified."""
-        heads, limit = self.by_head(), self.provenance["settings"]["threshold"]
+        heads, limit = self.by_head(), self.provenance["settings"]["least_score"]
         first, lines = heads["tolerance"][0], []
         numbers: dict[str, Any] = {"called": 0, "identified": 0, "heads": len(heads)}
         for (tolerance, corpus, pattern), own in heads.group_by(
@@ -145,7 +145,7 @@ class PatternScores(Result):
             color_title="By the threshold",
             title="Patterns by layer and head",
         )
-        limit = self.provenance["settings"]["threshold"]
+        limit = self.provenance["settings"]["least_score"]
         chart = rule(chart, y=limit, label="threshold")
         for column in ("pattern", "corpus", "kind", "tolerance"):
             chart = choose_present(chart, frame, column, column.capitalize())

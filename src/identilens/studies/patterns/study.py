@@ -38,7 +38,7 @@ class PatternSettings(KindSettings):
         rows: Rows of each text and pattern that the score rests on, drawn by the seed from those that have the pattern.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32); 0 by default.
-        threshold: Score from which on a head is called by the pattern.
+        least_score: Score from which on a head is called by the pattern.
         repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
             usually measured on them.
         sequences: Number of such texts.
@@ -48,7 +48,7 @@ class PatternSettings(KindSettings):
     pattern: Annotated[tuple[str, ...], LIST] = tuple(PATTERNS)
     rows: Positive = 8
     tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
-    threshold: Annotated[float, Gt(0), Lt(1)] = 0.4
+    least_score: Annotated[float, Gt(0), Lt(1)] = 0.4
     repeated: NonNegative = 0
     sequences: Positive = 4
     seed: Annotated[int, Ge(0)] = 0
