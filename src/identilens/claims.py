@@ -20,6 +20,8 @@ from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.models.heads import Head
 from identilens.models.token_names import unmarked
 
+__all__ = ["Claim", "mass", "order", "pattern", "source", "weight"]
+
 TRUE, FALSE, OPEN = (
     "true in every alternative",
     "false in every alternative",
@@ -70,6 +72,12 @@ class Claim:
         head: Likewise of the head.
         queries: Positions of the rows that the claim is about; None for all.
         digest: Sha256 of the numbers that the words do not tell.
+
+    Examples:
+        >>> import identilens as idl
+        >>> claim = idl.claims.Claim.read("the storm > 0.3")
+        >>> claim.subject, claim.sign, claim.bound
+        ("attention to 'the storm'", '>', 0.3)
     """
 
     words: str
