@@ -114,7 +114,7 @@ TOPICS = {
         ),
     ),
     "audit": Topic("Audit", studies=("audit",)),
-    "certify": Topic("Certify", studies=("certify",)),
+    "certify": Topic("Certify", studies=("certify",), places=("claims",)),
     "influence": Topic("Influence", studies=("influence",)),
     "alternatives": Topic("Alternatives", studies=("alternatives",)),
     "faithfulness": Topic(
@@ -124,6 +124,8 @@ TOPICS = {
     "answer": Topic("Answers", studies=("answer",)),
     "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
     "rollout": Topic("Rollout", studies=("rollout",)),
+    "patterns": Topic("Patterns", studies=("patterns",)),
+    "sources": Topic("Sources", studies=("sources",)),
     "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),
     "inversion": Topic("Inversion", names=("invert", "Inverted"), studies=("inversion",)),
     "structure": Topic("Structure", studies=("structure",), places=("measures.structure",)),
@@ -131,7 +133,7 @@ TOPICS = {
         "Measures: determined and influential",
         places=(
             "linalg.projected",
-            *files("determined", "effective", "influence", "intervals", "rank"),
+            *files("detectors", "determined", "effective", "influence", "intervals", "rank"),
         ),
     ),
     "search": Topic(
@@ -156,7 +158,7 @@ TOPICS = {
 }
 LIBRARIES = (
     ATTENTION, "measures.explanations", "measures.mixing", "measures.tokens", "measures.structure", "lab.encoder",
-    "lab.dyck",
+    "lab.dyck", "claims",
 )  # fmt: skip
 """Packages whose names are public beside those of ``identilens`` itself."""
 

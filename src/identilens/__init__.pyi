@@ -1,3 +1,4 @@
+from . import claims as claims
 from . import lab as lab
 from .cli.rerun import rerun as rerun
 from .cli.rerun import verify as verify
@@ -41,12 +42,16 @@ from .studies.inversion.result import Inverted as Inverted
 from .studies.inversion.study import inversion as inversion
 from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
+from .studies.patterns.result import PatternScores as PatternScores
+from .studies.patterns.study import patterns as patterns
 from .studies.rationales.result import Rationales as Rationales
 from .studies.rationales.study import rationales as rationales
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
 from .studies.rollout.result import Rollouts as Rollouts
 from .studies.rollout.study import rollout as rollout
+from .studies.sources.result import Sources as Sources
+from .studies.sources.study import sources as sources
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
 from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability

@@ -58,7 +58,9 @@ def model():
 
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
-    "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
+    "certify": lambda at, **run: idl.certify(
+        model(), TEXTS[:2], heads=0, claim=idl.claims.weight(1), certificates=True, **run
+    ),
     "answer": lambda at, **run: idl.answer(
         answering("llama"),
         ["snow fell.", "nobody came.", "a ferry"],
@@ -82,6 +84,10 @@ CASES = {
         model(), TEXTS[:3], method="exact", rollouts=False, **run
     ),
     "rollout": lambda at, **run: idl.rollout(model(), TEXTS[:3], queries="last", **run),
+    "patterns": lambda at, **run: idl.patterns(model(), TEXTS[:3], heads=0, rows=2, **run),
+    "sources": lambda at, **run: idl.sources(
+        idl.Lens(zoo.build("gpt2")), TEXTS[:3], target="7", layers=0, **run
+    ),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run

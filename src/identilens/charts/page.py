@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import groupby
 from math import isfinite
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 from markupsafe import Markup
@@ -23,6 +24,9 @@ from identilens.runs.files import as_path, write_atomically
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens td, .identilens th { padding: 0.2em 0.7em }
 .identilens .number { text-align: right }"""
+
+LINK = "certificate"
+"""Column of a table with files beside the page, to which its cells link."""
 
 MOST_ROWS = 500
 """Rows of a table that a page shows."""
@@ -160,7 +164,12 @@ def table_html(frame: pl.DataFrame) -> str:
 
 
 def _cells(frame: pl.DataFrame) -> list[list[str]]:
-    return [list(map(_cell, row)) for row in frame.head(MOST_ROWS).iter_rows()]
+    rows = [list(map(_cell, row)) for row in frame.head(MOST_ROWS).iter_rows()]
+    for row, name in zip(rows, frame[LINK] if LINK in frame.columns else (), strict=False):
+        if name:
+            link = Markup('<a href="{}">{}</a>').format(quote(name), PurePosixPath(name).name)
+            row[frame.columns.index(LINK)] = link
+    return rows
 
 
 def _cell(value: Any) -> str:

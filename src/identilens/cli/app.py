@@ -171,6 +171,11 @@ COMMANDS = {
         "identilens.cli.rerun:verify_folder",
         "Run a finished run again, and say whether its tables are identical.",
     ),
+    "check": (
+        CHECKS,
+        "identilens.cli.check:check",
+        "Check certificates by their own numbers, without model or solver.",
+    ),
     "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
     "selfcheck": (
         CHECKS,

@@ -37,6 +37,11 @@ LIST = AS_TYPED
 REPEATED = Parameter(negative="", consume_multiple=False)
 """Marks a tuple whose option is given once for each value on the command line."""
 
+WORDED = Parameter(
+    converter=lambda _, tokens: tuple(token.value for token in tokens), n_tokens=1, negative=""
+)
+"""Marks a tuple of words or objects, of which the command line takes the words, once for each."""
+
 NOT_RECORDED = "does not change the numbers"
 """Marks a setting that is not in the provenance: runs that differ only in it are the same run."""
 
@@ -183,6 +188,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
                 pieces = re.split("[-,]" if is_pair else ",", value)
                 values = [make(piece.strip()) for piece in pieces]
         single = isinstance(values, str | Real | Path)
+        single |= WORDED in metadata and not isinstance(values, list | tuple)
         # An iterator may have no end.
         values = (values,) if single else tuple(islice(values, _MOST_VALUES + 1))
         if len(values) > _MOST_VALUES:

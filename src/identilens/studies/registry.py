@@ -32,6 +32,14 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.influence.study:InfluenceStudy",
         "What happens to the model's answer without a head, or without a key.",
     ),
+    "patterns": Entry(
+        "identilens.studies.patterns.study:PatternStudy",
+        "Which heads have a published pattern of attention, and in every alternative.",
+    ),
+    "sources": Entry(
+        "identilens.studies.sources.study:SourcesStudy",
+        "What each head adds to a logit from each token, and what of that alternatives can change.",
+    ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy",
         "Other weights with the same output, put back.",

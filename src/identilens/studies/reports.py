@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.charts.page import Section
+from identilens.charts.page import LINK, Section
 from identilens.errors import OutputFolderError
 from identilens.runs.bucket import errors_naming_url, local_folder
 from identilens.runs.files import Manifest, downloaded, recording
@@ -91,6 +91,10 @@ def joined_results(folder: Path, record: Record) -> list[Result]:
         places = {index: numbers[digest] for index, digest in enumerate(digests)}
         text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
         tables = {name: getattr(one, name).with_columns(text) for name in one.schema}
+        for name, frame in tables.items():
+            if LINK in frame.columns and one.folder is not None:
+                beneath = pl.format("{}/{}", pl.lit(one.folder.name), LINK)
+                tables[name] = frame.with_columns(beneath.alias(LINK))
         matrices = {}
         for name in one.matrices:
             key = MatrixKey.parse(name)

@@ -1,5 +1,7 @@
 """Claims in words: how they are read, which keys they count, and what is proven of them."""
 
+from functools import cache
+
 import polars as pl
 import pytest
 import torch
@@ -9,8 +11,8 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.heads import seeded
 from helpers.programs import kept_basis
+from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError, SettingError
-from identilens.studies.certify.claims import FALSE, OPEN, TRUE, Claim
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.outcomes import of_head
 
@@ -24,15 +26,15 @@ PLACE = {"layers": 3, "heads": 9, "queries": 10}
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("storm > ferry", ("storm", ">", "ferry", 0.0)),
-        (" the storm<0.3 ", ("the storm", "<", None, 0.3)),
-        ("a > 1e-2", ("a", ">", None, 0.01)),
-        ("the  storm", ("the  storm", "", None, 0.0)),
+        ("storm > ferry", ("attention to 'storm' minus that to 'ferry'", ">", 0.0)),
+        (" the storm<0.3 ", ("attention to 'the storm'", "<", 0.3)),
+        ("a > 1e-2", ("attention to 'a'", ">", 0.01)),
+        ("the  storm", ("attention to 'the  storm'", "", 0.0)),
     ],
 )
 def test_claims_are_read(words, expected):
     claim = Claim.read(words)
-    assert (claim.left, claim.sign, claim.right, claim.bound) == expected
+    assert (claim.subject, claim.sign, claim.bound) == expected
     assert claim.words == words
 
 
@@ -42,8 +44,16 @@ def test_what_is_no_claim_is_refused(words):
         Claim.read(words)
 
 
+@cache
+def any_head():
+    [captured] = idl.load("bundled").capture("Nobody came.", weights=True)
+    return captured.layers[0].head(0)
+
+
 def counted(words, *tokens):
-    return Claim.read(words).coefficients(tokens, 3).tolist()
+    found = Claim.read(words).coefficients(ClaimRow(any_head(), 0, tokens, 3))
+    assert found is not None
+    return found.tolist()
 
 
 def test_the_keys_that_spell_the_words_count():
@@ -103,11 +113,13 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
             ).fun
             for sign in (1, -1)
         ]
-        assert [one["lo"], one["hi"]] == pytest.approx(ends, abs=1e-7)
-        assert one["value"] == pytest.approx(float(coefficients @ row))
-        assert one["claim"] == claim.words
-        assert one["verdict"] == claim.verdict(one["lo"], one["hi"])
-    assert one["lo"] >= 0
+        columns = one.columns
+        assert [columns["lo"], columns["hi"]] == pytest.approx(ends, abs=1e-7)
+        assert columns["value"] == pytest.approx(float(coefficients @ row))
+        assert one.claim is claim
+        assert columns["verdict"] == claim.verdict(columns["lo"], columns["hi"])
+        assert one.certificate.holds
+    assert columns["lo"] >= 0
 
 
 @pytest.mark.parametrize("outcome", ["head", "layer", "states"])

@@ -3,6 +3,8 @@
 from identilens.linalg import ProjectedValues as ProjectedValues
 from identilens.measures.attention.billiard import chain_mixing as chain_mixing
 from identilens.measures.attention.billiard import uniform_alternatives as uniform_alternatives
+from identilens.measures.attention.detectors import PATTERNS as PATTERNS
+from identilens.measures.attention.detectors import pattern_keys as pattern_keys
 from identilens.measures.attention.determined import certain_mass as certain_mass
 from identilens.measures.attention.determined import certain_mass_bounds as certain_mass_bounds
 from identilens.measures.attention.determined import functional_interval as functional_interval

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
-from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.certificate import Certificate
+from identilens.linalg.interior import Optima, SharedPrograms
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import check_precision, checked_weights
 
@@ -82,6 +83,7 @@ class RowSolver:
     Attributes:
         inside: The weights.
         keys: Positions of the visible keys.
+        blocks: Number of the row that each visible key belongs to, where several rows change together; else 0.
         gap: Largest distance so far between a proven bound and an alternative that was found.
         slopes: After `lower` without a tolerance: each end falls at most so fast with the length of a change of the
             output that is allowed.
@@ -110,23 +112,50 @@ class RowSolver:
         self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
-        blocks = None if space.blocks is None else space.blocks[space.visible.cpu()]
-        self._shared = SharedPrograms(self._kept, blocks)
+        self.blocks = torch.zeros_like(self.keys)
+        if space.blocks is not None:
+            self.blocks = space.blocks[space.visible.cpu()]
+        self._shared = SharedPrograms(self._kept, self.blocks)
         self._programs: RowPrograms | None = None
-        self._last = self._scales
 
     def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
         """Return proven lower bounds of linear costs over all alternatives, within ``gap`` of the minima."""
+        return self.optima(costs).bounds
+
+    def optima(self, costs: Float[Tensor, "program seen"]) -> Optima:
+        """Return the least values of linear costs over all alternatives, with the multipliers that prove them."""
         if not (len(costs) and self._movable.any()):
-            return costs @ self.inside
+            # Each weight is then a mixture of the outputs and of the sum: its row of B proves that.
+            own = costs @ self.inside
+            return Optima(own, own, self.inside.expand_as(costs), costs @ self._kept)
         if self._reach is not None:
             return self._together(costs)
         self._programs = self._programs or RowPrograms(self.inside, self._kept)
         optima = [self._programs.minimise(cost) for cost in costs]
-        self._last = optima[-1].multipliers
         self._seen += [optimum.point for optimum in optima]
         self.gap = max([self.gap, *(optimum.value - optimum.bound for optimum in optima)])
-        return costs.new_tensor([optimum.bound for optimum in optima])
+        return Optima(
+            costs.new_tensor([optimum.value for optimum in optima]),
+            costs.new_tensor([optimum.bound for optimum in optima]),
+            torch.stack([optimum.point for optimum in optima]),
+            torch.stack([optimum.multipliers for optimum in optima]),
+        )
+
+    def certificate(self, functional: Float[Tensor, " seen"]) -> Certificate:
+        """Return both ends of a linear functional of the row over all alternatives, with what proves them."""
+        optima = self.optima(torch.stack([functional, -functional]))
+        free = self._scales.isfinite()
+        # The columns of constants are left out of F: the sum of a row never changes, so they prove nothing more.
+        certificate = Certificate(
+            self.inside,
+            self._kept[:, free] * self._scales[free],
+            self.blocks,
+            functional,
+            torch.tensor(self._allowed, dtype=torch.float64),
+            optima.multipliers[:, free] / self._scales[free],
+            torch.stack([optima.bounds[0], -optima.bounds[1]]),
+        )
+        return certificate.without_output()
 
     def lower(self) -> Float[Tensor, " seen"]:
         """Return the least value of each weight; one that some alternative has at zero needs no program of its own."""
@@ -138,8 +167,8 @@ class RowSolver:
         multipliers = self._kept * ~self._movable[:, None]
         for key in torch.nonzero(self._movable & ~zero).flatten().tolist():
             if not zero[key]:
-                lo[key] = self.least(self._unit(key)[None]).clamp_min(0.0)[0]
-                multipliers[key] = self._last
+                optima = self.optima(self._unit(key)[None])
+                lo[key], multipliers[key] = optima.bounds[0].clamp_min(0.0), optima.multipliers[0]
                 zero |= self._seen[-1] <= 0
         self.slopes = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
         return torch.minimum(lo, self.inside)
@@ -149,7 +178,8 @@ class RowSolver:
         if not self._movable.any():
             return self.inside.clone(), self.inside.clone()
         hi = self.inside.masked_scatter(
-            self._movable, -self._together(-torch.eye(len(self.inside)).double()[self._movable])
+            self._movable,
+            -self._together(-torch.eye(len(self.inside)).double()[self._movable]).bounds,
         )
         return self._lower(), torch.maximum(hi, self.inside)
 
@@ -157,7 +187,7 @@ class RowSolver:
         """Return the least value of each weight, by programs that run together."""
         open_ = self._movable & ~self._zero
         lo = torch.where(self._movable, 0.0, self.inside)
-        found = self._together(torch.eye(len(lo)).double()[open_]).clamp_min(0.0)
+        found = self._together(torch.eye(len(lo)).double()[open_]).bounds.clamp_min(0.0)
         return torch.minimum(lo.masked_scatter(open_, found), self.inside)
 
     @property
@@ -165,14 +195,14 @@ class RowSolver:
         """Which weights some alternative met so far has at zero."""
         return torch.stack(self._seen).amin(0) <= (0.0 if self._reach is None else ALMOST_ZERO)
 
-    def _together(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
+    def _together(self, costs: Float[Tensor, "program seen"]) -> Optima:
         every = [
             one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
         ]
         optima = self._shared.minimise(costs, *every)
         self._seen += optima.points.unbind()
         self.gap = max(self.gap, optima.gap)
-        return optima.bounds
+        return optima
 
     def greatest(self, key: int) -> float:
         """Return the greatest value of the weight of one visible key, given by its position."""
@@ -197,19 +227,24 @@ class RowSolver:
                 open_ &= last[:, None] > last[None, :] + ORDER_MARGIN
         return above
 
-    def top(self, ends: Ends | None) -> int | None:
-        """Return the position of the key that no alternative puts second; the ends spare programs where given."""
-        first = int(self.inside.where(self._asked, -1.0).argmax())
+    def top(self, ends: Ends | None, sizes: Float[Tensor, " seen"] | None = None) -> int | None:
+        """Return the position of the key that no alternative puts second; the ends spare programs where given.
+
+        Keys are compared by their weights times the ``sizes``, of at least 0 and at most 1.
+        """
+        sizes = torch.ones_like(self.inside) if sizes is None else sizes
+        first = int((self.inside * sizes).where(self._asked, -1.0).argmax())
         rivals = self._asked.clone()
         rivals[first] = False
         if ends is not None:
             lo, hi = ends
-            rivals &= hi >= lo[first] - ORDER_MARGIN
-        seen = torch.stack(self._seen)
+            rivals &= hi * sizes >= lo[first] * sizes[first] - ORDER_MARGIN
+        seen = torch.stack(self._seen) * sizes
         if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
             return None
         parts = torch.nonzero(rivals).flatten().split(self._at_once)
-        apart = all(self._apart(torch.full_like(part, first), part).all() for part in parts)
+        costs = torch.diag(sizes)
+        apart = all((self.least(costs[first] - costs[part]) > ORDER_MARGIN).all() for part in parts)
         return int(self.keys[first]) if apart else None
 
     def proposal(

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.page import Section
+from identilens.charts.page import LINK, Section
 from identilens.charts.token_lines import TokenLine
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 from identilens.studies.certify import views
-from identilens.studies.certify.claims import Claim
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.outcomes import exactness
 
@@ -24,7 +23,8 @@ class Certainty(Result):
     Attributes:
         table: Weight, interval, share of the output and verdict: one row for each tolerance, query and visible key.
         rows: What is certain of each query's row as a whole, for each tolerance.
-        claims: Value, interval and verdict of each claim on a row, for each tolerance; empty unless there are claims.
+        claims: Value, interval and verdict of each claim on a row, for each tolerance, with the radius of the verdict
+            and the file of the certificate; empty unless there are claims.
         order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
 
     Examples:
@@ -216,6 +216,10 @@ class Certainty(Result):
             f"Certainty.load(folder).token_lines({len(by_query)}) has them all."
         )
         shown = views.within_page(self.table)
+        places = ["text", "layer", "head", "kind", "query_token", "tolerance"]
+        claims = self.claims.select(
+            "claim", *places, "value", "lo", "hi", "verdict", "radius", LINK
+        )
         some = f"The first {shown.select(views.ROW).n_unique()} of {len(by_query)} rows are here to choose from."
         return [
             Section(
@@ -238,7 +242,7 @@ class Certainty(Result):
                 _AXES,
                 ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
             ),
-            *([Section("claims", "Claims", frame=self.claims)] if len(self.claims) else []),
+            *([Section("claims", "Claims", _CLAIMS, frame=claims)] if len(claims) else []),
             Section("heads", "Heads in numbers", frame=heads),
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
@@ -266,10 +270,8 @@ class Certainty(Result):
                 f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
             ]
             mean = " on average" if len(rows) > 1 else ""
-            read = Claim.read(claim)
-            other = f" minus that to {read.right!r}" if read.right else ""
             yield (
-                f"Claim {claim!r}: attention to {read.left!r}{other} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} "
+                f"Claim {claim!r}: {rows['subject'][0]} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} "
                 f"in the alternatives{''.join(counts)}."
             )
 
@@ -332,6 +334,11 @@ _BARS = (
 _FEW_KEYS = (
     " That is usual where a row sees no more keys than the head's values have dimensions, and says little of the "
     "head: with tolerance 1% (--tolerance 1%) see what is left when the output may change a little."
+)
+_CLAIMS = (
+    "A claim is a weighted sum of the weights of a row: lo and hi are its proven ends over all alternatives, the "
+    "radius is the largest change of the outcome up to which the verdict is proven. A certificate is a file with the "
+    "numbers of the proof: identilens check FILE computes the ends again, without model or solver.",
 )
 _AXES = (
     "The horizontal axis is the part of a weight that every alternative keeps. The vertical axis is what its key adds "

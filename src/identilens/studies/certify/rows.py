@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from identilens.claims import FALSE, TRUE, Claim
+from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
-from identilens.measures.attention.row_solver import RowSolver
+from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
 from identilens.runs.tables import HEAD, Columns, table_of
-from identilens.studies.certify.claims import Claim
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
@@ -74,11 +75,15 @@ SCHEMA: Mapping[str, Columns] = {
     },
     "claims": {
         **ROW,
+        "outcome": pl.String,
         "claim": pl.String,
+        "subject": pl.String,
         "value": pl.Float64,
         "lo": pl.Float64,
         "hi": pl.Float64,
         "verdict": pl.String,
+        "radius": pl.Float64,
+        "certificate": pl.String,
     },
     "order": {
         **HEAD,
@@ -90,10 +95,11 @@ SCHEMA: Mapping[str, Columns] = {
 }
 """The tables of a certificate: one row for each weight, for each row of attention, claim, and pair of keys.
 
-``radius`` is the largest change of the outcome up to which the verdict determined or negligible is proven, ``allowed``
-the one that the tolerance allows, ``effect`` the one without the head's row (states and prediction). ``farthest`` is
-the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the changes that it
-makes, by the first order and put into the model.
+``radius`` is the largest change of the outcome up to which the verdict determined or negligible, or that on a claim, is
+proven (infinite if by the signs and the sum of the weights alone); ``allowed`` the one that the tolerance allows;
+``effect`` the one without the head's row (states and prediction). ``farthest`` is the total variation distance of the
+farthest alternative met; ``predicted`` and ``measured`` are the changes that it makes, by the first order and put into
+the model.
 """
 
 
@@ -123,7 +129,16 @@ class RowCertificates:
             key = dict(zip(columns.keys, values, strict=True))
             self.tables["table"].append({**at, "token": tokens[key["key"]], **key})
         self.tables["rows"].append({**at, **columns.row, **also})
-        self.tables["claims"] += [{**at, **claim} for claim in columns.claims]
+        self.tables["claims"] += [
+            {
+                **at,
+                "outcome": also["outcome"],
+                "claim": one.claim.words,
+                "subject": one.claim.subject,
+                **one.columns,
+            }
+            for one in columns.claims
+        ]
         place = {name: at[name] for name in (*HEAD, "query", "tolerance")}
         self.tables["order"] += [
             {**place, "above": above, "below": below} for above, below in columns.order
@@ -135,6 +150,19 @@ class RowCertificates:
 
 
 @dataclass(frozen=True)
+class CertifiedClaim:
+    """What is certain of a claim on one row.
+
+    Attributes:
+        columns: Of the table of claims.
+    """
+
+    claim: Claim
+    certificate: Certificate
+    columns: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class CertifiedColumns:
     """What is certain of one row.
 
@@ -142,7 +170,7 @@ class CertifiedColumns:
         keys: By column of the table, a value for each visible key.
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
-        claims: By column of the table of claims, one after another.
+        claims: What is certain of each claim.
         farthest: The alternative met that is farthest from the row.
         radii: `row_radii` of the keys.
     """
@@ -150,7 +178,7 @@ class CertifiedColumns:
     keys: dict[str, list[Any]]
     row: dict[str, Any]
     order: list[list[int]]
-    claims: list[dict[str, Any]]
+    claims: list["CertifiedClaim"]
     farthest: Float[Tensor, " key"]
     radii: Float[Tensor, "two own"]
 
@@ -182,8 +210,7 @@ def certified_columns(
     own = kept.own[solver.keys]
     keys = solver.keys[own] % kept.values.keys
     weight, lo, hi = (one[own] for one in (solver.inside, *ends))
-    row = torch.zeros(kept.values.keys, dtype=torch.float64)
-    row[keys] = weight
+    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weight)
     visible, T = row.new_zeros(len(row), dtype=torch.bool), kept.values
     visible[keys] = True
     columns = {
@@ -222,28 +249,43 @@ def certified_columns(
         "pairs": len(keys) * (len(keys) - 1) // 2,
         "gap": solver.gap,
     }
-    said = _certified_claims(claims or {}, solver, own, keys)
+    said = [
+        _certified_claim(claim, coefficients[keys], kept, solver, allowed)
+        for claim, coefficients in (claims or {}).items()
+    ]
     return CertifiedColumns(listed, whole, pairs or [], said, farthest, radii)
 
 
-def _certified_claims(
-    claims: Mapping[Claim, Float[Tensor, " key"]],
+def _certified_claim(
+    claim: Claim,
+    coefficients: Float[Tensor, " own"],
+    kept: KeptOutcome,
     solver: RowSolver,
-    own: Bool[Tensor, " seen"],
-    keys: Int[Tensor, " own"],
-) -> list[dict[str, Any]]:
-    """Return the columns of claims: value, the proven ends, and what they say of it."""
-    rows, total = [], solver.inside[own].sum()
-    for claim, coefficients in claims.items():
-        counted, cost = coefficients[keys], torch.zeros_like(solver.inside)
-        cost[own] = counted
-        least, minus_greatest = solver.least(torch.stack([cost, -cost]))
-        # The weights are positive, and their sum stays.
-        lo = float(least.clamp_min(counted.min() * total))
-        hi = float((-minus_greatest).clamp_max(counted.max() * total))
-        value, verdict = float(cost @ solver.inside), claim.verdict(lo, hi)
-        rows.append({"claim": claim.words, "value": value, "lo": lo, "hi": hi, "verdict": verdict})
-    return rows
+    allowed: float,
+) -> CertifiedClaim:
+    """Return the proven ends of a claim, what they say of it, and up to which change of the outcome."""
+    functional = torch.zeros_like(solver.inside)
+    functional[kept.own[solver.keys]] = coefficients
+    certificate = solver.certificate(functional)
+    lo, hi = certificate.ends.tolist()
+    verdict, radius = claim.verdict(lo, hi), None
+    if verdict in (TRUE, FALSE):
+        sign = 1.0 if lo > claim.bound else -1.0
+        limit = torch.tensor([sign * claim.bound + ORDER_MARGIN], dtype=torch.float64)
+        if float((sign * functional).min() * solver.inside.sum()) >= limit:
+            radius = inf
+        else:
+            reached = solver.radius(sign * functional[None], limit, kept.length(allowed))
+            radius = float(kept.change(reached))
+    columns = {
+        "value": float(functional @ solver.inside),
+        "lo": lo,
+        "hi": hi,
+        "verdict": verdict,
+        "radius": radius,
+        "certificate": None,
+    }
+    return CertifiedClaim(claim, certificate, columns)
 
 
 def row_radii(

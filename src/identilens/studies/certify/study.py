@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from identilens.errors import SettingError
+from identilens.claims import Claim, ClaimRow
+from identilens.claims import pattern as pattern_claim
+from identilens.errors import InputError, SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
@@ -14,11 +16,17 @@ from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Rows
-from identilens.runs.settings import LIST, REPEATED
+from identilens.runs.folder import RunFolder
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.settings import LIST, REPEATED, WORDED, Switch
 from identilens.runs.study import Output, study_function
-from identilens.studies.certify.claims import Claim
+from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import RowCertificates, certified_columns
+from identilens.studies.certify.rows import (
+    CertifiedClaim,
+    RowCertificates,
+    certified_columns,
+)
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.outcomes import Outcome, asked_answer, kept_outcome, tolerances
 
@@ -37,7 +45,11 @@ class CertifySettings(RowSettings):
             default.
         pin_tolerance: Largest width of an interval whose weight counts as pinned.
         claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
-            is it true in every alternative? Every run of tokens that spells the words counts.
+            is it true in every alternative? Every run of tokens that spells the words counts. In Python also what
+            `identilens.claims` makes.
+        pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
+            induction, separator, punctuation.
+        certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
 
@@ -45,7 +57,9 @@ class CertifySettings(RowSettings):
     tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
-    claim: Annotated[tuple[str, ...], REPEATED] = ()
+    claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
+    pattern: Annotated[tuple[str, ...], LIST] = ()
+    certificates: Switch = False
     order: bool = False
 
     def check(self) -> None:
@@ -58,10 +72,25 @@ class CertifySettings(RowSettings):
                 "stacked output projections have full rank: see stacked_rank of an audit)",
                 self.tolerance,
             )
-        for words in self.claim:
-            Claim.read(words)
+        if self.certificates and not self.claims:
+            raise SettingError("certificates", "with a claim or a pattern", True)
         if self.answer is not None and self.outcome in ("head", "layer"):
             raise SettingError("answer", "with the outcome states or prediction only", self.answer)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """All claims.
+
+        Raises:
+            SettingError: For words that are no claim, or an unknown pattern.
+        """
+        read = [one if isinstance(one, Claim) else Claim.read(one) for one in self.claim]
+        return [*read, *map(pattern_claim, self.pattern)]
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings that change the numbers; claims that were made in Python in words."""
+        claims = [one.recorded if isinstance(one, Claim) else one for one in self.claim]
+        return {**super().recorded(), "claim": claims}
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -113,14 +142,27 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         # What the heads of a layer share is made once.
         self._layer: tuple[Any, list[Head]] = None, []
         self._answers: dict[int, Answer] = {}
+        precision = str(lens.dtype).removeprefix("torch.")
+        self._tolerances = tolerances(settings.tolerance, settings.outcome, precision)
+        files = (
+            len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
+        )
+        if files > MOST or (files and self.heads.by_text):
+            raise SettingError(
+                "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
+            )
+
+    def begin(self, folder: RunFolder | None) -> None:
+        """Prepare for the first part; certificates are files."""
+        if folder is None and self.settings.certificates:
+            raise InputError("certificates are files: pass out=... to the run.")
+        super().begin(folder)
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
         tokens, settings = self.heads.tokens(head, place.text), self.settings
         side = sides(head.kind, self.heads.items[place.text].tokens)
-        precision = str(self.heads.lens.dtype).removeprefix("torch.")
-        rows, claims = RowCertificates.empty(), [Claim.read(words) for words in settings.claim]
-        claims = {one: one.coefficients(tokens[side.key], place.text) for one in claims}
+        rows = RowCertificates.empty()
         for query in queries:
             kept = kept_outcome(
                 settings.outcome,
@@ -131,8 +173,9 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             )
             radii = None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            asked = tolerances(settings.tolerance, settings.outcome, precision)
-            found = {}
+            row = ClaimRow(head, query, tokens[side.key], place.text)
+            counted = {one: one.coefficients(row) for one in settings.claims}
+            asked, found = self._tolerances, {}
             # Radii are found for the smallest change: what is free there is free for every larger one.
             for tolerance in sorted(asked, key=kept.allowed):
                 found[tolerance] = certified_columns(
@@ -141,7 +184,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                     radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
-                    claims=claims,
+                    claims={one: each for one, each in counted.items() if each is not None},
                 )
                 radii = found[tolerance].radii
             for tolerance in asked:
@@ -149,8 +192,23 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 put = Rows([query], columns.farthest[None])
                 measured = kept.answer and kept.answer.with_rows(head, put)
                 also = {"outcome": settings.outcome, "measured": measured}
+                if settings.certificates:
+                    self._write(columns.claims, {**at, "tolerance": tolerance.name})
                 rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
         return Output(rows.frames())
+
+    def _write(self, claims: Sequence[CertifiedClaim], at: Mapping[str, Any]) -> None:
+        """Write the certificates of a row, and note their files."""
+        where = (
+            f"text {at['text']}, {at['kind']} layer {at['layer']}, head {at['head']}, query {at['query']} "
+            f"({at['query_token']!r}) of {self.heads.lens.name}"
+        )
+        place = MatrixKey(at["text"], at["layer"], at["head"], at["kind"], f"query{at['query']}")
+        for number, one in enumerate(claims):
+            name = f"{FOLDER}/{place}.claim{number}.{at['tolerance'].replace('%', 'percent')}.safetensors"
+            said = said_of(one.claim, self.settings.outcome, at["tolerance"], where)
+            CertificateFile(one.certificate, said).write(self.folder / name)  # pyright: ignore[reportOptionalOperand]
+            one.columns["certificate"] = name
 
     def _heads_beside(self, place: Place) -> list[Head]:
         """Return all heads of a layer."""

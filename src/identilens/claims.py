@@ -1,0 +1,349 @@
+"""Claims on rows of attention: a weight, the mass on some words, an order, a published pattern, a source.
+
+A claim is a linear functional of a row with what is said of it. `identilens.certify` takes claims beside those in words
+("storm > ferry"), and proves or refutes them.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError, SettingError
+from identilens.measures.attention.detectors import PATTERNS, pattern_keys
+from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.models.heads import Head
+from identilens.models.token_names import unmarked
+
+__all__ = ["Claim", "mass", "order", "pattern", "source", "weight"]
+
+TRUE, FALSE, OPEN = (
+    "true in every alternative",
+    "false in every alternative",
+    "neither proven nor refuted",
+)
+"""Verdicts of a comparison."""
+
+_FORM = re.compile(r"\s*([^<>]*[^<>\s])\s*(?:([<>])\s*([^<>]*[^<>\s])\s*)?")
+_LIKE = "like 'storm > ferry', 'the storm > 0.3' or 'the storm'"
+
+Keys = int | str
+"""A key by its position, negative ones from the end, or all keys that spell some words."""
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """The row of attention that a claim is about.
+
+    Attributes:
+        head: The head, on one text.
+        query: Position of the row.
+        tokens: What stands at each key.
+        text: Number of the text.
+    """
+
+    head: Head
+    query: int
+    tokens: Sequence[str]
+    text: int
+
+
+Counting = Callable[[ClaimRow], Float[Tensor, " key"] | None]
+"""Gives the coefficient of each key, None for a row that a claim is not about: a `partial` of a module's function."""
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A linear functional of a row of attention, and what is said of its value.
+
+    Attributes:
+        words: The claim in short; it names it in tables.
+        subject: What the value is, in words.
+        counting: The coefficients.
+        sign: ``>``, ``<``, or nothing.
+        bound: The number that the value is compared with.
+        text: Number of the only text that the claim is about; None for all.
+        layer: Likewise of the layer.
+        head: Likewise of the head.
+        queries: Positions of the rows that the claim is about; None for all.
+        digest: Sha256 of the numbers that the words do not tell.
+
+    Examples:
+        >>> import identilens as idl
+        >>> claim = idl.claims.Claim.read("the storm > 0.3")
+        >>> claim.subject, claim.sign, claim.bound
+        ("attention to 'the storm'", '>', 0.3)
+    """
+
+    words: str
+    subject: str
+    counting: Counting
+    sign: str = ""
+    bound: float = 0.0
+    text: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    queries: tuple[int, ...] | None = None
+    digest: str = ""
+
+    @classmethod
+    def read(cls, words: str) -> "Claim":
+        """Return a claim from its words.
+
+        Raises:
+            SettingError: If they have another form.
+        """
+        match = _FORM.fullmatch(words)
+        if match is None:
+            raise SettingError("claim", _LIKE, words)
+        left, sign, right = match[1], match[2] or "", match[3]
+        try:
+            return replace(mass(left), words=words, sign=sign, bound=float(right or 0))
+        except ValueError:
+            return replace(order(left, right), words=words, sign=sign)
+
+    @property
+    def recorded(self) -> str:
+        """The claim as provenance has it: the words, and what they leave out."""
+        where = {name: getattr(self, name) for name in ("text", "layer", "head", "queries")}
+        told = [f"{name} {value}" for name, value in where.items() if value is not None]
+        return ", ".join([self.words, *told, *filter(None, [self.digest])])
+
+    def at(
+        self,
+        *,
+        text: int | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        queries: int | Sequence[int] | None = None,
+    ) -> "Claim":
+        """Return the claim about these rows only; positions and numbers count from 0.
+
+        Examples:
+            >>> import identilens as idl
+            >>> idl.claims.weight(3, above=0.2).at(layer=3, head=9, queries=10).recorded
+            'key 3 > 0.2, layer 3, head 9, queries (10,)'
+        """
+        rows = (queries,) if isinstance(queries, int) else queries
+        own = None if rows is None else tuple(rows)
+        return replace(self, text=text, layer=layer, head=head, queries=own)
+
+    def coefficients(self, row: ClaimRow) -> Float[Tensor, " key"] | None:
+        """Return the coefficient of each key of a row; None for a row that the claim is not about.
+
+        Raises:
+            InputError: If the row lacks what the claim names.
+        """
+        asked = (self.text, self.layer, self.head)
+        own = (row.text, row.head.layer, row.head.head)
+        elsewhere = any(one not in (None, is_at) for one, is_at in zip(asked, own, strict=True))
+        if elsewhere or (self.queries is not None and row.query not in self.queries):
+            return None
+        return self.counting(row)
+
+    def verdict(self, lo: float, hi: float) -> str | None:
+        """Return what the ends of an interval say of the claim; None where nothing is compared."""
+        return verdict_of(self.sign, self.bound, lo, hi) if self.sign else None
+
+
+def verdict_of(sign: str, bound: float, lo: float, hi: float) -> str:
+    """Return what the ends of an interval say of the claim that the value is above (>) or below (<) a bound."""
+    above, below = lo > bound + ORDER_MARGIN, hi < bound - ORDER_MARGIN
+    if not (above or below):
+        return OPEN
+    return TRUE if above == (sign == ">") else FALSE
+
+
+def weight(key: Keys, *, above: float | None = None, below: float | None = None) -> Claim:
+    """Return a claim on the weight of one key, or of all keys that spell some words.
+
+    Args:
+        key: Position of the key, or words.
+        above: The claim says that the weight is above this.
+        below: The claim says that the weight is below this.
+
+    Raises:
+        SettingError: For both an ``above`` and a ``below``.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.claims.weight(3, above=0.2).words
+        'key 3 > 0.2'
+        >>> idl.claims.weight(3).verdict(0.1, 0.2) is None
+        True
+    """
+    return _compared(
+        Claim(_name(key), f"attention to {_named(key)}", partial(_keys, key)), above, below
+    )
+
+
+def mass(words: str, *, above: float | None = None, below: float | None = None) -> Claim:
+    """Return a claim on the attention to some words: the sum of the weights of every run of tokens that spells them.
+
+    Args:
+        words: The words, in any case.
+        above: The claim says that the mass is above this.
+        below: The claim says that the mass is below this.
+
+    Raises:
+        SettingError: For both an ``above`` and a ``below``.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> claim = idl.claims.mass("tailor", above=0.01)
+        >>> found = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10, tolerance=0, claim=claim)
+        >>> found.claims["verdict"].item()
+        'true in every alternative'
+    """
+    return weight(words, above=above, below=below)
+
+
+def order(first: Keys, second: Keys) -> Claim:
+    """Return the claim that one key, or words, gets more attention than another.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.claims.order("storm", 3).words
+        'storm > key 3'
+    """
+    subject = f"attention to {_named(first)} minus that to {_named(second)}"
+    return Claim(
+        f"{_name(first)} > {_name(second)}", subject, partial(_difference, first, second), ">"
+    )
+
+
+def pattern(name: str, *, above: float | None = None, below: float | None = None) -> Claim:
+    """Return a claim on the attention to the keys of a published pattern: previous token, induction and others.
+
+    Rows in which the pattern has no key, or is all that the row sees, are left out.
+
+    Args:
+        name: One of the names in `identilens.measures.attention.PATTERNS`.
+        above: The claim says that the mass is above this.
+        below: The claim says that the mass is below this.
+
+    Raises:
+        SettingError: For an unknown pattern, or both an ``above`` and a ``below``.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.claims.pattern("previous", above=0.5).subject
+        'attention to the previous token'
+    """
+    if name not in PATTERNS:
+        raise SettingError("pattern", f"to be one of {', '.join(PATTERNS)}", name)
+    return _compared(
+        Claim(name, f"attention to {PATTERNS[name]}", partial(_pattern, name)), above, below
+    )
+
+
+def source(
+    direction: Float[Tensor, " d_model"],
+    key: Keys | None = None,
+    *,
+    name: str = "the direction",
+    above: float | None = None,
+    below: float | None = None,
+) -> Claim:
+    """Return a claim on what keys add to a direction of the residual stream: Σ a_j c_j with c_j = t_j·u.
+
+    Args:
+        direction: u, such as a probe, a feature, or an unembedding with the scale of the final norm.
+        key: The key, or words, whose part counts; all keys by default.
+        name: What the direction is called in tables.
+        above: The claim says that the sum is above this.
+        below: The claim says that the sum is below this.
+
+    Raises:
+        SettingError: For a direction that is no vector of finite numbers, or both an ``above`` and a ``below``.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> lens = idl.load("bundled")
+        >>> claim = idl.claims.source(torch.ones(384), "tailor", name="the sum", above=0.0)
+        >>> claim.words
+        'tailor → the sum > 0'
+    """
+    if not isinstance(direction, Tensor) or direction.ndim != 1 or not direction.isfinite().all():
+        raise SettingError("direction", "as a tensor of d_model finite numbers", direction)
+    u = direction.detach().double().cpu()
+    of = "all keys" if key is None else _name(key)
+    subject = f"what {of if key is None else _named(key)} adds to {name}"
+    digest = hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16]
+    counting = partial(_source, u, key)
+    return _compared(Claim(f"{of} → {name}", subject, counting, digest=digest), above, below)
+
+
+def _compared(claim: Claim, above: float | None, below: float | None) -> Claim:
+    if above is not None and below is not None:
+        raise SettingError("above", "without below: make a claim for each", above)
+    bound, sign = (above, ">") if below is None else (below, "<")
+    if bound is None:
+        return claim
+    return replace(claim, words=f"{claim.words} {sign} {bound:g}", sign=sign, bound=float(bound))
+
+
+def _name(key: Keys) -> str:
+    return f"key {key}" if isinstance(key, int) else key
+
+
+def _named(key: Keys) -> str:
+    return f"key {key}" if isinstance(key, int) else repr(key)
+
+
+def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
+    """Return 1 for a key, or for each token of a run that spells words, whatever their case; 0 for the others."""
+    found, tokens = torch.zeros(len(row.tokens), dtype=torch.float64), row.tokens
+    if isinstance(key, int):
+        if not -len(tokens) <= key < len(tokens):
+            raise InputError(f"text {row.text} has keys 0 to {len(tokens) - 1}; got {key}.")
+        found[key] = 1.0
+        return found
+    plain = [unmarked(token).strip().casefold() for token in tokens]
+    wanted = "".join(key.split()).casefold()
+    for start in range(len(plain)):
+        for end in range(start + 1, len(plain) + 1):
+            run = "".join(plain[start:end])
+            if run == wanted:
+                found[start:end] = 1.0
+            if len(run) >= len(wanted):
+                break
+    if not found.any():
+        raise InputError(
+            f"text {row.text}: no run of tokens spells {key!r}; its tokens are {', '.join(map(repr, tokens[:20]))}"
+            f"{' …' if len(tokens) > 20 else ''}."
+        )
+    return found
+
+
+def _difference(first: Keys, second: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
+    return _keys(first, row) - _keys(second, row)
+
+
+def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
+    if row.head.kind == "cross":
+        raise InputError(
+            f"the pattern {name!r} compares queries and keys of one sequence. Choose self-attention with "
+            'kind="encoder" or "decoder" (--kind).'
+        )
+    seen = row.head.seen(row.query)
+    keys = pattern_keys(name, row.tokens, row.query, seen)
+    return None if keys is None else keys.double()
+
+
+def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]:
+    projection = row.head.output_projection.double().cpu()
+    if len(u) != projection.shape[1]:
+        raise InputError(
+            f"the direction has {len(u)} entries, and the model's residual stream {projection.shape[1]}. Pass a "
+            "direction of the residual stream."
+        )
+    added = row.head.values.double().cpu() @ (projection @ u)
+    return added if key is None else added * _keys(key, row)

@@ -1,0 +1,85 @@
+"""Proofs of both ends of a linear functional of a row, which need neither the model nor a solver to be checked."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+SLACK = 1e-9
+"""An end is proven if the bound comes this near to it, as a share of the largest coefficient times the row's sum."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Both ends of c·a' over all a' >= 0 with the sum of a and ‖(a' − a) F‖ <= δ, and the numbers that prove them.
+
+    For any multipliers y, c·a' >= y·aF − δ ‖y‖ + Σ a · min_k (c − F y)_k: the first two terms are at most
+    y·a'F, and the last is the least that (c − F y)·a' can be. All in float64.
+
+    Attributes:
+        row: a.
+        factor: F, whose mixture by the row is what must stay.
+        blocks: Number of the row of attention that each key belongs to; where there are several, each has its own sum.
+        functional: c.
+        tolerance: δ, in the units of F.
+        multipliers: y of the lower end, and of the lower end of −c.
+        ends: The stated ends, lower and upper.
+    """
+
+    row: Float[Tensor, " key"]
+    factor: Float[Tensor, "key r"]
+    blocks: Int[Tensor, " key"]
+    functional: Float[Tensor, " key"]
+    tolerance: Float[Tensor, ""]
+    multipliers: Float[Tensor, "two r"]
+    ends: Float[Tensor, " two"]
+
+    def proven(self) -> Float[Tensor, " two"]:
+        """Return the ends that the multipliers prove, rounding taken off: the stated ones are not read."""
+        y = self.multipliers
+        length = self.tolerance * torch.linalg.vector_norm(y, dim=1)
+        bounds = (
+            y @ (self.row @ self.factor) - length + self._least(self._costs - y @ self.factor.mT)
+        )
+        # The bound is a difference of these numbers: of huge multipliers only rounding would be left.
+        size = y.abs() @ (self.row @ self.factor.abs()) + length
+        reduced = self._costs.abs() + y.abs() @ self.factor.abs().mT
+        size = size + reduced.amax(1) * self.row.sum()
+        rounding = torch.finfo(torch.float64).eps * (sum(self.factor.shape) + 8) * size
+        return _SIGNS * (bounds - rounding)
+
+    @property
+    def slack(self) -> float:
+        """How far beyond a proven end the stated one may be: `SLACK` in the units of the functional."""
+        return SLACK * float(self.functional.abs().max() * self.row.sum())
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stated ends are no narrower than what the multipliers prove; NaN proves nothing."""
+        lo, hi = self.proven()
+        return bool(lo >= self.ends[0] - self.slack) and bool(hi <= self.ends[1] + self.slack)
+
+    def without_output(self) -> "Certificate":
+        """Return it with 0 for multipliers that prove less than the signs of the weights and their sum alone."""
+        bare = _SIGNS * self._least(self._costs)
+        worse = torch.stack([bare[0] > self.ends[0], bare[1] < self.ends[1]])
+        return replace(
+            self,
+            multipliers=self.multipliers.masked_fill(worse[:, None], 0.0),
+            ends=torch.where(worse, bare, self.ends),
+        )
+
+    @property
+    def _costs(self) -> Float[Tensor, "two key"]:
+        return _SIGNS[:, None] * self.functional
+
+    def _least(self, costs: Float[Tensor, "two key"]) -> Float[Tensor, " two"]:
+        """Return the least value of costs over all non-negative weights with the sums of the rows."""
+        numbers, place = torch.unique(self.blocks, return_inverse=True)
+        sums = self.row.new_zeros(len(numbers)).index_add(0, place, self.row)
+        least = costs.new_full((2, len(numbers)), torch.inf)
+        return least.scatter_reduce(1, place.expand_as(costs), costs, "amin") @ sums
+
+
+_SIGNS = torch.tensor([1.0, -1.0], dtype=torch.float64)

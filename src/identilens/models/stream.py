@@ -1,0 +1,206 @@
+"""What is added to the residual stream at one position, part by part, and how the logits read it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.capture import Collector
+from identilens.models.heads import CapturedLayer
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.models.proof import NOISE
+from identilens.models.threads import only_here
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The parts of the last hidden state at one position: h = embedding + Σ attention + Σ feed-forward, by layer.
+
+    Attributes:
+        layers: The attention of each layer, on all positions.
+        position: The position.
+        embedding: What the first layer reads.
+        feed_forward: What each layer's feed-forward network adds.
+        last: h, what the final norm reads.
+        scale: g of the final norm with its scale frozen: its output is g ∘ (h − mean), or g ∘ h, plus its shift.
+        centred: Whether the norm subtracts the mean.
+        shift: The shift of the norm.
+        unembedding: The matrix and the bias that make the logits.
+        logits: The model's logits at the position.
+    """
+
+    layers: Sequence[CapturedLayer]
+    position: int
+    embedding: Float[Tensor, " d_model"]
+    feed_forward: Sequence[Float[Tensor, " d_model"]]
+    last: Float[Tensor, " d_model"]
+    scale: Float[Tensor, " d_model"]
+    centred: bool
+    shift: Float[Tensor, " d_model"]
+    unembedding: nn.Module
+    logits: Float[Tensor, " token"]
+
+    def direction(self, token: int) -> tuple[Float[Tensor, " d_model"], float]:
+        """Return u and what the logit of a token has besides: the logit is h·u plus this."""
+        row: Any = self.unembedding
+        w = row.weight[token].detach().double().cpu()
+        bias = 0.0 if getattr(row, "bias", None) is None else float(row.bias[token])
+        u = self.scale * w
+        return u - u.mean() if self.centred else u, float(self.shift @ w) + bias
+
+
+class _Rows:
+    """One row of what each module of a model reads and writes in a run."""
+
+    def __init__(self, modules: Sequence[nn.Module], position: int, length: int) -> None:
+        self.position, self.length = position, length
+        self.reads: dict[nn.Module, Tensor] = {}
+        self.writes: dict[nn.Module, Tensor] = {}
+        self.hooks = ExitStack()
+        for module in modules:
+            hook = module.register_forward_hook(only_here(self._note), with_kwargs=True)
+            self.hooks.callback(hook.remove)
+
+    def _note(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        given = args[0] if args else kwargs.get("hidden_states")
+        for held, tensor in ((self.reads, given), (self.writes, output)):
+            tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
+            if isinstance(tensor, Tensor) and tensor.numel() == self.length * tensor.shape[-1]:
+                rows = tensor.detach().reshape(self.length, -1)
+                held[module] = rows[self.position].double().cpu()
+
+
+def read_stream(lens: Lens, item: Item, position: int) -> Stream:
+    """Return the parts of the residual stream of a language model at one position.
+
+    Each layer must add its attention and the output of one of its modules to the stream, and the logits must be a norm
+    of the last hidden state times an unembedding. Both are checked with the numbers of the run.
+
+    Raises:
+        UnsupportedModelError: For a model that is built otherwise.
+    """
+    sites, model = lens.sites(item), lens.model
+    unembedding: Any = require_unembedding(lens)
+    places = [site.place for site in sites]
+    if None in places or any(site.kind == "cross" for site in sites):
+        raise _unsupported(lens, "it has more than one stack of layers")
+    lists = {
+        path: list(lens.body.get_submodule(path).children()) for path, _ in filter(None, places)
+    }
+    [blocks, *others] = lists.values()
+    if others or len(sites) != len(blocks):
+        raise _unsupported(lens, "its layers do not have one attention each, in one list")
+    collector = Collector(sites, [item], weights=True)
+    rows = _Rows(list(model.modules()), position, item.length)
+    lens.prove_once([item])
+    with rows.hooks:
+        output = lens.run([item], collector, whole=True)
+    logits = output.logits[0, position].detach().double().cpu()
+    limit, feed_forward = NOISE[lens.dtype], []
+    for block, layer in zip(blocks, collector.layers[0], strict=True):
+        before, after = rows.reads[block], rows.writes[block]
+        left = after - before - attention_row(layer, position)
+        near = limit * float(before.norm() + after.norm())
+        written = (rows.writes[one] for one in block.modules() if one in rows.writes)
+        same = [row for row in written if row.shape == left.shape and (row - left).norm() <= near]
+        if not same and left.norm() > near:
+            raise _unsupported(
+                lens, "a layer adds more than its attention and its feed-forward network"
+            )
+        feed_forward.append(same[0] if same else torch.zeros_like(left))
+    last, read = rows.writes[blocks[-1]], rows.reads.get(unembedding)
+    norms = [
+        one
+        for one, row in rows.reads.items()
+        if row.shape == last.shape and torch.equal(row, last) and hasattr(one, "weight")
+        and read is not None and one in rows.writes and torch.equal(rows.writes[one], read)
+    ]  # fmt: skip
+    frozen = _frozen(norms[-1], last, rows.writes[norms[-1]], limit) if norms else None
+    if frozen is None:
+        raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
+    stream = Stream(
+        collector.layers[0],
+        position,
+        rows.reads[blocks[0]],
+        feed_forward,
+        last,
+        *frozen,
+        unembedding,
+        logits,
+    )
+    token = int(logits.argmax())
+    u, besides = stream.direction(token)
+    if abs(float(last @ u) + besides - float(logits[token])) > limit * float(logits.abs().max()):
+        raise _unsupported(lens, "its logits are not the unembedding of its last norm")
+    return stream
+
+
+def require_unembedding(lens: Lens) -> nn.Module:
+    """Return the module that makes a language model's logits.
+
+    Raises:
+        UnsupportedModelError: For a model that is no language model.
+    """
+    found = lens.model.get_output_embeddings()
+    if found is None:
+        raise _unsupported(lens, "it predicts no tokens")
+    return found
+
+
+def attention_row(layer: CapturedLayer, query: int) -> Float[Tensor, " d_model"]:
+    """Return what the attention of a layer adds at one row, its output bias included."""
+    mixed = sum(
+        head.attention[query].cpu()
+        @ head.values.double().cpu()
+        @ head.output_projection.double().cpu()
+        for head in layer.heads
+    )
+    return mixed + layer.site.output_bias.double().cpu()
+
+
+def _frozen(
+    norm: Any, before: Tensor, after: Tensor, limit: float
+) -> tuple[Tensor, bool, Tensor] | None:
+    """Return the scale of a norm at one input, whether it subtracts the mean, and its shift; None if it is no norm."""
+    weight, bias = norm.weight.detach().double().cpu(), getattr(norm, "bias", None)
+    shift = torch.zeros_like(weight) if bias is None else bias.detach().double().cpu()
+    for centred, gain in product((False, True), (weight, 1 + weight)):
+        flat = gain * (before - before.mean() if centred else before)
+        size = (after - shift) @ flat / flat.square().sum()
+        if (size * flat + shift - after).norm() <= limit * after.norm():
+            return size * gain, centred, shift
+    return None
+
+
+def _unsupported(lens: Lens, why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"the logits of {type(lens.model).__name__} are no sum over heads and source tokens: {why}. Choose a language "
+        "model with a residual stream that a norm and an unembedding read (GPT-2, Llama, Qwen and others)."
+    )
+
+
+def token_of(lens: Lens, words: str) -> int:
+    """Return the id of a token that is given by its text, or by its number.
+
+    Raises:
+        InputError: If it is not one token of the vocabulary.
+    """
+    ids = [] if lens.tokenizer is None else lens.tokenizer.encode(words, add_special_tokens=False)
+    if len(ids) != 1 and words.isdecimal():
+        ids = [int(words)]
+    weight: Any = require_unembedding(lens).weight
+    size = len(weight)
+    if len(ids) != 1 or ids[0] >= size:
+        names = "" if lens.tokenizer is None else f" ({lens.tokenizer.convert_ids_to_tokens(ids)})"
+        raise InputError(
+            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} "
+            f"tokens{names}. Tokens at the start of a word often begin with a space: ' river'."
+        )
+    return ids[0]

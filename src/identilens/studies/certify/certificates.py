@@ -1,0 +1,143 @@
+"""Files of certificates: written beside a run, and checked without model, solver or the run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from identilens.claims import OPEN, Claim, verdict_of
+from identilens.errors import InputError
+from identilens.linalg.certificate import Certificate
+from identilens.runs.files import tensor_bytes, write_bytes
+
+FOLDER = "certificates"
+"""Folder of a run with its certificates."""
+
+LARGEST = 64 * 2**20
+"""Bytes of a certificate that is written or read."""
+
+MOST = 10_000
+"""Certificates of a run."""
+
+EXACT = ("head", "layer")
+"""Outcomes whose certificates do not rest on a first order."""
+
+_NAME = "identilens"
+_SIZES = {
+    "row": ("key",),
+    "factor": ("key", "r"),
+    "blocks": ("key",),
+    "functional": ("key",),
+    "tolerance": (),
+    "multipliers": (2, "r"),
+    "ends": (2,),
+}
+
+
+@dataclass(frozen=True)
+class CertificateFile:
+    """A certificate as its file has it: the numbers, and what is said of them.
+
+    Attributes:
+        certificate: The numbers.
+        said: The claim's ``words`` and ``subject``, its ``sign`` and ``bound``, what stays (``outcome``, up to which
+            ``tolerance``), and where: text, layer, head, kind, query, model.
+    """
+
+    certificate: Certificate
+    said: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "CertificateFile":
+        """Return the certificate of a file; its numbers have the right shapes and are finite.
+
+        Raises:
+            InputError: For a file that is no certificate.
+        """
+        file = Path(path)
+        try:
+            if not file.is_file():
+                raise ValueError("it is no file")
+            if file.stat().st_size > LARGEST:
+                raise ValueError(f"it has more than {LARGEST:,} bytes")
+            with safe_open(file, framework="pt") as stored:
+                said = json.loads((stored.metadata() or {}).get(_NAME, "null"))
+                numbers = {name: stored.get_tensor(name) for name in _SIZES}
+            _check(numbers, said)
+        except (ValueError, OSError, RecursionError, SafetensorError) as error:
+            raise InputError(
+                f"{file} is no certificate: {error}. Pass a file that a run wrote with certificates=True."
+            ) from error
+        return cls(Certificate(**numbers), said)
+
+    def write(self, file: Path) -> None:
+        """Write the file.
+
+        Raises:
+            InputError: If it would be too large.
+        """
+        numbers = {one.name: getattr(self.certificate, one.name) for one in fields(Certificate)}
+        content = tensor_bytes(numbers, {_NAME: json.dumps(self.said)})
+        if len(content) > LARGEST:
+            raise InputError(
+                f"a certificate of {len(self.certificate.row):,} weights has {len(content):,} bytes, and at most "
+                f"{LARGEST:,} are written. Cut the text with max_length=... (--max-length), or leave certificates out."
+            )
+        write_bytes(file, content)
+
+    def sentences(self) -> str:
+        """Return what the numbers prove, in words; the stated ends are only compared with them."""
+        certificate, said = self.certificate, self.said
+        lo, hi = certificate.proven().tolist()
+        stated = [float(end) for end in certificate.ends]
+        kept = f"outcome {said['outcome']}, up to {said['tolerance']}"
+        if said["outcome"] not in EXACT:
+            kept += ", to first order"
+        compared = ""
+        if said["sign"]:
+            verdict = verdict_of(said["sign"], said["bound"], lo, hi) if certificate.holds else OPEN
+            compared = f" That it is {said['sign']} {said['bound']:g} is {verdict}."
+        return (
+            f"{'holds' if certificate.holds else 'does not hold'}. Stated: {said['subject']} is between "
+            f"{stated[0]:.6g} and {stated[1]:.6g} in every alternative ({kept}). Proven: between {lo:.6g} and "
+            f"{hi:.6g}; the row itself has {float(certificate.functional @ certificate.row):.6g}.{compared} "
+            f"Said to be: {said['words']!r}, {said['where']}."
+        )
+
+
+def said_of(claim: Claim, outcome: str, tolerance: str, where: str) -> dict[str, Any]:
+    """Return what a certificate's file says beside its numbers."""
+    return {
+        "words": claim.words,
+        "subject": claim.subject,
+        "sign": claim.sign,
+        "bound": claim.bound,
+        "outcome": outcome,
+        "tolerance": tolerance,
+        "where": where,
+    }
+
+
+def _check(numbers: Mapping[str, torch.Tensor], said: Any) -> None:
+    """Raise ValueError for numbers that are no certificate, or words that are missing."""
+    texts = ("words", "subject", "sign", "outcome", "tolerance", "where")
+    if not isinstance(said, dict) or not all(isinstance(said.get(name), str) for name in texts):
+        raise ValueError(f"expected the texts {', '.join(texts)} under {_NAME!r} in its metadata")
+    if said["sign"] not in ("", "<", ">") or type(said.get("bound")) is not float:
+        raise ValueError("expected the sign <, > or nothing, and a bound")
+    sizes: dict[Any, int] = {}
+    for name, expected in _SIZES.items():
+        tensor = numbers[name]
+        kind = torch.int64 if name == "blocks" else torch.float64
+        if tensor.dtype != kind or tensor.ndim != len(expected) or not tensor.isfinite().all():
+            raise ValueError(f"expected finite numbers of type {kind} along {expected} as {name!r}")
+        for size, axis in zip(tensor.shape, expected, strict=True):
+            if size != sizes.setdefault(axis, axis if isinstance(axis, int) else size):
+                raise ValueError(f"{name!r} has {size} entries along {axis}, others {sizes[axis]}")
+    row, tolerance = numbers["row"], numbers["tolerance"]
+    if not len(row) or row.min() < 0 or tolerance < 0:
+        raise ValueError("expected weights of at least 0, and a tolerance of at least 0")

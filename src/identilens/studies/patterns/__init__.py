@@ -1,0 +1,1 @@
+"""Published patterns of attention, with proven intervals over all alternatives."""

@@ -1,0 +1,200 @@
+"""How much attention each head has on published patterns, and how much of that every alternative has."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from jaxtyping import Bool
+from torch import Tensor
+
+from identilens.errors import SettingError
+from identilens.measures.attention.detectors import PATTERNS, pattern_keys
+from identilens.models.capture import Collector
+from identilens.models.heads import Head
+from identilens.models.inputs import Item
+from identilens.models.layout import chosen_heads
+from identilens.models.lens import Lens
+from identilens.models.sequences import names_at, sides
+from identilens.runs.settings import LIST, NonNegative, Positive
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import KindSettings, TextStudy
+from identilens.studies.items import ItemList, read_items
+from identilens.studies.outcomes import Tolerance, of_head, tolerances
+from identilens.studies.patterns.result import PatternScores
+
+Keys = Mapping[str, Mapping[int, Bool[Tensor, " key"]]]
+"""The keys that each pattern names, by row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternSettings(KindSettings):
+    """Which patterns of which heads, on how many rows.
+
+    Attributes:
+        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: all.
+        rows: Rows of each text and pattern that the score rests on, drawn by the seed from those that have the pattern.
+        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32); 0 by default.
+        least_score: Score from which on a head is called by the pattern.
+        repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
+            usually measured on them.
+        sequences: Number of such texts.
+        seed: Seed of the drawn rows, of random sequences, and of the bootstrap.
+    """
+
+    pattern: Annotated[tuple[str, ...], LIST] = tuple(PATTERNS)
+    rows: Positive = 8
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    least_score: Annotated[float, Gt(0), Lt(1)] = 0.4
+    repeated: NonNegative = 0
+    sequences: Positive = 4
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check the names of the patterns, and that tolerances can be read."""
+        if not self.pattern or not {*self.pattern} <= {*PATTERNS}:
+            raise SettingError("pattern", f"as some of {', '.join(PATTERNS)}", self.pattern)
+        if self.kind == "cross":
+            raise SettingError(
+                "kind", "to be encoder or decoder: patterns are of self-attention", self.kind
+            )
+        self.read_tolerances("float32")
+
+    def read_tolerances(self, precision: str) -> list[Tolerance]:
+        """Return the tolerances; 0 if there are none."""
+        return tolerances(self.tolerance or ("0",), "head", precision)
+
+
+class PatternStudy(TextStudy[PatternSettings, PatternScores]):
+    """Score every head on published patterns of attention, and bound the scores over all alternatives.
+
+    The score is the mean attention to the keys that a pattern names (the previous token, tokens that followed the same
+    token before, and others), over rows drawn by the seed. Rows choose independently, so the mean of the proven ends
+    of the rows is a proven interval of the score: what the head could show with the same output in every row. Apart
+    from it stands a bootstrap interval over texts. Patterns: `identilens.measures.attention.pattern_keys`; protocol:
+    docs/patterns.md.
+
+    Args:
+        lens: The model.
+        texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
+
+    Raises:
+        InputError: For texts or settings that cannot be used, or attention with sinks.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully.
+        NumericalError: If an end cannot be proven.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.patterns(lens, idl.examples()[0], pattern="previous,separator", layers=3, heads=(0, 9), rows=2)
+        >>> found.by_head().select("pattern", "head", "rows").rows()
+        [('previous', 0, 2), ('separator', 0, 2), ('previous', 9, 2), ('separator', 9, 2)]
+    """
+
+    name = "patterns"
+    settings_type = PatternSettings
+    result_type = PatternScores
+
+    def __init__(self, lens: Lens, texts: Any, settings: PatternSettings) -> None:
+        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
+        super().__init__(settings)
+        self.given = len(self.items)
+        if settings.repeated and self.items.streamed:
+            raise SettingError("repeated", "0 with a data set", settings.repeated)
+        if settings.repeated:
+            # Random sequences, each twice in a row, that begin as the first text does.
+            special = getattr(lens.tokenizer, "all_special_ids", [])
+            usual = [
+                one
+                for one in range(lens.model.config.get_text_config().vocab_size)
+                if one not in special
+            ]
+            first = int(self.items[0].tensors["input_ids"][0])
+            generator = torch.Generator().manual_seed(settings.seed)
+            drawn = torch.randint(
+                len(usual), (settings.sequences, settings.repeated), generator=generator
+            )
+            texts = [[first, *2 * [usual[place] for place in row]] for row in drawn.tolist()]
+            self.items = ItemList([*self.items, *lens.read(texts)])
+        sites = lens.sites(self.items[0])
+        chosen = chosen_heads(sites, settings.layers, settings.heads, settings.kind)
+        self.chosen = {(sites.index(site), head) for site, head in chosen if site.kind != "cross"}
+        self.tolerances = settings.read_tolerances(str(lens.dtype).removeprefix("torch."))
+
+    def run(self, part: int) -> Output:
+        """Return the scores of all heads on one text."""
+        item, rows, known = self.items[part], [], {}
+        collector = Collector(self.lens.sites(item), [item], weights=True)
+        self.lens.run([item], collector)
+        corpus = "texts" if part < self.given else "repeated"
+        for number, layer in enumerate(collector.layers[0]):
+            window = b"" if layer.visible is None else layer.visible.cpu().numpy().tobytes()
+            for index, head in enumerate(layer.heads):
+                if (number, index) not in self.chosen:
+                    continue
+                head.refuse_sink()
+                if (head.kind, window) not in known:
+                    known[head.kind, window] = self._drawn(part, item, head)
+                keys = known[head.kind, window]
+                at = {
+                    "text": part,
+                    "layer": head.layer,
+                    "head": index,
+                    "kind": head.kind,
+                    "corpus": corpus,
+                }
+                rows += [
+                    {**at, **one}
+                    for tolerance in self.tolerances
+                    for one in _scores(head, keys, tolerance)
+                ]
+            self.tell(f"text {part}, layer {number}")
+        return Output({"table": table_of(PatternScores.schema["table"], rows)})
+
+    def _drawn(self, part: int, item: Item, head: Head) -> Keys:
+        """Return the keys that each pattern names in the rows that are drawn for it."""
+        side = sides(head.kind, item.tokens).query
+        names = names_at(item.tokens, side, len(head.queries), self.lens.model.config)
+        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        drawn = {}
+        for pattern in self.settings.pattern:
+            keys = {
+                query: pattern_keys(pattern, names, query, head.seen(query))
+                for query in range(len(names))
+            }
+            having = {query: one for query, one in keys.items() if one is not None}
+            order = torch.randperm(len(having), generator=generator)[: self.settings.rows].tolist()
+            drawn[pattern] = {
+                query: having[query] for query in (list(having)[place] for place in order)
+            }
+        return drawn
+
+
+patterns = study_function(PatternStudy, "patterns")
+
+
+def _scores(head: Head, keys: Keys, tolerance: Tolerance) -> Iterator[dict[str, Any]]:
+    """Yield the score of a head on each pattern, and its ends: the means over the rows of the pattern."""
+    found: dict[str, list[Sequence[float]]] = {pattern: [] for pattern in keys}
+    for query in sorted({query for rows in keys.values() for query in rows}):
+        kept = of_head(head.attention[query], head.projected, head.seen(query))
+        solver = kept.solver(kept.allowed(tolerance))
+        here = [pattern for pattern, rows in keys.items() if query in rows]
+        costs = torch.stack([keys[pattern][query] for pattern in here])[:, solver.keys].double()
+        lo, minus_hi = (
+            solver.least(torch.cat([costs, -costs])).unflatten(0, (2, -1)).clamp_min(-1.0)
+        )
+        top, first = solver.top(None), int(solver.keys[solver.inside.argmax()])
+        values = (costs @ solver.inside, lo.clamp_min(0.0), -minus_hi)
+        for pattern, *ends in zip(here, *(one.tolist() for one in values), strict=True):
+            largest = bool(keys[pattern][query][first])
+            found[pattern].append((*ends, largest, largest and top is not None))
+    for pattern, rows in found.items():
+        if rows:
+            means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+            named = dict(zip(("score", "lo", "hi", "largest", "certified"), means, strict=True))
+            yield {"pattern": pattern, "tolerance": tolerance.name, "rows": len(rows), **named}

@@ -1,0 +1,267 @@
+"""Certificates: recomputed by plain numpy, checked from the command line, and refused where they were changed."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.programs import by_clarabel, random_row
+from identilens.errors import InputError, SettingError
+from identilens.linalg.certificate import Certificate
+from identilens.studies.certify.certificates import CertificateFile
+from identilens.studies.outcomes import of_head
+
+TEXT = (
+    "The old ferry left before dawn, and the storm on the river tore the rope from the pier before anybody on the "
+    "ferry had seen it, though the harbour master had warned them."
+)
+PLACE = {"layers": 3, "heads": 9, "queries": 10}
+CLAIMS = ("storm > ferry", "the storm")
+
+
+def by_numpy(held):
+    """Both ends that a file's numbers prove, written down again."""
+    a, F, c = held["row"], held["factor"], held["functional"]
+    ends = []
+    for sign, y in zip((1, -1), held["multipliers"], strict=True):
+        left = sign * c - F @ y
+        rows = [held["blocks"] == block for block in np.unique(held["blocks"])]
+        least = sum(a[row].sum() * left[row].min() for row in rows)
+        ends.append(sign * (y @ (a @ F) - held["tolerance"] * np.linalg.norm(y) + least))
+    return ends
+
+
+@pytest.fixture(scope="module")
+def written(bundled, tmp_path_factory):
+    out = {}
+    for outcome in ("head", "layer", "states"):
+        folder = tmp_path_factory.mktemp("certified") / outcome
+        out[outcome] = idl.certify(
+            bundled, TEXT, claim=CLAIMS, pattern="previous", certificates=True, outcome=outcome,
+            out=folder, tolerance="1%,10%" if outcome == "layer" else None, **PLACE,
+        )  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("outcome", ["head", "layer", "states"])
+def test_numpy_recomputes_what_is_stated(written, outcome):
+    found = written[outcome]
+    rows = found.claims.rows(named=True)
+    assert len(rows) == 3 * found.claims["tolerance"].n_unique()
+    for row in rows:
+        file = found.folder / row["certificate"]
+        held = load_file(file)
+        assert by_numpy(held) == pytest.approx([row["lo"], row["hi"]], abs=1e-9)
+        assert list(held["ends"]) == [row["lo"], row["hi"]]
+        assert held["functional"] @ held["row"] == pytest.approx(row["value"], abs=1e-12)
+        assert CertificateFile.read(file).certificate.holds
+        assert ("to first order" in CertificateFile.read(file).sentences()) == (outcome == "states")
+    if outcome == "layer":
+        assert set(held["blocks"]) == set(range(12))
+
+
+def test_the_factor_is_what_the_head_mixes(written, bundled):
+    found = written["head"]
+    held = load_file(found.folder / found.claims["certificate"][0])
+    [captured] = bundled.capture(TEXT, weights=True)
+    head = captured.layers[3].head(9)
+    T = (head.values.double() @ head.output_projection.double()).numpy()
+    T = T - T.mean(0)
+    np.testing.assert_allclose(
+        held["factor"] @ held["factor"].T, T @ T.T, atol=1e-6 * (T @ T.T).max()
+    )
+    np.testing.assert_allclose(held["row"], head.attention[10].numpy(), atol=1e-15)
+
+
+def changed(file, **new):
+    with safe_open(file, framework="np") as stored:
+        said = stored.metadata()
+    held = load_file(file)
+    for name, change in new.items():
+        held[name] = change(held[name])
+    other = file.with_name("changed.safetensors")
+    save_file({name: np.array(one, order="C") for name, one in held.items()}, other, said)
+    return other
+
+
+CHANGES = {
+    "higher lo": {"ends": lambda ends: ends + np.array([1e-6, 0])},
+    "lower hi": {"ends": lambda ends: ends - np.array([0, 1e-6])},
+    "other row": {"row": lambda row: row[::-1]},
+    "other multipliers": {"multipliers": lambda y: 1.01 * y},
+    "huge multipliers": {"multipliers": lambda y: 1e25 * np.sign(y)},
+    "larger tolerance": {"tolerance": lambda one: one + 0.01},
+    "other values": {"factor": lambda F: 1.01 * F},
+    "other claim": {"functional": lambda c: c + 1e-3 * (np.arange(len(c)) == 5)},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_number_is_found(written, name):
+    found = written["head"]
+    row = found.claims.filter(tolerance="0", claim="storm > ferry").row(0, named=True)
+    file = found.folder / row["certificate"]
+    assert not CertificateFile.read(changed(file, **CHANGES[name])).certificate.holds
+
+
+def test_the_command_says_what_holds(written):
+    found = written["head"]
+    files = [found.folder / name for name in found.claims.filter(tolerance="0")["certificate"][:2]]
+    said = identilens("check", *files, code=0).output
+    assert "holds. Stated: attention to 'storm' minus that to 'ferry' is between 0.0" in said
+    assert "(outcome head, up to 0)" in said
+    assert "That it is > 0 is true in every alternative." in said
+    assert "text 0, encoder layer 3, head 9, query 10 ('storm')" in said
+    assert "2 of 2 certificates hold." in said
+    bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
+    done = identilens("check", files[0], bad)
+    assert done.code == 1
+    assert "does not hold. Stated" in done.output
+    assert "1 of 2 certificates do not hold" in done.error
+
+
+def test_hostile_files_are_refused(written, tmp_path):
+    found = written["head"]
+    file = found.folder / found.claims["certificate"][0]
+    for new in (
+        {"tolerance": lambda one: one - 1}, {"row": lambda row: row - 1},
+        {"row": lambda row: row * np.nan}, {"factor": lambda F: F.astype(np.float32)},
+        {"factor": lambda F: F[1:]}, {"multipliers": lambda y: y[:1]}, {"ends": lambda ends: ends[:1]},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="is no certificate: .*certificates=True"):
+            CertificateFile.read(changed(file, **new))
+    other = tmp_path / "a.safetensors"
+    for content in (b"", b"\xff" * 100, pickle.dumps({"row": 1}), (2**40).to_bytes(8, "little")):
+        other.write_bytes(content)
+        with pytest.raises(InputError, match="is no certificate"):
+            CertificateFile.read(other)
+    held = load_file(file)
+    for said in ({}, {"identilens": "[" * 10_000}, {"identilens": json.dumps({"words": 1})}):
+        save_file(held, other, said)
+        assert "is no certificate" in failing("check", other)
+    with pytest.raises(InputError, match="it is no file"):
+        CertificateFile.read(tmp_path)
+    with other.open("wb") as stream:
+        stream.truncate(2**27)
+    with pytest.raises(InputError, match="more than 67,108,864 bytes"):
+        CertificateFile.read(other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ends_are_those_of_cone_programs(seed):
+    row, T = random_row(seed, 14, 4, 2.0)
+    kept = of_head(row, T, None)
+    c = torch.randn(14, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for allowed in (0.0, 0.03):
+        found = kept.solver(allowed).certificate(c)
+        assert found.holds
+        expected = [
+            sign * by_clarabel(sign * c, row, T, max(kept.length(allowed), 1e-12))
+            for sign in (1, -1)
+        ]
+        assert found.ends.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_row_without_alternatives_is_certified_too():
+    row, T = random_row(0, 4, 6, 1.0)
+    found = of_head(row, T, None).solver(0.0).certificate(torch.arange(4).double())
+    assert isinstance(found, Certificate)
+    assert found.holds
+    assert found.ends.tolist() == pytest.approx([float(row @ torch.arange(4).double())] * 2)
+
+
+def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
+    with pytest.raises(SettingError, match="certificates with a claim or a pattern"):
+        idl.certify(bundled, TEXT, certificates=True)
+    with pytest.raises(InputError, match="certificates are files: pass out="):
+        idl.certify(bundled, TEXT, claim="storm", certificates=True, **PLACE)
+    with pytest.raises(SettingError, match="at most 10,000 claims, rows and tolerances"):
+        idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
+
+
+def test_the_report_links_to_them(written):
+    found = written["head"]
+    page = found.to_html(found.folder / "report.html").read_text("utf-8")
+    assert f'<a href="{found.claims["certificate"][0]}">' in page
+
+
+def test_an_audits_report_links_to_certificates_in_its_subfolder(bundled, tmp_path):
+    idl.audit(bundled, TEXT, layers=3, certain_rows=0, examples=0, out=tmp_path / "run")
+    idl.certify(bundled, TEXT, claim="storm", certificates=True, out=tmp_path / "run", **PLACE)
+    page = idl.write_report(tmp_path / "run").read_text("utf-8")
+    [file, *_] = sorted((tmp_path / "run").glob("certify-*/certificates/*.safetensors"))
+    assert f'href="{file.relative_to(tmp_path / "run").as_posix()}"' in page
+
+
+def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
+    direction = torch.randn(384, generator=torch.Generator().manual_seed(0))
+    claims = (
+        idl.claims.weight(3, above=0.5).at(layer=3, head=9, queries=10),
+        idl.claims.weight(3).at(head=0),
+        idl.claims.order(0, 3),
+        idl.claims.mass("the storm", below=0.9),
+        idl.claims.source(direction, "storm", name="u"),
+        idl.claims.source(direction),
+    )
+    found = idl.certify(bundled, TEXT, claim=claims, tolerance="0,10%", **PLACE)
+    own = {row["claim"]: row for row in found.claims.filter(tolerance="0").iter_rows(named=True)}
+    assert set(own) == {
+        "key 3 > 0.5", "key 0 > key 3", "the storm < 0.9", "storm → u", "all keys → the direction"
+    }  # fmt: skip
+    weight = found.table.filter(tolerance="0", key=3).row(0, named=True)
+    assert [own["key 3 > 0.5"][name] for name in ("value", "lo", "hi")] == pytest.approx(
+        [weight[name] for name in ("weight", "lo", "hi")], abs=1e-6
+    )
+    assert own["key 3 > 0.5"]["verdict"] == "false in every alternative"
+    # What the whole head adds is a function of its output, and fixed.
+    whole = own["all keys → the direction"]
+    [captured] = bundled.capture(TEXT, weights=True)
+    head = captured.layers[3].head(9)
+    added = (
+        head.attention[10]
+        @ head.values.double()
+        @ head.output_projection.double()
+        @ direction.double()
+    )
+    assert [whole[name] for name in ("value", "lo", "hi")] == pytest.approx(
+        [float(added)] * 3, abs=1e-5
+    )
+    assert own["storm → u"]["lo"] < own["storm → u"]["hi"]
+    settings = found.provenance["settings"]["claim"]
+    assert settings[0] == "key 3 > 0.5, layer 3, head 9, queries (10,)"
+    assert settings[4].startswith("storm → u, ")
+    assert own["the storm < 0.9"]["outcome"] == "head"
+
+
+def test_a_radius_is_the_largest_tolerance_of_a_verdict(bundled):
+    claim = idl.claims.order("storm", "ferry")
+    found = idl.certify(bundled, TEXT, claim=claim, tolerance=0, **PLACE)
+    radius = found.claims["radius"].item()
+    near, far = (
+        idl.certify(bundled, TEXT, claim=claim, tolerance=float(f"{share * radius:.6f}"), **PLACE)
+        for share in (0.98, 1.05)
+    )
+    assert near.claims["verdict"].item() == "true in every alternative"
+    assert far.claims["verdict"].item() == "neither proven nor refuted"
+    assert far.claims["radius"].item() is None
+    sure = idl.certify(bundled, TEXT, claim="storm < 1.5", tolerance=0, **PLACE).claims
+    assert sure["radius"].item() == float("inf")
+
+
+def test_what_is_no_claim_is_refused(bundled):
+    for make, words in (
+        (lambda: idl.claims.weight(1, above=0.1, below=0.2), "expected above without below"),
+        (lambda: idl.claims.pattern("prev"), "to be one of previous, next"),
+        (lambda: idl.claims.source(torch.tensor([float("nan")])), "d_model finite numbers"),
+        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.weight(99), **PLACE), "keys 0 to 37; got 99"),
+        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.source(torch.ones(3)), **PLACE), "384"),
+        (lambda: idl.certify(bundled, TEXT, pattern="prev", **PLACE), "to be one of previous"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            make()

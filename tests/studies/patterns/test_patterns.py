@@ -1,0 +1,167 @@
+"""Patterns: which keys they name, scores against plain attention, ends by linear programs, means and what is said."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.programs import kept_basis
+from helpers.zoo import build, ids
+from identilens.errors import InputError, SettingError
+from identilens.measures.attention import PATTERNS, pattern_keys
+from identilens.models.lens import Lens
+from identilens.studies.patterns.result import CALLED, IDENTIFIED, OTHER, POSSIBLE
+
+TOKENS = ["[CLS]", "a", "b", ",", "a", "c", "b", "[SEP]"]
+TEXTS = [ids(20), ids(15), ids(12), [*ids(8), *ids(8)]]
+LIMITS = {"bert": 0.1, "llama": 0.1, "mistral": 0.27}
+
+
+def keys(pattern, query, visible=None):
+    found = pattern_keys(pattern, TOKENS, query, visible)
+    return None if found is None else found.nonzero().flatten().tolist()
+
+
+def test_the_keys_of_each_pattern():
+    assert [keys("previous", q) for q in (0, 1, 7)] == [None, [0], [6]]
+    assert [keys("next", q) for q in (0, 7)] == [[1], None]
+    assert keys("current", 3) == [3]
+    assert keys("first", 5) == [0]
+    assert [keys("duplicate", q) for q in (1, 4, 5)] == [[4], [1], None]
+    assert [keys("induction", q) for q in (1, 4, 6, 3)] == [[5], [2], [3], None]
+    assert keys("separator", 2) == [7]
+    assert keys("punctuation", 2) == [3]
+    causal = torch.arange(8) <= 4
+    assert keys("induction", 1, torch.arange(8) <= 1) is None
+    assert keys("induction", 4, causal) == [2]
+    assert keys("separator", 4, causal) is None
+    assert keys("current", 0, torch.arange(8) < 1) is None, "it sees nothing else"
+    with pytest.raises(InputError, match="one of the patterns previous, .*got 9 and 'previous'"):
+        keys("previous", 9)
+    with pytest.raises(InputError, match="'other'"):
+        keys("other", 1)
+
+
+@pytest.fixture(scope="module", params=LIMITS)
+def scored(request):
+    lens = Lens(build(request.param).double())
+    return lens, idl.patterns(lens, TEXTS, rows=100, least_score=LIMITS[request.param])
+
+
+def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
+    lens, found = scored
+    for text in (0, 3):
+        [captured] = lens.capture([TEXTS[text]], weights=True)
+        names = captured.tokens[next(iter(captured.tokens))]
+        head = captured.layers[1].head(2)
+        for pattern in PATTERNS:
+            rows = [(q, pattern_keys(pattern, names, q, head.seen(q))) for q in range(len(names))]
+            rows = [(q, named.double()) for q, named in rows if named is not None]
+            own = found.table.filter(text=text, layer=1, head=2, pattern=pattern)
+            assert own["rows"].to_list() == [len(rows)] * bool(rows)
+            if not rows:
+                continue
+            values = [float(head.attention[q] @ named) for q, named in rows]
+            assert own["score"].item() == pytest.approx(np.mean(values), abs=1e-9)
+            ends = []
+            for q, named in rows:
+                seen = (
+                    torch.ones(len(names), dtype=torch.bool)
+                    if head.seen(q) is None
+                    else head.seen(q)
+                )
+                kept, row = kept_basis(head.values[seen]), head.attention[q][seen]
+                ends.append([
+                    sign * linprog(sign * named[seen].numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy()).fun
+                    for sign in (1, -1)
+                ])  # fmt: skip
+            expected = np.mean(ends, axis=0)
+            assert [own["lo"].item(), own["hi"].item()] == pytest.approx(list(expected), abs=1e-6)
+
+
+def test_means_over_texts_and_states(scored):
+    _, found = scored
+    heads, limit = found.by_head(), found.provenance["settings"]["least_score"]
+    for row in heads.iter_rows(named=True):
+        place = {
+            name: row[name] for name in ("layer", "head", "kind", "pattern", "tolerance", "corpus")
+        }
+        own = found.table.filter(**place)
+        assert row["rows"] == own["rows"].sum()
+        for name in ("score", "lo", "hi"):
+            assert row[name] == pytest.approx((own[name] * own["rows"]).sum() / own["rows"].sum())
+        if row["texts"] > 2:
+            assert (
+                own["score"].min() - 1e-9 <= row["low"] <= row["high"] <= own["score"].max() + 1e-9
+            )
+        else:
+            assert row["low"] is None
+        low, score, high = (row[name] >= limit for name in ("lo", "score", "hi"))
+        assert row["state"] == (
+            IDENTIFIED if low else CALLED if score else POSSIBLE if high else OTHER
+        )
+    assert heads["state"].n_unique() > 1
+    assert heads.equals(found.by_head())
+    assert (found.table["certified"] <= found.table["largest"]).all()
+
+
+def test_rows_are_drawn_by_the_seed(scored):
+    lens, _ = scored
+    few = [
+        idl.patterns(lens, TEXTS[:1], rows=3, pattern="previous", seed=seed).table
+        for seed in (0, 0, 1)
+    ]
+    assert few[0].equals(few[1])
+    assert not few[0].equals(few[2])
+    assert set(few[0]["rows"]) == {3}
+
+
+def test_repeated_random_sequences_are_scored_apart():
+    lens = idl.load("bundled-decoder")
+    found = idl.patterns(
+        lens,
+        "A cat saw a cat.",
+        pattern="induction,duplicate",
+        repeated=16,
+        sequences=3,
+        rows=20,
+        layers=3,
+    )
+    own = found.by_head().filter(corpus="repeated", pattern="duplicate")
+    assert own["texts"].to_list() == [3] * 8
+    # Each token of the second half has been seen once before, but for tokens that were drawn twice.
+    assert own["rows"][0] >= 3 * 16
+    assert "on repeated random tokens" in found.summary().text
+    assert found.table.filter(corpus="texts")["text"].unique().to_list() == [0]
+
+
+def test_what_cannot_be_asked_is_refused(scored):
+    lens, _ = scored
+    with pytest.raises(SettingError, match="expected pattern as some of previous"):
+        idl.patterns(lens, TEXTS, pattern="prevous")
+    with pytest.raises(SettingError, match="patterns are of self-attention"):
+        idl.patterns(lens, TEXTS, kind="cross")
+
+
+def test_the_command_writes_a_report(tmp_path):
+    words = [
+        "patterns",
+        "--model",
+        "bundled",
+        "--text",
+        "The cat sat on the mat, and the cat slept.",
+        "--layers",
+        3,
+    ]
+    words += ["--pattern", "previous,separator", "--rows", 2, "--tolerance", "0,1%"]
+    done = identilens(*words, "--out", tmp_path / "run", code=0)
+    assert "The previous token: " in done.output
+    assert "It is identified if every choice of alternatives" in done.output
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Patterns by layer and head" in page
+    assert idl.load_result(tmp_path / "run").table.height == 2 * 2 * 12
+    assert "some of previous" in failing(
+        "patterns", *words[1:5], "--pattern", "x", "--out", tmp_path / "b"
+    )
