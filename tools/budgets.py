@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 342_400,
-    "syntax-tree nodes of the core": 284_400,
+    "syntax-tree nodes": 354_800,
+    "syntax-tree nodes of the core": 296_800,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.49,
-    "modules with one importer": 47,
+    "share of private helpers used once": 0.5,
+    "modules with one importer": 50,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
