@@ -1,5 +1,6 @@
 """Heads, maps and rows of an audit by hand: tables of a few rows, without a model."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import polars as pl
@@ -8,6 +9,7 @@ import torch
 
 from identilens.charts.packing import BASIS_BITS, BITS
 from identilens.linalg import ProjectedValues
+from identilens.models.heads import Head
 from identilens.studies.audit.certain import certain_rows, mean_and_error, sampled_rows
 from identilens.studies.audit.heads import (
     GROUPS,
@@ -176,6 +178,7 @@ def test_what_is_certain_of_rows_by_hand():
     values = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
     head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
+    head.distributions = partial(Head.distributions, head)
     projected = ProjectedValues.of(values[None])
     (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
     names = ("query", "certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi")
