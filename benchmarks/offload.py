@@ -57,7 +57,7 @@ def measure(folder: str, way: str, what: str) -> None:
 
     import identilens as idl
 
-    lens = idl.load(folder, **({"device_map": "disk"} if way == "disk" else {"device": "cpu"}))
+    lens = idl.load(folder, device_map="disk") if way == "disk" else idl.load(folder, device="cpu")
     ids = torch.randint(5, 30000, (TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
     runs = {
         "forward": lambda: lens.run(lens.read([ids])),

@@ -161,6 +161,9 @@ def test_ends_are_those_of_cone_programs(seed):
     for allowed in (0.0, 0.03):
         found = kept.solver(allowed).certificate(c)
         assert found.holds
+        large = kept.solver(allowed).certificate(1e4 * c)
+        assert large.holds
+        assert large.ends.tolist() == pytest.approx((1e4 * found.ends).tolist(), rel=1e-6)
         expected = [
             sign * by_clarabel(sign * c, row, T, max(kept.length(allowed), 1e-12))
             for sign in (1, -1)

@@ -143,7 +143,9 @@ class RowSolver:
 
     def certificate(self, functional: Float[Tensor, " seen"]) -> Certificate:
         """Return both ends of a linear functional of the row over all alternatives, with what proves them."""
-        optima = self.optima(torch.stack([functional, -functional]))
+        # Programs are solved to an absolute accuracy.
+        size = functional.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        optima = self.optima(torch.stack([functional, -functional]) / size)
         free = self._scales.isfinite()
         # The columns of constants are left out of F: the sum of a row never changes, so they prove nothing more.
         certificate = Certificate(
@@ -152,8 +154,8 @@ class RowSolver:
             self.blocks,
             functional,
             torch.tensor(self._allowed, dtype=torch.float64),
-            optima.multipliers[:, free] / self._scales[free],
-            torch.stack([optima.bounds[0], -optima.bounds[1]]),
+            size * optima.multipliers[:, free] / self._scales[free],
+            size * torch.stack([optima.bounds[0], -optima.bounds[1]]),
         )
         return certificate.without_output()
 

@@ -275,7 +275,9 @@ def _certified_claim(
         if float((sign * functional).min() * solver.inside.sum()) >= limit:
             radius = inf
         else:
-            reached = solver.radius(sign * functional[None], limit, kept.length(allowed))
+            size = functional.abs().max()
+            cost = sign * functional[None] / size
+            reached = solver.radius(cost, limit / size, kept.length(allowed))
             radius = float(kept.change(reached))
     columns = {
         "value": float(functional @ solver.inside),
