@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, ids
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
 from identilens.models.recording import NotRecorded, read_recording
 
 TEXTS = [ids(24), ids(9)]
@@ -138,10 +138,47 @@ def test_sizes_must_fit(files, tmp_path):
         )
     with pytest.raises(InputError, match="has 24 positions, and there are 23 tokens"):
         idl.write_recording(tmp_path / "x.safetensors", layers, tokens[1:])
-    with pytest.raises(InputError, match=r"in the order of the model; got numbers \[1, 0\]"):
+    with pytest.raises(InputError, match=r"in the order of the model, .*; got numbers \[1, 0\]"):
         idl.write_recording(tmp_path / "x.safetensors", layers[::-1], tokens)
     with pytest.raises(InputError, match="in the order of the model"):
         idl.write_recording(tmp_path / "x.safetensors", [], tokens)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"query": torch.zeros(4, 24)},
+        {"query": torch.zeros(4, 24, 8, dtype=torch.int64)},
+        {"key": torch.zeros(2, 24, 8, dtype=torch.float64)},
+        {"value": torch.zeros(2)},
+        {"value": torch.zeros(0, 24, 8)},
+        {"mixed": torch.zeros(24, 32)},
+        {"bias": torch.zeros(3)},
+        {"output": torch.zeros(0)},
+        {"mask": torch.ones(3, 3, dtype=torch.bool)},
+        {"mask": "window"},
+    ],
+)
+def test_tensors_of_other_sizes_or_types_are_refused(files, change, tmp_path):
+    layers, tokens, _ = read_recording(files[0])
+    with pytest.raises(InputError, match="layer 0: the sizes of its tensors do not fit"):
+        idl.write_recording(tmp_path / "x.safetensors", [replace(layers[0], **change)], tokens)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_numbers_of_layers_are_bounded(files, tmp_path):
+    layers, tokens, _ = read_recording(files[0])
+    for number in (-1, 10**9):
+        with pytest.raises(InputError, match="in the order of the model, from 0 to"):
+            idl.write_recording(
+                tmp_path / "x.safetensors", [replace(layers[0], layer=number)], tokens
+            )
+
+
+def test_a_place_that_cannot_be_written_is_an_error(files, tmp_path):
+    layers, tokens, _ = read_recording(files[0])
+    with pytest.raises(OutputFolderError, match="cannot be written"):
+        idl.write_recording(tmp_path / "no" / "x.safetensors", layers, tokens)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +194,9 @@ def test_sizes_must_fit(files, tmp_path):
             "identilens": '{"format": "identilens recording 1", "tokens": 3, "model": "x", "layers": 1}'
         },
         {"identilens": "[" * 100_000},
+        {
+            "identilens": '{"format": "identilens recording 1", "tokens": [], "model": "x", "layers": []}'
+        },
     ],
 )
 def test_files_that_are_no_recordings_are_refused(metadata, tmp_path):
@@ -165,7 +205,9 @@ def test_files_that_are_no_recordings_are_refused(metadata, tmp_path):
         file.write_bytes(b"no tensors")
     else:
         save_file({"a": torch.zeros(2)}, file, metadata=metadata)
-    with pytest.raises(InputError, match=r"x.safetensors is (no recording|damaged)"):
+    with pytest.raises(
+        InputError, match=r"x.safetensors(, expected layers| is no recording| is damaged)"
+    ):
         idl.load(file)
     with pytest.raises(InputError, match="is damaged"):
         idl.load(tmp_path / "absent.safetensors")

@@ -1,11 +1,11 @@
 """Attention that another engine computed, recorded layer by layer, and a lens on it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
 from identilens.models.eager import eager_attention_forward
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
@@ -27,8 +27,10 @@ SUFFIX = ".safetensors"
 _FORMAT = "identilens recording 1"
 _MOST_TEXT = 2**28
 """Largest size of the description of a recording, in characters."""
+_MOST = 2**16
+"""No model has as many layers."""
 
-Mask = Literal["full", "causal"]
+_MASKS = ("full", "causal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class RecordedLayer:
     output: Tensor
     bias: Tensor | None = None
     scaling: float | None = None
-    mask: Mask | Tensor = "causal"
+    mask: str | Tensor = "causal"
     layer: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -98,23 +100,43 @@ class RecordedLayer:
         every = torch.ones(self.query.shape[1], self.query.shape[1], dtype=torch.bool)
         return every.tril() if self.mask == "causal" else every
 
+    def _fits(self, tensors: Mapping[str, Tensor]) -> bool:
+        if [self.query.ndim, self.value.ndim, self.output.ndim] != [3, 3, 2]:
+            return False
+        (heads, n, d_k), (groups, _, d_v), d_model = (
+            self.query.shape,
+            self.value.shape,
+            self.output.shape[1],
+        )
+        sizes = {
+            "query": (heads, n, d_k),
+            "key": (groups, n, d_k),
+            "value": (groups, n, d_v),
+            "mixed": (n, heads, d_v),
+            "projection": (heads * d_v, d_model),
+            "output": (n, d_model),
+            "bias": (d_model,),
+            "mask": (n, n),
+        }
+        given = {name: tuple(one.shape) for name, one in tensors.items()}
+        kinds = {one.dtype for name, one in tensors.items() if name != "mask"}
+        known = isinstance(self.mask, Tensor) or self.mask in _MASKS
+        same = known and len(kinds) == 1 and kinds <= NOISE.keys()
+        return (
+            same
+            and heads % max(groups, 1) == 0 < n
+            and all(sizes[name] == size for name, size in given.items())
+        )
+
     def check(self, place: str) -> None:
         """Check that sizes fit, A V = z, and z W + b is the output, up to the rounding of the precision.
 
         Raises:
             InputError: Naming what does not fit.
         """
-        heads, positions, _ = self.query.shape
-        groups, sizes = len(self.key), (positions, heads, self.value.shape[-1])
-        if (
-            heads % max(groups, 1)
-            or self.key.shape != (groups, positions, self.query.shape[-1])
-            or self.value.shape[:2] != (groups, positions)
-            or self.mixed.shape != sizes
-            or len(self.projection) != heads * sizes[2]
-            or self.output.shape != (positions, self.projection.shape[1])
-        ):
-            shapes = {name: tuple(one.shape) for name, one in self.tensors().items()}
+        tensors = {name: one for name, one in vars(self).items() if isinstance(one, Tensor)}
+        if not self._fits(tensors):
+            shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
             raise InputError(f"{place}: the sizes of its tensors do not fit each other: {shapes}.")
         hidden = torch.zeros(self.visible().shape).masked_fill(~self.visible(), -torch.inf)
         query, key, value = (one[None].double() for one in (self.query, self.key, self.value))
@@ -155,6 +177,7 @@ def write_recording(
 
     Raises:
         InputError: If layers do not fit each other or the tokens, or weights times values are not what was recorded.
+        OutputFolderError: If the file cannot be written.
 
     Examples:
         >>> import identilens as idl, pathlib, tempfile, torch
@@ -167,15 +190,7 @@ def write_recording(
         >>> idl.load(file).texts
         [[0, 1, 2, 3, 4]]
     """
-    numbers = [one.layer for one in layers]
-    if not layers or numbers != sorted(set(numbers)):
-        raise InputError(f"expected layers in the order of the model; got numbers {numbers}.")
-    for one in layers:
-        if one.query.shape[1] != len(tokens):
-            raise InputError(
-                f"layer {one.layer} has {one.query.shape[1]} positions, and there are {len(tokens)} tokens."
-            )
-        one.check(f"layer {one.layer}")
+    _check(layers, tokens, "")
     facts = {
         "format": _FORMAT,
         "model": model,
@@ -183,7 +198,31 @@ def write_recording(
         "layers": [one.facts() for one in layers],
     }
     tensors = {name: one for layer in layers for name, one in layer.tensors().items()}
-    save_file(tensors, path, metadata={"identilens": json.dumps(facts)})
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.part")
+    try:
+        save_file(tensors, temporary, metadata={"identilens": json.dumps(facts)})
+        temporary.replace(file)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputFolderError(
+            f"{path} cannot be written: {error}. Choose another place, or make its folder."
+        ) from error
+
+
+def _check(layers: Sequence[RecordedLayer], tokens: Sequence[str], place: str) -> None:
+    """Check that layers are in order, fit the tokens, and are consistent."""
+    numbers = [one.layer for one in layers]
+    if not layers or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < _MOST:
+        raise InputError(
+            f"{place}expected layers in the order of the model, from 0 to {_MOST - 1}; got numbers {numbers[:8]}."
+        )
+    for one in layers:
+        one.check(f"{place}layer {one.layer}")
+        if one.query.shape[1] != len(tokens):
+            raise InputError(
+                f"{place}layer {one.layer} has {one.query.shape[1]} positions, and there are {len(tokens)} tokens."
+            )
 
 
 def record(lens: Lens, text: Any, path: str | Path) -> None:
@@ -225,7 +264,7 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
                 "does not hold. Audit the model itself."
             )
         seen = call.visible()
-        mask: Mask | Tensor = "full" if seen is None else seen[0]
+        mask: str | Tensor = "full" if seen is None else seen[0]
         if isinstance(mask, Tensor) and torch.equal(mask, torch.ones_like(mask).tril()):
             mask = "causal"
         mixed = output[0].detach()
@@ -291,12 +330,7 @@ def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:
         SafetensorError,
     ) as error:
         raise InputError(f"{path} is damaged ({error}). Record the text again.") from error
-    for one in layers:
-        one.check(f"{path}, layer {one.layer}")
-        if one.query.shape[1] != len(tokens):
-            raise InputError(
-                f"{path}: layer {one.layer} has {one.query.shape[1]} positions for {len(tokens)} tokens."
-            )
+    _check(layers, tokens, f"{path}, ")
     return layers, tokens, model
 
 
