@@ -11,7 +11,8 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, ids
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
-from identilens.models.recording import NotRecorded, read_recording
+from identilens.models.recording import read_recording
+from identilens.models.replayed import NotRecorded
 
 TEXTS = [ids(24), ids(9)]
 

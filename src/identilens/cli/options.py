@@ -19,7 +19,8 @@ from identilens.models.chats import Chat, read_chats, read_place
 from identilens.models.lens import Lens
 from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
-from identilens.models.recording import SUFFIX, Recording
+from identilens.models.recording import SUFFIX
+from identilens.models.replayed import Recording
 from identilens.runs.lines import MAX_TEXT_BYTES
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain

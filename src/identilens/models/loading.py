@@ -31,7 +31,8 @@ from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 from identilens.models.offloading import on_disk
 from identilens.models.placing import Dtype, check_map, first_line, precision_name, usable_device
-from identilens.models.recording import SUFFIX, Recording
+from identilens.models.recording import SUFFIX
+from identilens.models.replayed import Recording
 
 _NAMED = 8
 """Largest number of weights that an error names."""

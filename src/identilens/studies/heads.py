@@ -15,7 +15,7 @@ from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.reading import read_head
-from identilens.models.recording import Recording
+from identilens.models.replayed import Recording
 from identilens.models.saving import save_model
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
@@ -355,12 +355,9 @@ def lens_reference(lens: Lens, folder: Path) -> LensReference:
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
     }
     # Parts in one place are put there, like any other model.
-    parts, quantised = (
-        getattr(lens.model, "hf_device_map", None) or {},
-        getattr(lens.model.config, "quantization_config", None),
-    )
-    if len(set(parts.values())) > 1:
-        options["device_map"] = parts
-    else:
-        options["device"] = facts["device"]
-    return LensReference(source, lens.name, {**options, "quantization": quantised})
+    parts = getattr(lens.model, "hf_device_map", None) or {}
+    several = len(set(parts.values())) > 1
+    options |= {"device_map": parts} if several else {"device": facts["device"]}
+    if quantised := getattr(lens.model.config, "quantization_config", None):
+        options["quantization"] = quantised
+    return LensReference(source, lens.name, options)

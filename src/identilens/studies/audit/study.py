@@ -13,7 +13,7 @@ from identilens.linalg import FLOAT32_EPS
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.recording import Recording
+from identilens.models.replayed import Recording
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
