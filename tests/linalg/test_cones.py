@@ -67,6 +67,25 @@ def test_certified_and_equal_to_clarabel(kind, tolerance):
     assert compared > 10 or "spread" in kind
 
 
+@pytest.mark.parametrize("tolerance", [2**-8, 0.1])
+@pytest.mark.parametrize("kind", ["plain", "equal values", "near-zero weights", "norms spread"])
+def test_quick_bounds_are_proven_and_their_gap_is_stated(kind, tolerance):
+    row, T = case(kind, 1)
+    shared, costs, rows, reach = programs(row, T, tolerance)
+    exact, quick = (solve(costs, rows, reach) for solve in (shared.minimise, shared.bracket))
+    assert (quick.bounds <= exact.values + 1e-9).all()
+    assert (quick.values >= exact.bounds - 1e-9).all()
+    proven = shared.proven(costs, rows, quick.multipliers, reach)
+    torch.testing.assert_close(quick.bounds, torch.minimum(proven, quick.values))
+    torch.testing.assert_close(quick.values, (costs * quick.points).sum(1))
+    assert (quick.points >= 0).all()
+    torch.testing.assert_close(quick.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
+    moved = torch.linalg.norm((quick.points - rows) @ shared.kept / reach.clamp_min(1e-30), dim=1)
+    assert (moved[reach.amin(1) > 0] <= 1 + 1e-6).all()
+    if kind != "norms spread":
+        assert float((exact.bounds - quick.bounds).mean()) <= 0.02
+
+
 def test_without_our_method_clarabel_answers(monkeypatch):
     row, T = case("plain", 4)
     shared, costs, rows, reach = programs(row, T, 0.05)

@@ -15,6 +15,7 @@ from identilens.linalg.programs import (
     RowPrograms,
     cone_program,
 )
+from identilens.linalg.splitting import split
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
@@ -141,6 +142,24 @@ class SharedPrograms:
             NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
         """
         solve = self._on_polytope if reach is None else self._in_ball
+        return Optima(*self._in_parts(solve, costs, rows, reach))
+
+    @one_thread()
+    def bracket(
+        self,
+        costs: Float[Tensor, "program key"],
+        rows: Float[Tensor, "program key"],
+        reach: Float[Tensor, "program rho"],
+    ) -> Optima:
+        """Return proven bounds on what `minimise` returns, and alternatives near the optima: several times faster.
+
+        For many keys, of all heads of a layer; `Optima.gap` says how near the bounds are to the alternatives.
+        """
+
+        def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+            found = split(costs, rows, self.kept, reach, self._count)
+            return self._bounded(costs, rows, reach, *found)
+
         return Optima(*self._in_parts(solve, costs, rows, reach))
 
     def proven(

@@ -139,9 +139,9 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
-    def solver(self, allowed: float) -> RowSolver:
+    def solver(self, allowed: float, *, quick: bool = False) -> RowSolver:
         """Return the programs over the alternatives that change the outcome by at most so much."""
-        return RowSolver(self.row, self.space, self.length(allowed), self.own)
+        return RowSolver(self.row, self.space, self.length(allowed), self.own, quick=quick)
 
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""

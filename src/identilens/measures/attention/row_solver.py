@@ -95,10 +95,13 @@ class RowSolver:
         space: SimplexSpace,
         allowed: float = 0.0,
         among: Bool[Tensor, " key"] | None = None,
+        *,
+        quick: bool = False,
     ):
         """Take a row and its space; changes of its output up to the length ``allowed`` count as none.
 
-        Only keys ``among`` these are asked about, all by default.
+        Only keys ``among`` these are asked about, all by default. If some change is allowed, ``quick`` proves bounds
+        near the ends in place of the ends: see `SharedPrograms.bracket`.
         """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
@@ -116,6 +119,7 @@ class RowSolver:
         if space.blocks is not None:
             self.blocks = space.blocks[space.visible.cpu()]
         self._shared = SharedPrograms(self._kept, self.blocks)
+        self._quick = quick and self._reach is not None
         self._programs: RowPrograms | None = None
 
     def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
@@ -201,7 +205,8 @@ class RowSolver:
         every = [
             one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
         ]
-        optima = self._shared.minimise(costs, *every)
+        solve = self._shared.bracket if self._quick else self._shared.minimise
+        optima = solve(costs, *every)
         self._seen += optima.points.unbind()
         self.gap = max(self.gap, optima.gap)
         return optima
