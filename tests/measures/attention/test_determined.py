@@ -134,6 +134,11 @@ def test_both_bounds_close_in_on_the_certain_mass(n, d, sharpness):
         assert (bounds.lo <= exact + 1e-8).all()
         assert (bounds.hi >= exact - 1e-8).all()
     assert close.gap < 0.002 < 0.1 < rough.gap
+    # Rows within the gap are left alone, so that it is about reached.
+    coarse = certain_mass_bounds(A, T, rounds=8, gap=0.1)
+    assert (coarse.lo <= exact + 1e-8).all()
+    assert (coarse.hi >= exact - 1e-8).all()
+    assert 2 * close.gap < coarse.gap < 0.1
 
 
 @settings(max_examples=15, deadline=None)

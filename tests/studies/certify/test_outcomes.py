@@ -163,7 +163,8 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
         assert float(hi[place]) == pytest.approx(most, abs=1e-6)
     quick = kept.solver(0.02, quick=True)
     bounds = quick.ends()
-    assert (bounds[0] <= lo + 1e-9).all() and (bounds[1] >= hi - 1e-9).all()
+    assert (bounds[0] <= lo + 1e-9).all()
+    assert (bounds[1] >= hi - 1e-9).all()
     assert 1e-6 < float((lo - bounds[0]).max()) <= quick.gap
     assert float((bounds[1] - hi).max()) <= min(quick.gap, 0.05)
     # Without a tolerance the sets are the heads' own: the stacked output projections have full rank.

@@ -87,12 +87,14 @@ class MapSolver:
         rows: Float[Tensor, "row key"],
         allowed: Float[Tensor, "tolerance row"],
         rounds: int,
+        gap: float = 0.0,
     ) -> tuple[Float[Tensor, "tolerance row seen"], Float[Tensor, "tolerance row seen"]]:
         """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
 
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
         rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. The least value is
-        convex in the tolerance: between two others it is at most on the line between theirs.
+        convex in the tolerance: between two others it is at most on the line between theirs. No program runs for a row
+        whose bounds add up to no more than the ``gap``.
         """
         allowed = allowed.cpu()
         order = allowed[:, 0].argsort()
@@ -104,7 +106,9 @@ class MapSolver:
         lo, hi = torch.where(movable, 0.0, inside), inside.clone()
         run = torch.zeros_like(hi, dtype=torch.bool)
         for _ in range(rounds):
-            widths = (hi - lo).masked_fill(run, 0.0).unflatten(0, allowed.shape)
+            widths = hi - lo
+            settled = run | (widths.sum(1, keepdim=True) <= gap)
+            widths = widths.masked_fill(settled, 0.0).unflatten(0, allowed.shape)
             widest = widths.amax(0)
             row, key = _chosen(widest, inside.shape[1])
             row = row + len(own) * (widths >= _NEARLY * widest).int().argmax(0)[row, key]
@@ -271,13 +275,15 @@ def certain_mass_bounds(
     visible: Bool[Tensor, "query key"] | None = None,
     tolerances: Sequence[float] = (0.0,),
     rounds: int = 4,
+    gap: float = 0.0,
 ) -> CertainBounds:
     """Return proven bounds on `certain_mass`, by a few programs for each key instead of many for each row.
 
     All rows that see the same keys, and all tolerances, share what is feasible for the dual of a program, so that the
     solution for one row proves a bound in all of them; and the move to an alternative of one row leads to alternatives
     of the others. Rows that share their keys with few others (causal maps) get the exact numbers. In each of the
-    ``rounds`` as many programs run as there are keys; more rounds give closer bounds.
+    ``rounds`` as many programs run as there are keys; more rounds give closer bounds. Rows whose bounds are within the
+    ``gap`` are left as they are, so that many rounds take no longer than they need.
 
     Examples:
         >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
@@ -296,7 +302,7 @@ def certain_mass_bounds(
         projected_values,
         visible,
         tolerances,
-        lambda solver, rows, allowed: solver.bracket(rows, allowed, rounds),
+        lambda solver, rows, allowed: solver.bracket(rows, allowed, rounds, gap),
     )
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
