@@ -23,6 +23,8 @@ from identilens.explorer.work import (
     same_answer,
     without_head,
 )
+from identilens.studies.head_views import size_in_words
+from identilens.studies.outcomes import changed as changed_words
 
 TEXT = ids(14)
 
@@ -54,7 +56,7 @@ def test_each_layer_is_told_as_it_comes(at, told, lens):
     assert [one["choices"] for one in maps] == [
         {"kind": "decoder", "layer": 0, "head": head} for head in range(4)
     ]
-    assert maps[0]["note"] == "14 queries × 14 keys, d_v = 8, rank 8, nullity 6."
+    assert maps[0]["note"] == size_in_words(14, 14, 8, 8, 6)
     assert list(maps[0]["layers"]) == ["raw", "effective"]
     assert maps[0]["differences"] == {"null": ["raw", "effective"]}
     plain = next(iter(lens.capture([TEXT], weights=True)))
@@ -185,7 +187,7 @@ def test_what_changes_in_states_and_next_tokens(at, lens):
     apart = (run.logits - plain.logits).norm() / plain.logits.norm()
     assert found["logits_change"] == pytest.approx(float(apart))
 
-    assert found["answer"].startswith(f"the model's prediction changes by {kl(p, q):.3g} nats; its")
+    assert found["answer"].startswith(f"the model's {changed_words('prediction', kl(p, q))}; its")
 
 
 def kl(p, q):
@@ -209,7 +211,7 @@ def test_a_head_is_taken_out(at, lens):
     assert found["next"][0]["after"] == pytest.approx(float(q[largest]))
     stays = "stays" if int(q.argmax()) == largest else "changes"
     assert found["answer"] == (
-        f"the model's prediction changes by {kl(p, q):.3g} nats; its most likely token or class {stays}"
+        f"the model's {changed_words('prediction', kl(p, q))}; its most likely token or class {stays}"
     )
     assert kl(p, q) > 1e-6
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from identilens.charts.labels import visible_text
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
@@ -24,12 +23,14 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
 from identilens.runs.settings import coerce
+from identilens.runs.terminal import visible_text
 from identilens.studies import outcomes
 from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_answer
 from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.certify.views import exactness
+from identilens.studies.head_views import size_in_words
 from identilens.studies.inversion.study import inversion
 from identilens.studies.mixing.study import mixing
 from identilens.studies.rationales.result import decided, decision_line
@@ -398,10 +399,7 @@ def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
     layers = {"raw": raw} | (
         {} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)}
     )
-    note = (
-        f"{raw.shape[0]} queries × {raw.shape[1]} keys, d_v = {head.values.shape[1]}, rank {rank}, "
-    )
-    note += f"nullity {raw.shape[1] - rank}."
+    note = size_in_words(*raw.shape, head.values.shape[1], rank, raw.shape[1] - rank)
     return TokenMap(
         {"kind": head.kind, "layer": head.layer, "head": head.head},
         layers,

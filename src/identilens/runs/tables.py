@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.runs.terminal import plain
+from identilens.runs.terminal import plain, visible_text
 
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
@@ -46,15 +47,25 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 
 
 def print_table(title: str, frame: pl.DataFrame) -> None:
-    """Print a frame in the terminal, numbers to the right."""
-    view = Table(title=plain(title))
+    """Print a frame in the terminal, numbers to the right; what is the same in all rows is said in the title."""
+    same = [name for name in HEAD if name in frame.columns and frame[name].n_unique() == 1]
+    if len(frame) > 1 and same:
+        title += f" ({', '.join(f'{name} {frame[name][0]}' for name in same)})"
+        frame = frame.drop(same)
+    view = Table(title=plain(title), box=SIMPLE_HEAD, padding=0)
     for name, kind in frame.schema.items():
         view.add_column(
             plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold"
         )
     for row in frame.fill_nan(None).iter_rows():
         shown = (
-            "–" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+            "–"
+            if value is None
+            else f"{value:.4g}"
+            if isinstance(value, float)
+            else visible_text(str(value))
+            if value != ""
+            else value
             for value in row
         )
         view.add_row(*map(plain, shown))

@@ -69,3 +69,11 @@ def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]
     return names_at(sequences, query, row["n_query"], None), names_at(
         sequences, key, row["n_key"], None
     )
+
+
+def size_in_words(queries: int, keys: int, d_v: int, rank: int, nullity: int) -> str:
+    """Return the size of a map, and in how many directions its rows have no effect; of masked maps the last row."""
+    return (
+        f"{queries} queries × {keys} keys, d_v = {d_v}, rank {rank}, nullity {nullity}: in so many directions a row "
+        "(the last one, if rows see different keys) may change without any effect on the output."
+    )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import sqrt
+from math import expm1, sqrt
 from typing import Any, Literal
 
 import polars as pl
@@ -256,9 +256,14 @@ def head_in_words(row: Mapping[str, Any]) -> str:
 
 
 def changed(outcome: Answered, effect: float) -> str:
-    """Return in words that an outcome changes by so much."""
+    """Return in words that an outcome changes by so much; nats also as the probability that can move at most.
+
+    Total variation is at most √(KL / 2) (Pinsker) and √(1 − exp(−KL)) (Bretagnolle and Huber). Both are concave in KL,
+    so that they hold for means over positions, too.
+    """
     if outcome == "prediction":
-        return f"prediction changes by {effect:.3g} nats"
+        moved = sqrt(max(0.0, min(effect / 2, -expm1(-effect))))
+        return f"prediction changes by {effect:.3g} nats (at most {100 * moved:.3g} % of its probability moves)"
     return f"final hidden states change by {100 * effect:.3g} % of their length"
 
 

@@ -30,6 +30,7 @@ from identilens.studies.audit.maps import (
 )
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
+from identilens.studies.head_views import size_in_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -114,7 +115,8 @@ def test_effects_in_words():
     found = effects((1.0, 3.0), (0.1, 0.3))
     heads = heads_table(TABLE, ROWS, found)
     assert effects_in_words(heads, found) == (
-        "without head 0 of encoder layer 0 the prediction changes by 2 nats, the most of 2 heads; 2 have at least 10 % "
+        "without head 0 of encoder layer 0 the prediction changes by 2 nats (at most 93 % of its probability "
+        "moves), the most of 2 heads; 2 have at least 10 % "
         "of that (mean over 2 texts)"
     )
     states = effects((1.0,), (0.2,), "states", "estimate")
@@ -261,7 +263,7 @@ def test_what_is_said_beside_a_map():
         "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
     }  # fmt: skip
     after = "50.0 % of the attention on '␣a', which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
-    sizes = "2 queries × 3 keys, d_v = 4, rank 2, nullity 1."
+    sizes = size_in_words(2, 3, 4, 2, 1)
     assert (
         _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."
     )

@@ -1,5 +1,7 @@
 """What must stay the same, and how nearly: tolerances, the layer's output, the model's states and its prediction."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -12,7 +14,7 @@ from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
-from identilens.studies.outcomes import of_answer, of_layer, tolerances
+from identilens.studies.outcomes import changed, of_answer, of_layer, tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
 TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."
@@ -241,3 +243,22 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     lo, hi = kept.solver(0.0).ends()
     assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
     assert hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
+
+
+def test_nats_are_also_said_as_the_probability_that_moves_at_most():
+    """Against the total variation distance of drawn distributions, and of two that have nothing in common."""
+    p, q = (
+        torch.randn(2, 500, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        .mul(3)
+        .softmax(-1)
+    )
+    nats = (p * (p / q).log()).sum(-1)
+    moved = (p - q).abs().sum(-1) / 2
+    for one, most in zip(moved.tolist(), nats.tolist(), strict=True):
+        said = float(re.search(r"at most ([\d.e+-]+) %", changed("prediction", most))[1])
+        assert 100 * one <= 1.001 * said <= 101
+    assert (
+        changed("prediction", 1e3)
+        == "prediction changes by 1e+03 nats (at most 100 % of its probability moves)"
+    )
+    assert changed("states", 0.5) == "final hidden states change by 50 % of their length"

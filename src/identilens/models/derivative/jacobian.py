@@ -174,7 +174,7 @@ Function = Callable[[Tensor], tuple[Tensor, ...]]
 
 Method = Literal["exact", "sketch"]
 
-DEFAULT_BUDGET = 256 * 2**20
+DEFAULT_BUDGET = 2**30
 DEFAULT_PROBES = 32
 
 

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.kit import Charts
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import shortened
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
+from identilens.runs.terminal import visible_text
 from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS
 from identilens.studies.certify.views import SIGNS
-from identilens.studies.head_views import axis_tokens, head_name
+from identilens.studies.head_views import axis_tokens, head_name, size_in_words
 from identilens.studies.outcomes import WITHIN
 
 PAGE_BUDGET = 7_000_000
@@ -190,8 +191,7 @@ def _telling(row: Row) -> float:
 
 
 def _facts(row: Row) -> str:
-    sizes = f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}"
-    said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
+    said = [size_in_words(*(row[name] for name in ("n_query", "n_key", "d_v", "rank", "nullity")))]
     if row["certain_mass"] is not None:
         said.append(
             f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')})."

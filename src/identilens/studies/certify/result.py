@@ -52,6 +52,13 @@ class Certainty(Result):
     claims: pl.DataFrame
     order: pl.DataFrame
 
+    @property
+    def compared(self) -> pl.DataFrame:
+        """The weights, and each claim's value and ends in columns of their own."""
+        ends = ["value", "lo", "hi"]
+        claims = self.claims.pivot("claim", index=views.ROW, values=ends, separator=" of ")
+        return pl.concat([self.table, claims], how="diagonal") if len(claims) else self.table
+
     def by_query(self) -> pl.DataFrame:
         """Return, for each row, its certain mass (Σ lo), the attention with each verdict, and its certain order."""
         verdicts = [
@@ -212,7 +219,7 @@ class Certainty(Result):
         by_query, heads = self.by_query(), self.by_head()
         lines = self.token_lines(views.LINES)
         left_out = (
-            f"The first {len(lines)} of {len(by_query)} rows. In Python, "
+            f"The first {len(lines)} lines. In Python, "
             f"Certainty.load(folder).token_lines({len(by_query)}) has them all."
         )
         shown = views.within_page(self.table)
@@ -227,7 +234,7 @@ class Certainty(Result):
                 "The text, marked by verdict",
                 _LINES,
                 lines=lines,
-                note=left_out if len(lines) < len(by_query) else "",
+                note=left_out if len(lines) == views.LINES < len(by_query) else "",
             ),
             Section(
                 "intervals",

@@ -1,6 +1,7 @@
 """How verdicts on attention weights are drawn: lines of tokens, bars with shares, both axes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -10,9 +11,10 @@ import torch
 from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, intervals, rule, scatter
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import shortened
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD
+from identilens.runs.terminal import visible_text
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness
@@ -54,15 +56,25 @@ _LABEL = 22
 
 
 def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
-    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict."""
-    lines = []
-    for _, row in table.group_by(ROW, maintain_order=True):
+    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict.
+
+    Tolerances for which all of a row is the same share its line.
+    """
+    lines, places = [], []
+    for place, row in table.group_by(ROW, maintain_order=True):
+        first = row.row(0, named=True)
+        title, shown = first_tokens(_row_name(first), row)
+        tokens = list(map(_marked, shown.iter_rows(named=True)))
+        if place[:-1] in places[-1:] and tokens == lines[-1].tokens:
+            both = f"{lines[-1].title}, and {exactness(first['tolerance'])}"
+            lines[-1] = replace(lines[-1], title=both)
+            continue
         if len(lines) == most:
             break
         mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
         legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
-        title, shown = first_tokens(_row_name(row.row(0, named=True)), row)
-        lines.append(TokenLine(title, list(map(_marked, shown.iter_rows(named=True))), legend))
+        lines.append(TokenLine(title, tokens, legend))
+        places.append(place[:-1])
     return lines
 
 
