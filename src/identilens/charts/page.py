@@ -58,6 +58,11 @@ class Section:
     lines: Sequence[TokenLine] = ()
     of: str = ""
 
+    def __post_init__(self) -> None:
+        """Check that the paragraphs are several words, not the letters of one."""
+        if isinstance(self.text, str):
+            raise TypeError(f"expected a sequence of paragraphs; got {self.text[:40]!r}")
+
 
 @dataclass(frozen=True)
 class Page:

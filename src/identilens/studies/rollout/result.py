@@ -212,8 +212,8 @@ class Rollouts(Result):
         """Return the lines of tokens, the bars and the tables."""
         lines = self.token_lines(_LINES)
         return [
-            Section("lines", "The text, marked by what is fixed", _TEXT, lines=lines),
-            Section("intervals", "Intervals", _BARS, ["intervals"]),
+            Section("lines", "The text, marked by what is fixed", [_TEXT], lines=lines),
+            Section("intervals", "Intervals", [_BARS], ["intervals"]),
             Section("rows", "Rows in numbers", frame=self.rows),
             Section("values", "Values in numbers", frame=self.table),
         ]
