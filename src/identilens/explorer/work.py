@@ -399,7 +399,7 @@ def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
     layers = {"raw": raw} | (
         {} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)}
     )
-    note = size_in_words(*raw.shape, head.values.shape[1], rank, raw.shape[1] - rank)
+    note = size_in_words(len(raw), raw.shape[1], head.values.shape[1], rank, raw.shape[1] - rank)
     return TokenMap(
         {"kind": head.kind, "layer": head.layer, "head": head.head},
         layers,

@@ -31,7 +31,7 @@ def split(
     B for all programs. The second projection moves a point by −τ B y, and y are the multipliers. Nothing is certified.
     """
     centre, sums = rows @ kept, rows.unflatten(1, (blocks, -1)).sum(2, keepdim=True)
-    state = nearest = rows
+    state = nearest = points = rows
     size, found = _STEPS[0][0], []
     for step, rounds in _STEPS:
         state = nearest + (state - nearest) * (step / size)
