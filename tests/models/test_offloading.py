@@ -40,7 +40,7 @@ def test_layers_wait_on_disk_and_the_tables_are_those_of_the_whole_model(plain, 
 
 def test_what_needs_no_derivative_is_that_of_the_whole_model(plain, offloaded):
     for study in (
-        lambda lens: idl.certify(lens, TEXTS[1:], layers=1, heads=0, outcome="layer"),
+        lambda lens: idl.certify(lens, TEXTS[1:], layers=1, heads=0, queries=(4, -1), outcome="layer"),
         lambda lens: idl.influence(lens, TEXTS[1:], outcome="states"),
         lambda lens: idl.rollout(lens, TEXTS[1:], queries=-1),
     ):
@@ -70,8 +70,9 @@ def test_half_of_a_model_may_be_on_disk(folder, plain):
         half.to(dtype="float64")
 
 
-def test_workers_load_an_offloaded_model_as_it_was(folder, plain, tmp_path):
-    lens = idl.load(folder, device_map="disk")
+def test_workers_load_an_offloaded_model_as_it_was(tmp_path):
+    build("llama").save_pretrained(tmp_path / "model", max_shard_size="50KB")
+    plain, lens = (idl.load(tmp_path / "model", device_map=place) for place in (None, "disk"))
     many = [ids(6 + number % 3) for number in range(150)]
     options = {"certain_rows": 0, "examples": 0}
     run = idl.audit(lens, many, out=tmp_path / "run", engine=idl.Local(workers=1), **options)
