@@ -1,0 +1,96 @@
+"""Gates between heads and output projection: each row's own factors, which do not depend on what the heads mix."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from identilens.models.affine import MATCH
+from identilens.models.following import Candidate
+from identilens.models.interface import AttentionCall, Handler, answered
+from identilens.models.threads import only_here
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of an attention module's forward method."""
+
+
+def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]:
+    """Yield the modules inside an attention module that read z ∘ g, outermost first; z is what its heads mix.
+
+    g is what is read for z = 1. It does not depend on z: the same g is found with the model's own z and a drawn one.
+    """
+    own = call.run()
+    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(0)).to(own)
+    ones, *others = (
+        (mixed, read_with(call.module, inputs, mixed, call.module.modules()))
+        for mixed in (torch.ones_like(own), own, drawn)
+    )
+    for module, gate in ones[1].items():
+        if gate.shape[:2] == own.shape[:2] and gate.numel() == own.numel():
+            apart = [
+                (read[module] - gate * mixed.view_as(gate)).abs().max() / read[module].abs().max()
+                for mixed, read in others
+            ]
+            if max(apart) <= MATCH[own.dtype]:
+                yield Candidate(module, others[0][1][module])
+
+
+def read_with(
+    attention: nn.Module,
+    inputs: Inputs,
+    mixed: Float[Tensor, "batch query head d_v"],
+    modules: Iterable[nn.Module],
+) -> dict[nn.Module, Tensor]:
+    """Return what some modules read in an attention module whose heads mix what is given."""
+    read: dict[nn.Module, Tensor] = {}
+
+    def note(module: nn.Module, given: tuple) -> None:
+        if given and isinstance(given[0], Tensor):
+            read[module] = given[0]
+
+    with ExitStack() as hooks, torch.no_grad(), answered(lambda _: mixed):
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(only_here(note)))
+        # The method itself, so that hooks on the module do not run a second time.
+        attention.forward(*inputs[0], **inputs[1])
+    return read
+
+
+@contextmanager
+def reading_gates(
+    attentions: Iterable[nn.Module], projections: Mapping[int, nn.Module], handler: Handler
+) -> Iterator[Handler]:
+    """Yield a handler that passes calls on with their gates, which are computed when they are first asked for.
+
+    ``attentions`` are the modules with gates; ``projections`` is what reads the gated outputs, by number of the call.
+    """
+    given: dict[nn.Module, Inputs] = {}
+
+    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        given[module] = args, kwargs
+
+    def answer(call: AttentionCall) -> Tensor:
+        projection = projections.get(call.index)
+        if projection is None:
+            return handler(call)
+        inputs = given[call.module]
+
+        @cache
+        def gate() -> Tensor:
+            batch, heads, queries, _ = call.query.shape
+            ones = call.value.new_ones(batch, queries, heads, call.value.shape[-1])
+            return read_with(call.module, inputs, ones, [projection])[projection].view_as(ones)
+
+        return handler(replace(call, gating=gate))
+
+    with ExitStack() as hooks:
+        for module in attentions:
+            hooks.enter_context(
+                module.register_forward_pre_hook(only_here(enter), with_kwargs=True)
+            )
+        yield answer
