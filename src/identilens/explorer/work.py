@@ -239,7 +239,7 @@ def moved_row(
     asked = torch.tensor(change, dtype=torch.float64)
     if asked.shape != before.shape or not bool(asked.isfinite().all()):
         raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
-    free = head.projected.simplex_space(head.seen(query)).free
+    free = head.at(query).simplex_space(head.seen(query)).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
     step = (
@@ -276,7 +276,7 @@ def broken_row(
 
 def _with_row(lens: Lens, at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
     """Return what another row of weights changes of its head's output, and of what the model computes."""
-    before, compact = head.attention[query], head.projected.compact
+    before, compact = head.attention[query], head.at(query).compact
     length = torch.linalg.norm(before @ compact).clamp_min(1e-300)
     run = lens.substitute({head.address: Rows([query], row[None])}, at.item)
     error = float(torch.linalg.norm((row - before) @ compact) / length)

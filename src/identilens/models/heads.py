@@ -1,6 +1,6 @@
 """The heads of an attention layer on one text, with the inputs of their outputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,7 +88,8 @@ class Head:
     def projected(self) -> ProjectedValues:
         """T = V W_O; of a gated head V, whose null space each row's own T has: see `at`."""
         return ProjectedValues.of(
-            self.values, self.output_projection if self.gate is None else None
+            self.values,
+            self.output_projection if self.gate is None else self.site.fixed_projection[self.head],
         )
 
     def row_projection(self, query: int) -> Float[Tensor, "d_v d_model"]:
@@ -104,6 +105,12 @@ class Head:
         if self.gate is None:
             return self.projected
         return ProjectedValues.of(self.values, self.row_projection(query))
+
+    def alike(self, queries: Sequence[int]) -> list[tuple[slice, ProjectedValues]]:
+        """Return places among some rows, together where they have one T, and that T: see `at`."""
+        if self.gate is None:
+            return [(slice(None), self.projected)]
+        return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
 
     @cached_property
     def attention(self) -> Float[Tensor, "query key"]:

@@ -80,10 +80,11 @@ class Site:
 
         The output of a gated head is what it mixes, A V.
         """
-        width = self.value_bias.shape[-1]
         if not self.gated:
             return self.output_projection
-        return torch.eye(width).to(self.value_bias).expand(self.heads, -1, -1)
+        width = self.value_bias.shape[-1]
+        identity = torch.eye(width, max(width, len(self.output_bias))).to(self.value_bias)
+        return identity.expand(self.heads, -1, -1)
 
     @property
     def output_bias(self) -> Float[Tensor, " d_model"]:

@@ -159,7 +159,7 @@ def attention_row(layer: CapturedLayer, query: int) -> Float[Tensor, " d_model"]
     mixed = sum(
         head.attention[query].cpu()
         @ head.values.double().cpu()
-        @ head.output_projection.double().cpu()
+        @ head.row_projection(query).cpu()
         for head in layer.heads
     )
     return mixed + layer.site.output_bias.double().cpu()

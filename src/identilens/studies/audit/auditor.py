@@ -118,10 +118,9 @@ class Auditor:
         if settings.layers is not None and site.layer not in settings.layers:
             return call.run()
         if call.index not in self._factors:
-            projection = self.sites[call.index].output_projection
             self._factors[call.index] = (
-                OutputFactor.of(projection),
-                stored_rank(projection.flatten(0, 1)),
+                OutputFactor.of(site.fixed_projection),
+                stored_rank(site.output_projection.flatten(0, 1)),
             )
         factor, stacked_rank = self._factors[call.index]
         output = call.query.new_zeros(
