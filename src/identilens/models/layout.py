@@ -152,9 +152,10 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             found = next((one for one in passed if is_linear(one.module, one.inputs)), None)
     if found is None:
         name = type(module).__name__
-        if meeting.candidates:
+        others = [type(one.module).__name__ for one in meeting.candidates]
+        if others and "Norm" not in others[-1]:
             raise UnsupportedModelError(
-                f"{name} projects the outputs of its heads by {type(meeting.candidates[-1].module).__name__}, which is "
+                f"{name} projects the outputs of its heads by {others[-1]}, which is "
                 "no linear map up to rounding: it rounds its inputs (8-bit activations, say), or does more. Quantise "
                 "weights alone, or load the model without quantisation."
             )

@@ -374,6 +374,11 @@ class Audit(Result):
                 f"Only attention is audited. In {len(mixing)} layers positions also mix by other means (a state "
                 f"space, a convolution, pooling): {', '.join(mixing)}."
             )
+        if self.provenance["model"].get("gated_heads"):
+            yield (
+                "The model gates its heads: each row has a factor of its own before the output projection. The output "
+                "of a head is here what it mixes, before the gate; lengths of vectors are those before the gate, too."
+            )
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
