@@ -192,6 +192,7 @@ def test_a_layers_output_adds_the_gated_heads():
     kept = of_layer(heads, 1, 11)
     assert kept.scale == pytest.approx(float((row @ own).norm()), rel=1e-9)
     solver = kept.solver(0.01)
+    solver.ends()
     far = solver.farthest()
     moved = row.index_copy(0, solver.keys, far) - row
     assert float(moved.abs().sum()) > 0.1

@@ -153,7 +153,12 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     if found is None:
         name = type(module).__name__
         others = [type(one.module).__name__ for one in meeting.candidates]
-        if others and "Norm" not in others[-1]:
+        if others and "Norm" in others[-1]:
+            raise UnsupportedModelError(
+                f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}), so "
+                "that no matrix gives the output of a head. Choose a model of another family (`identilens families`)."
+            )
+        if others:
             raise UnsupportedModelError(
                 f"{name} projects the outputs of its heads by {others[-1]}, which is "
                 "no linear map up to rounding: it rounds its inputs (8-bit activations, say), or does more. Quantise "
