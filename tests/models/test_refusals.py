@@ -52,7 +52,10 @@ def test_families_beyond_weights_times_values_are_refused_saying_why(family):
 
 def test_a_norm_of_the_heads_outputs_is_refused():
     model = hf.BitNetModel(hf.BitNetConfig(**_SMALL, num_key_value_heads=2))
-    with pytest.raises(UnsupportedModelError, match=r"changes the attention output .*it normalises it \(BitNetRMSNorm\)"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"changes the attention output .*it normalises it \(BitNetRMSNorm\)",
+    ):
         next(Lens(model).capture([ids(8)]))
 
 
