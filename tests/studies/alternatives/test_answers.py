@@ -174,9 +174,7 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
         assert row["mean_total_variation"] > 0.01
         assert row["hidden_change"] < 1e-6
         assert row["measured"] <= row["allowed"] == 2**-24
-    whole = sum(
-        head.attention[19] @ head.values @ head.output_projection for head in capture.heads
-    )
+    whole = sum(head.attention[19] @ head.values @ head.output_projection for head in capture.heads)
     assert float(moved.norm() / whole.norm()) < 1e-5  # matrices are stored in single precision
     assert (max(apart) > 1e-3 * float(whole.norm())) == trading
     text = found.summary().text

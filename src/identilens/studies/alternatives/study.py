@@ -53,13 +53,13 @@ class AlternativeSettings(KindSettings):
         outcome: What stays the same: each head's output; or, for one row of a map and within the tolerance, the sum of
             the outputs of the chosen heads of each layer, whose rows then change together, the model's prediction, or
             its final hidden states.
-        aim: For layer, prediction and states: what the row is to do: put least attention on the keys, or go farthest from what
-            it is, or give the sparsest row, with attention on few keys.
+        aim: But for head: what the row is to do: put least attention on the keys, or go farthest from what it is, or
+            give the sparsest row, with attention on few keys.
         tolerance: For prediction and states: a share of the head's own effect (1%), or a number with its unit
             (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; float32 by default.
-        queries: For layer, prediction and states: position or token of the row; last by default.
-        keys: For layer, prediction and states: positions or tokens whose attention is to go elsewhere; those that hold 90 % of
-            the row's attention by default.
+        queries: But for head: position or token of the row; last by default.
+        keys: But for head: positions or tokens whose attention is to go elsewhere; those that hold 90 % of the row's
+            attention by default.
         answer: For prediction and states: position or token of the predictions, or states, that count; last for the
             prediction and all states by default.
         together: For prediction and states: change the rows of all chosen heads together.
@@ -156,7 +156,10 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         if self.settings.together:
             groups = [places]
         if self.settings.outcome == "layer":
-            groups = [list(group) for _, group in groupby(places, lambda one: (one.site.layer, one.site.kind))]
+            groups = [
+                list(group)
+                for _, group in groupby(places, lambda one: (one.site.layer, one.site.kind))
+            ]
         return joined(Alternatives.schema, chain.from_iterable(map(self._together, groups)))
 
     def _same_output(self, place: Place) -> Output:

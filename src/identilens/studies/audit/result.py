@@ -374,6 +374,8 @@ class Audit(Result):
                 f"Only attention is audited. In {len(mixing)} layers positions also mix by other means (a state "
                 f"space, a convolution, pooling): {', '.join(mixing)}."
             )
+        if asked := self.provenance["settings"].get("queries"):
+            yield f"Of each map only these rows are measured: {', '.join(map(str, asked))}."
         if self.provenance["model"].get("gated_heads"):
             yield (
                 "The model gates its heads: each row has a factor of its own before the output projection. The output "
