@@ -28,7 +28,7 @@ ANSWER = {
     "keys_before": pl.Int64,
     "keys_after": pl.Int64,
 }
-"""Columns of alternatives of one row that keep an answer or a layer's output; missing where each head's output stays."""
+"""Columns of alternatives of a row that keep an answer or a layer's output; missing where each head's output stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
