@@ -356,7 +356,7 @@ def inverted(
 
 
 def answered(lens: Lens, at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
-    """Return the tokens of the model's answer, marked by the segment that most of their attention goes to.
+    """Return the tokens of the model's answer, marked by the segment of the prompt with most of their attention.
 
     The text is a prompt or a chat, see `typed_chat`.
 
