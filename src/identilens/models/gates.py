@@ -46,14 +46,14 @@ def read_with(
     mixed: Float[Tensor, "batch query head d_v"],
     modules: Iterable[nn.Module],
 ) -> dict[nn.Module, Tensor]:
-    """Return what some modules read in an attention module whose heads mix what is given."""
+    """Return what some modules read in an attention module whose heads mix what is given; it may change a copy."""
     read: dict[nn.Module, Tensor] = {}
 
     def note(module: nn.Module, given: tuple) -> None:
         if given and isinstance(given[0], Tensor):
             read[module] = given[0]
 
-    with ExitStack() as hooks, torch.no_grad(), answered(lambda _: mixed):
+    with ExitStack() as hooks, torch.no_grad(), answered(lambda _: mixed.clone()):
         for module in modules:
             hooks.enter_context(module.register_forward_pre_hook(only_here(note)))
         # The method itself, so that hooks on the module do not run a second time.
