@@ -1,9 +1,7 @@
 """Gates between heads and output projection: each row's own factors, which do not depend on what the heads mix."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 
 from identilens.models.affine import MATCH
 from identilens.models.following import Candidate
-from identilens.models.interface import AttentionCall, Handler, answered
+from identilens.models.interface import AttentionCall, answered
 from identilens.models.threads import only_here
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -59,38 +57,3 @@ def read_with(
         # The method itself, so that hooks on the module do not run a second time.
         attention.forward(*inputs[0], **inputs[1])
     return read
-
-
-@contextmanager
-def reading_gates(
-    attentions: Iterable[nn.Module], projections: Mapping[int, nn.Module], handler: Handler
-) -> Iterator[Handler]:
-    """Yield a handler that passes calls on with their gates, which are computed when they are first asked for.
-
-    ``attentions`` are the modules with gates; ``projections`` is what reads the gated outputs, by number of the call.
-    """
-    given: dict[nn.Module, Inputs] = {}
-
-    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        given[module] = args, kwargs
-
-    def answer(call: AttentionCall) -> Tensor:
-        projection = projections.get(call.index)
-        if projection is None:
-            return handler(call)
-        inputs = given[call.module]
-
-        @cache
-        def gate() -> Tensor:
-            batch, heads, queries, _ = call.query.shape
-            ones = call.value.new_ones(batch, queries, heads, call.value.shape[-1])
-            return read_with(call.module, inputs, ones, [projection])[projection].view_as(ones)
-
-        return handler(replace(call, gating=gate))
-
-    with ExitStack() as hooks:
-        for module in attentions:
-            hooks.enter_context(
-                module.register_forward_pre_hook(only_here(enter), with_kwargs=True)
-            )
-        yield answer

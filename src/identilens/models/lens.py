@@ -1,7 +1,7 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, Literal, TypeVar, cast
 
@@ -16,10 +16,9 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
-from identilens.models.capture import CapturedText, Collector, Lengths, split_states
+from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
-from identilens.models.following import ParameterProjection, capturing, is_attention
-from identilens.models.gates import reading_gates
+from identilens.models.following import is_attention
 from identilens.models.identity import described, digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
@@ -331,24 +330,12 @@ class Lens:
         with configured(model, "use_cache", False):
             return model(**collate(items, self.device), **cache, **options)
 
-    @contextmanager
     def capturing(
         self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Send every attention call of a batch of items to ``handler`` inside the context."""
-        sites = self.sites(items[0])
-        projections = [
-            site.projection for site in sites if isinstance(site.projection, ParameterProjection)
-        ]
-        gated = {index: site for index, site in enumerate(sites) if site.gated}
-        attentions = {self.body.get_submodule(site.name) for site in gated.values()}
-        readers = {index: site.projection for index, site in gated.items()}
-        handler = by_text(handler, len(items))
-        with (
-            reading_gates(attentions, readers, handler) as answer,
-            capturing(model or self.body, answer, routes_of(sites), projections),
-        ):
-            yield
+        sites, body = self.sites(items[0]), self.body
+        return intercepting(body, sites, model or body, by_text(handler, len(items)))
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof is valid for: weights, attention, kind of input, padding, lengths up to a power of 2."""

@@ -58,10 +58,21 @@ class _Near:
     Attributes:
         kept: What must stay.
         slope: Half of how fast the square of the change rises with each weight, where it has changed already.
+        answer: The change of the answer with other rows, as the model gives it; None where a sum of outputs stays.
     """
 
     kept: KeptOutcome
     slope: Float[Tensor, " key"]
+    answer: Callable[[Float[Tensor, "head key"]], float] | None = None
+
+    def predicted(self, rows: Float[Tensor, "head key"]) -> float:
+        """Return the change with other rows, to first order."""
+        solver = self.kept.solver(0.0)
+        return float(self.kept.change(solver.length(rows.flatten()[solver.keys])))
+
+    def measured(self, rows: Float[Tensor, "head key"]) -> float:
+        """Return the change with other rows; a sum of outputs is linear."""
+        return self.answer(rows) if self.answer else self.predicted(rows)
 
 
 def keep_answer(
@@ -83,14 +94,6 @@ def keep_answer(
     """
     own = torch.stack([head.attention[query] for head in heads])
     first = _near(answer, heads, query)
-    exact = first.kept.solver(0.0)
-
-    def predicted(rows: Float[Tensor, "head key"]) -> float:
-        return float(first.kept.change(exact.length(rows.flatten()[exact.keys])))
-
-    def change(rows: Float[Tensor, "head key"]) -> float:
-        return answer.change(in_row(heads, query, rows)) if answer else predicted(rows)
-
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
     def cost(rows: Float[Tensor, "head key"]) -> Float[Tensor, "head key"]:
@@ -118,7 +121,7 @@ def keep_answer(
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda at, way=way: change(way(at)), allowed)
+            share, given = _confirmed(lambda at, way=way: first.measured(way(at)), allowed)
             if share and reached[aim](way(share)) < reached[aim](rows):
                 rows, measured = way(share), given
             if share == 1:
@@ -132,7 +135,7 @@ def keep_answer(
         "tolerance": tolerance.name,
         "allowed": allowed,
         "effect": first.kept.effect,
-        "predicted": predicted(rows),
+        "predicted": first.predicted(rows),
         "measured": measured,
         "mass_before": [float(row[mask].sum()) for row, mask in zip(own, left, strict=True)],
         "mass_after": [float(row[mask].sum()) for row, mask in zip(rows, left, strict=True)],
@@ -224,4 +227,4 @@ def _near(
         effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
-    return _Near(kept, torch.cat(rising))
+    return _Near(kept, torch.cat(rising), lambda rows: answer.change(in_row(heads, query, rows)))
