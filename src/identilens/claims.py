@@ -339,7 +339,7 @@ def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
 
 
 def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]:
-    projection = row.head.output_projection.double().cpu()
+    projection = row.head.row_projection(row.query).cpu()
     if len(u) != projection.shape[1]:
         raise InputError(
             f"the direction has {len(u)} entries, and the model's residual stream {projection.shape[1]}. Pass a "

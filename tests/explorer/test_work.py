@@ -1,14 +1,18 @@
 """What the explorer computes, beside plain runs of a tiny decoder."""
 
+import json
+
 import pytest
 import torch
 
 import identilens as idl
+from helpers.chats import MESSAGES, answering
 from helpers.zoo import build, ids
 from identilens.errors import IdentilensError, InputError
 from identilens.explorer import work
 from identilens.explorer.work import (
     alternative,
+    answered,
     broken_row,
     changed,
     contributions,
@@ -332,6 +336,22 @@ def test_what_the_answer_needs_is_what_the_study_finds(at, lens):
         needed(lens, at, "seven")
     with pytest.raises(InputError, match="at least two tokens that can be taken out"):
         needed(lens, measured(lens, ids(2), nothing, lambda _step: None), "")
+
+
+def test_an_answer_to_a_typed_chat_is_what_the_study_finds():
+    lens, told = answering("llama", "chatml"), []
+    options = {"max_new_tokens": 24, "bounded": 1, "tolerance": 0}
+    chat = [{**one, "content": one["content"].strip()} for one in MESSAGES]
+    expected = idl.answer(lens, chat, **options)
+    turns = "\n".join(f"{one['role'].title()}: {one['content']}" for one in chat)
+    for text in (json.dumps(chat), turns):
+        found = answered(lens, measured(lens, text, nothing, told.append), nothing, told.append)
+        assert found["html"] == expected.token_lines()[0].html()
+        assert found["words"] == expected.summary().text
+    assert any("attention" in step.get("note", "") for step in told)
+    prompt = "[snow] fell: on the harbour"
+    found = answered(lens, measured(lens, prompt, nothing, told.append), nothing, told.append)
+    assert found["html"] == idl.answer(lens, prompt, **options).token_lines()[0].html()
 
 
 def test_what_can_be_read_of_the_text_is_what_the_study_finds(at, lens):

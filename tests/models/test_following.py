@@ -203,7 +203,7 @@ CHANGES = {
     r"adds a term beyond weights times values before a linear map \(relative values, .* no output projection\)": (
         lambda w, v: _joined(w, v) + _joined(w, v.flip(-2))
     ),
-    r"multiplies them by what differs from query to query \(a gate": lambda w, v: (
+    r"multiplies them by what differs from query to query \(a norm, or a gate": lambda w, v: (
         _joined(w, v) * torch.rand(1, 9, 32)
     ),
     "puts them beside something else": lambda w, v: torch.cat([_joined(w, v), _joined(w, v)], -1)[

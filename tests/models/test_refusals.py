@@ -50,16 +50,13 @@ def test_families_beyond_weights_times_values_are_refused_saying_why(family):
         next(Lens(model().eval()).capture([ids(8)]))
 
 
-def test_gated_attention_output_is_refused():
-    config = hf.Qwen3NextConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, layer_types=["full_attention"], num_experts=2, num_experts_per_tok=1,
-        moe_intermediate_size=16, shared_expert_intermediate_size=16, decoder_sparse_step=1,
-    )  # fmt: skip
+def test_a_norm_of_the_heads_outputs_is_refused():
+    model = hf.BitNetModel(hf.BitNetConfig(**_SMALL, num_key_value_heads=2))
     with pytest.raises(
-        UnsupportedModelError, match="changes the attention output .*a gate or a norm"
+        UnsupportedModelError,
+        match=r"changes the attention output .*it normalises it \(BitNetRMSNorm\)",
     ):
-        next(Lens(hf.Qwen3NextForCausalLM(config)).capture([ids(8)]))
+        next(Lens(model).capture([ids(8)]))
 
 
 class OwnAttention(nn.Module):

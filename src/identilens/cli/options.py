@@ -21,7 +21,7 @@ from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
 from identilens.models.recording import SUFFIX
 from identilens.models.replayed import Recording
-from identilens.runs.lines import MAX_TEXT_BYTES
+from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 from identilens.runs.texts import hub_dataset, read_texts
@@ -145,7 +145,7 @@ class ChatOptions(Settings):
     Attributes:
         prompt: A text that the model continues. Repeat the option for each text.
         chat: JSON file with messages (role, content), an object with prompt or messages, and answer and segments if
-            wanted, or a list of such conversations.
+            wanted, or a list of such conversations; - for the standard input.
         answer: The model's answer, in place of a generated one.
         segment: A further segment, as name=words, or as name=start:end by characters of what the model reads.
     """
@@ -178,9 +178,10 @@ class ChatOptions(Settings):
         return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
 
     def _content(self) -> Any:
+        content = "".join(line for _, line in read_lines(Path(str(self.chat))))
         try:
-            return json.loads(Path(str(self.chat)).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{self.chat} cannot be read as JSON: {error}.") from error
 
 

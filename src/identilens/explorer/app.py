@@ -36,6 +36,7 @@ from identilens.explorer.work import (
     Measured,
     Tell,
     alternative,
+    answered,
     broken_row,
     changed,
     contributions,
@@ -265,6 +266,8 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
     if what == "needed":
         answer = str(body["answer"])
         return model, lambda check, tell: needed(desk.lens(model), at, answer)
+    if what == "answered":
+        return model, lambda check, tell: answered(desk.lens(model), at, check, tell)
     if what == "inverted":
         layer, noise = _whole(body["layer"]), str(body["noise"])
         return model, lambda check, tell: inverted(desk.lens(model), at, layer, noise, check, tell)

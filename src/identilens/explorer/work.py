@@ -13,6 +13,7 @@ from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
 from identilens.measures.attention.simplex import total_variation
+from identilens.models.chats import typed_chat
 from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
@@ -26,6 +27,7 @@ from identilens.runs.settings import coerce
 from identilens.runs.terminal import visible_text
 from identilens.studies import outcomes
 from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_answer
+from identilens.studies.answer.study import answer
 from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
@@ -38,6 +40,9 @@ from identilens.studies.rationales.study import Decision, RationaleSettings, Rat
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
+
+ANSWER_TOKENS = 24
+"""Tokens of an answer that are generated."""
 
 TOP = 8
 """Next tokens whose probabilities are told."""
@@ -240,7 +245,7 @@ def moved_row(
     asked = torch.tensor(change, dtype=torch.float64)
     if asked.shape != before.shape or not bool(asked.isfinite().all()):
         raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
-    free = head.projected.simplex_space(head.seen(query)).free
+    free = head.at(query).simplex_space(head.seen(query)).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
     step = (
@@ -277,7 +282,7 @@ def broken_row(
 
 def _with_row(lens: Lens, at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
     """Return what another row of weights changes of its head's output, and of what the model computes."""
-    before, compact = head.attention[query], head.projected.compact
+    before, compact = head.attention[query], head.at(query).compact
     length = torch.linalg.norm(before @ compact).clamp_min(1e-300)
     run = lens.substitute({head.address: Rows([query], row[None])}, at.item)
     error = float(torch.linalg.norm((row - before) @ compact) / length)
@@ -347,6 +352,27 @@ def inverted(
     """
     options = {"layers": (layer,), "noise": (noise,), "bits": (), "max_length": most_tokens(lens)}
     result = inversion(lens, [at.text], progress=given_up(check, tell), **options)
+    [line] = result.token_lines()
+    return {"html": line.html(), "words": result.summary().text}
+
+
+def answered(lens: Lens, at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
+    """Return the tokens of the model's answer, marked by the segment of the prompt with most of their attention.
+
+    The text is a prompt or a chat, see `typed_chat`.
+
+    Raises:
+        InputError: For a chat that cannot be used.
+        UnsupportedModelError: For a model that does not answer.
+    """
+    result = answer(
+        lens,
+        typed_chat(at.text),
+        max_new_tokens=ANSWER_TOKENS,
+        bounded=1,
+        tolerance="0",
+        progress=given_up(check, tell),
+    )
     [line] = result.token_lines()
     return {"html": line.html(), "words": result.summary().text}
 

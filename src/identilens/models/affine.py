@@ -10,7 +10,7 @@ from identilens.models.offloading import only_moves, tensor_of
 
 _SIZE = 64.0
 """Size of the unit vectors that measure a map: the bias is subtracted without losing digits of small weights."""
-_MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Largest accepted relative difference between a module's output and that of the linear map read from it."""
 
 
@@ -68,7 +68,7 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
     expected = given.double() @ weight.double() + bias.double()
-    limit = _MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
+    limit = MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
     return images.shape == expected.shape and bool(
         ((images.double() - expected).abs() <= limit).all()
     )

@@ -20,7 +20,12 @@ Signed = Literal["keep", "abs", "clip"]
 _MEASURES: dict[str, Callable[[Head], Tensor]] = {
     "raw": lambda head: head.family_weights,
     "effective": lambda head: head.projected.effective(head.family_weights.double(), head.visible),
-    "norm": lambda head: norm_share(head.family_weights, head.projected),
+    "norm": lambda head: torch.cat(
+        [
+            norm_share(head.family_weights[rows], T)
+            for rows, T in head.alike(range(len(head.queries)))
+        ]
+    ),
     "certain_lo": lambda head: certain_weights(
         head.attention, head.projected, visible=head.visible
     ),

@@ -1,18 +1,24 @@
 """What is captured of one text: hidden states and the heads of each attention layer."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from identilens.models.following import ParameterProjection, capturing
+from identilens.models.gates import Inputs, read_with
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall
-from identilens.models.layout import Site
+from identilens.models.interface import AttentionCall, Handler
+from identilens.models.layout import Site, routes_of
 from identilens.models.sequences import Kind, sides
+from identilens.models.threads import only_here
 
 
 @dataclass(frozen=True)
@@ -105,3 +111,41 @@ def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]
         for sequence, states in found.items()
         if states is not None
     }
+
+
+@contextmanager
+def intercepting(
+    body: PreTrainedModel, sites: Sequence[Site], model: PreTrainedModel, handler: Handler
+) -> Iterator[None]:
+    """Send every attention call of a model to ``handler`` inside the context: see `capturing`.
+
+    Calls have their gates, which are computed when they are first asked for. ``sites`` are those of the ``body``.
+    """
+    given: dict[nn.Module, Inputs] = {}
+
+    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        given[module] = args, kwargs
+
+    def answer(call: AttentionCall) -> Tensor:
+        if not (call.index < len(sites) and sites[call.index].gated):
+            return handler(call)
+        inputs, projection = given[call.module], sites[call.index].projection
+
+        @cache
+        def gate() -> Tensor:
+            batch, heads, queries, _ = call.query.shape
+            ones = call.value.new_ones(batch, queries, heads, call.value.shape[-1])
+            return read_with(call.module, inputs, ones, [projection])[projection].view_as(ones)
+
+        return handler(replace(call, gating=gate))
+
+    linear = (site.projection for site in sites)
+    parameters = [one for one in linear if isinstance(one, ParameterProjection)]
+    with ExitStack() as hooks:
+        for name in {site.name for site in sites if site.gated}:
+            module = body.get_submodule(name)
+            hooks.enter_context(
+                module.register_forward_pre_hook(only_here(enter), with_kwargs=True)
+            )
+        hooks.enter_context(capturing(model, answer, routes_of(sites), parameters))
+        yield

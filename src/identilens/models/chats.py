@@ -1,8 +1,10 @@
 """Conversations: what a model reads of a prompt or of messages, and the segment to which each of its tokens belongs."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,8 @@ SINK = "sink"
 
 _MARK = "\ue000{}\ue001"
 """Stands for a message's text where the template is rendered without it; of characters for private use."""
+
+_TURN = re.compile(r"^[ \t]*(system|user|assistant):", re.MULTILINE | re.IGNORECASE)
 
 _SPAN = re.compile(r"(\d+):(\d+)")
 
@@ -93,6 +97,29 @@ class Prompt:
 
     ids: list[int]
     segments: list[str]
+
+
+def typed_chat(text: str) -> Any:
+    r"""Return what a typed text stands for, as `read_chats` takes it: JSON, turns, or a prompt.
+
+    Turns begin with ``system:``, ``user:`` or ``assistant:`` at the start of a line, the first of them at the start of
+    the text.
+
+    Examples:
+        >>> from identilens.models.chats import typed_chat
+        >>> typed_chat("user: Who came?\nassistant: Nobody.")
+        [{'role': 'user', 'content': 'Who came?'}, {'role': 'assistant', 'content': 'Nobody.'}]
+        >>> typed_chat("Nobody came.")
+        'Nobody came.'
+    """
+    if text.lstrip()[:1] in ("[", "{"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    before, *turns = _TURN.split(text)
+    if before.strip() or not turns:
+        return text
+    turned = zip(turns[::2], turns[1::2], strict=True)
+    return [{"role": role.lower(), "content": content.strip()} for role, content in turned]
 
 
 def read_chats(given: Any) -> list[Chat]:

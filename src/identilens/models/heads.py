@@ -1,6 +1,6 @@
 """The heads of an attention layer on one text, with the inputs of their outputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,7 @@ class Head:
         softcap: c, if the logits are c tanh(s Q Kᵀ / c); None without a soft cap.
         group: Number of query heads that share these keys and values.
         sink: Whether a learnt sink, a key without value, takes part in the softmax: rows then sum to less than one.
+        gate: What the output A V is multiplied with, row by row, before W_O, if the family has a gate there.
     """
 
     site: Site
@@ -51,6 +52,7 @@ class Head:
     softcap: float | None
     group: int
     sink: bool = False
+    gate: Float[Tensor, "query d_v"] | None = None
 
     @property
     def layer(self) -> int:
@@ -84,8 +86,31 @@ class Head:
 
     @cached_property
     def projected(self) -> ProjectedValues:
-        """T = V W_O."""
-        return ProjectedValues.of(self.values, self.output_projection)
+        """T = V W_O; of a gated head V, whose null space each row's own T has: see `at`."""
+        return ProjectedValues.of(
+            self.values,
+            self.output_projection if self.gate is None else self.site.fixed_projection[self.head],
+        )
+
+    def row_projection(self, query: int) -> Float[Tensor, "d_v d_model"]:
+        """Return diag(g_i) W_O, which projects one row of the head's output; W_O where there is no gate."""
+        projection = self.output_projection.double()
+        return projection if self.gate is None else self.gate[query, :, None].double() * projection
+
+    def at(self, query: int) -> ProjectedValues:
+        """Return T of one row: V diag(g_i) W_O of a gated head.
+
+        Its left null space is that of V if no entry of the gate is zero and W_O has full row rank, else larger.
+        """
+        if self.gate is None:
+            return self.projected
+        return ProjectedValues.of(self.values, self.row_projection(query))
+
+    def alike(self, queries: Sequence[int]) -> list[tuple[slice, ProjectedValues]]:
+        """Return places among some rows, together where they have one T, and that T: see `at`."""
+        if self.gate is None:
+            return [(slice(None), self.projected)]
+        return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
 
     @cached_property
     def attention(self) -> Float[Tensor, "query key"]:
@@ -226,6 +251,7 @@ class CapturedLayer:
     bias: Float[Tensor, "biases query key"] | None
     softcap: float | None
     sink: bool = False
+    gate: Float[Tensor, "head query d_v"] | None = None
 
     @classmethod
     def of(
@@ -248,6 +274,7 @@ class CapturedLayer:
             None if bias is None else bias[0].expand(-1, rows, columns),
             call.arguments.get("softcap"),
             call.has_sink,
+            None if call.gate is None else call.gate[0].transpose(0, 1).clone(),
         )
 
     @property
@@ -274,4 +301,5 @@ class CapturedLayer:
             self.softcap,
             size,
             self.sink,
+            None if self.gate is None else self.gate[head],
         )

@@ -51,6 +51,7 @@ class AttentionCall:
         own: The function that the model calls outside of capture.
         eager: The family's eager attention, which also returns weights.
         windows: Number of windows of a text that are joined to one map: see `windows.by_text`.
+        gating: Computes the gate; None if the outputs go to the output projection as they are.
     """
 
     index: int
@@ -63,6 +64,12 @@ class AttentionCall:
     own: Attend
     eager: Attend
     windows: int = 1
+    gating: Callable[[], Tensor] | None = None
+
+    @property
+    def gate(self) -> Float[Tensor, "batch query head d_v"] | None:
+        """What the outputs of the heads are multiplied with before they are projected, if anything."""
+        return None if self.gating is None else self.gating()
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
@@ -78,7 +85,15 @@ class AttentionCall:
             ]
         query = self.query[places, :, :queries]
         key, value = self.key[places, :, :keys], self.value[places, :, :keys]
-        return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
+        return replace(
+            self,
+            query=query,
+            key=key,
+            value=value,
+            mask=mask,
+            arguments=arguments,
+            gating=self._gating((places, slice(queries))),
+        )
 
     @property
     def has_sink(self) -> bool:
@@ -94,6 +109,7 @@ class AttentionCall:
             query=self.query[:, :, places],
             mask=self._mask_rows(places),
             arguments=self._row_arguments(places),
+            gating=self._gating((slice(None), places)),
         )
 
     @property
@@ -187,6 +203,10 @@ class AttentionCall:
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
 
+    def _gating(self, part: tuple) -> Callable[[], Tensor] | None:
+        whole = self.gating
+        return None if whole is None else lambda: whole()[part]
+
     def _row_arguments(self, rows: slice | list[int]) -> dict[str, Any]:
         bias = self.arguments.get("position_bias")
         cut = {} if bias is None or bias.shape[-2] == 1 else {"position_bias": bias[..., rows, :]}
@@ -224,9 +244,18 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
         if model.config._attn_implementation not in (None, *READABLE):
             stack.enter_context(configured(model, "_attn_implementation_internal", readable))
         stack.enter_context(evaluation_mode(model))
-        token = _calls.set((handler, [0]))
-        stack.callback(_calls.reset, token)
+        stack.enter_context(answered(handler))
         yield
+
+
+@contextmanager
+def answered(handler: Handler) -> Iterator[None]:
+    """Send every attention call of this thread to a handler inside the context, within `intercept`."""
+    token = _calls.set((handler, [0]))
+    try:
+        yield
+    finally:
+        _calls.reset(token)
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from identilens.models.following import (
     capturing,
     watched,
 )
-from identilens.models.interface import SUM_ERROR, AttentionCall, evaluation_mode
+from identilens.models.gates import gated_candidates
+from identilens.models.interface import SUM_ERROR, AttentionCall, evaluation_mode, intercept
 from identilens.models.sequences import Kind
 
 
@@ -43,6 +44,7 @@ class Site:
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
         number: Number of the product of weights and values, if the model computes attention by itself.
         route: Layout of the axes of that product.
+        gated: Whether head outputs are multiplied with a gate, a factor of their row, before they are projected.
         mixer: Whether its layer mixes positions by more than attention (a state space or a convolution beside it).
         chooses: Whether the keys of each query are chosen by rank, so that ties depend on the number of keys.
     """
@@ -60,6 +62,7 @@ class Site:
     route: Route | None = None
     chooses: bool = False
     mixer: bool = False
+    gated: bool = False
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -70,6 +73,18 @@ class Site:
             if self.added
             else weight.unflatten(0, (self.heads, -1))
         )
+
+    @property
+    def fixed_projection(self) -> Float[Tensor, "head d_v d_out"]:
+        """What gives the output of a head at every row: `output_projection`, or the identity where a gate comes first.
+
+        The output of a gated head is what it mixes, A V.
+        """
+        if not self.gated:
+            return self.output_projection
+        width = self.value_bias.shape[-1]
+        identity = torch.eye(width, max(width, len(self.output_bias))).to(self.value_bias)
+        return identity.expand(self.heads, -1, -1)
 
     @property
     def output_bias(self) -> Float[Tensor, " d_model"]:
@@ -92,7 +107,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
 
     The output projection of a site is the first linear map whose input equals the attention output, with heads
     concatenated or added. The outermost linear module around it is used, so that adapters are included. A model that
-    changes the output before projecting it (a gate, a norm) is refused.
+    changes the output before projecting it is refused, unless it is by a gate: a factor that depends on the row only.
 
     Raises:
         UnsupportedModelError: If the model never calls the attention interface, calls it from only
@@ -130,11 +145,22 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     module = meeting.module
     linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
     found = next(linear, None)
+    gated = found is None and meeting.given is not None
+    if gated:
+        with intercept(model, AttentionCall.run), torch.no_grad():
+            passed = gated_candidates(meeting.call, meeting.inputs)
+            found = next((one for one in passed if is_linear(one.module, one.inputs)), None)
     if found is None:
         name = type(module).__name__
-        if meeting.candidates:
+        others = [type(one.module).__name__ for one in meeting.candidates]
+        if others and "Norm" in others[-1]:
             raise UnsupportedModelError(
-                f"{name} projects the outputs of its heads by {type(meeting.candidates[-1].module).__name__}, which is "
+                f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}), so "
+                "that no matrix gives the output of a head. Choose a model of another family (`identilens families`)."
+            )
+        if others:
+            raise UnsupportedModelError(
+                f"{name} projects the outputs of its heads by {others[-1]}, which is "
                 "no linear map up to rounding: it rounds its inputs (8-bit activations, say), or does more. Quantise "
                 "weights alone, or load the model without quantisation."
             )
@@ -163,6 +189,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         number,
         route,
         meeting.chooses,
+        gated=gated,
     )
 
 

@@ -16,9 +16,9 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
-from identilens.models.capture import CapturedText, Collector, Lengths, split_states
+from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
-from identilens.models.following import ParameterProjection, capturing, is_attention
+from identilens.models.following import is_attention
 from identilens.models.identity import described, digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
@@ -184,6 +184,7 @@ class Lens:
             "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
+            **({"gated_heads": True} if any(site.gated for site in self._sites or ()) else {}),
             **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
             **(
                 {"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}
@@ -333,13 +334,8 @@ class Lens:
         self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
     ) -> AbstractContextManager[None]:
         """Send every attention call of a batch of items to ``handler`` inside the context."""
-        sites = self.sites(items[0])
-        projections = [
-            site.projection for site in sites if isinstance(site.projection, ParameterProjection)
-        ]
-        return capturing(
-            model or self.body, by_text(handler, len(items)), routes_of(sites), projections
-        )
+        sites, body = self.sites(items[0]), self.body
+        return intercepting(body, sites, model or body, by_text(handler, len(items)))
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof is valid for: weights, attention, kind of input, padding, lengths up to a power of 2."""

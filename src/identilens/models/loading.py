@@ -89,6 +89,14 @@ def load(
     if not isinstance(trust_remote_code, bool):
         raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
     if Path(model).suffix == SUFFIX:
+        _refuse_choices(
+            dtype=None if dtype == "auto" else dtype,
+            device=device,
+            device_map=device_map,
+            quantization=quantization,
+            attn_implementation=attn_implementation,
+            revision=revision,
+        )
         return Recording(model)
     place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -120,6 +128,13 @@ def load(
             **common,
         }
     return lens
+
+
+def _refuse_choices(**chosen: Any) -> None:
+    """Raise for options with which a recording is to be loaded."""
+    for name, value in chosen.items():
+        if value is not None:
+            raise SettingError(name, "to be left out: a recording stays as it was written", value)
 
 
 def _loaded(

@@ -106,7 +106,7 @@ class Proof:
             self._calls += 1
             self._check(call)
             output = handler(call)
-            self._pending = call, output
+            self._pending = call, output if call.gate is None else output * call.gate
             return output
 
         return answer
@@ -329,7 +329,10 @@ class Proof:
             name = type(call.module).__name__
             handed = relative(entered[text, own].double(), joined[text, own].double())
             self._note(
-                "the module hands on the attention output", handed, self.noise, f"relative, {name}"
+                "the module hands on the attention output",
+                handed,
+                self.noise,
+                f"relative, {name}",
             )
             total = summed(given[text, own])
             added = relative(total, left[text, own].double())

@@ -230,8 +230,8 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
         path: The file, ending in .safetensors.
 
     Raises:
-        UnsupportedModelError: For attention with sinks, soft caps, biases of positions, windows of a picture, or cross
-            attention.
+        UnsupportedModelError: For attention with sinks, gates, soft caps, biases of positions, windows of a picture, or
+            cross attention.
 
     Examples:
         >>> import identilens as idl, tempfile, pathlib
@@ -252,12 +252,13 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
             or call.windows > 1
             or call.has_sink
             or call.bias is not None
+            or site.gated
             or others
         ):
             raise UnsupportedModelError(
                 f"{site.kind} layer {site.layer} of {lens.name} computes more than a softmax of queries and keys "
-                f"({', '.join(sorted(others)) or 'a bias, a sink, windows or another sequence'}), which a recording "
-                "does not hold. Audit the model itself."
+                f"({', '.join(sorted(others)) or 'a bias, a sink, a gate, windows or another sequence'}), which a "
+                "recording does not hold. Audit the model itself."
             )
         seen = call.visible()
         mask: str | Tensor = "full" if seen is None else seen[0]

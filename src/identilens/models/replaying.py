@@ -30,7 +30,8 @@ class Ran:
 
     Attributes:
         call: The attention call of the site.
-        rest: The tensors of its other calls, and its outputs after the first, as far as they depend on parameters.
+        rest: The tensors of its other calls, and its outputs after the first, as far as they depend on parameters;
+            with a gate also the first, through the gate alone.
         inputs: By path, the first input of each submodule with parameters of its own, if it is in floating point.
     """
 
@@ -49,6 +50,7 @@ class Replay:
         inputs: Arguments of its forward method.
         order: Number of the site's attention among those of the module.
         routes: How the module's attention is followed, if it computes it by itself.
+        gated: Whether the outputs of its heads are gated.
     """
 
     model: PreTrainedModel
@@ -56,6 +58,7 @@ class Replay:
     inputs: tuple[tuple, dict]
     order: int
     routes: Mapping[int, Route]
+    gated: bool
 
     @classmethod
     def of(cls, lens: Lens, item: Item, site: Site) -> "Replay":
@@ -81,7 +84,8 @@ class Replay:
             if not isinstance(value, nn.Module | dict)
         }
         copied = copy.deepcopy(module, shared).double().eval()
-        return cls(lens.body, copied, tree_map(_exact, given[0]), together.index(site), routes)
+        inputs, order = tree_map(_exact, given[0]), together.index(site)
+        return cls(lens.body, copied, inputs, order, routes, site.gated)
 
     def call(self, parameters: Mapping[str, Tensor]) -> AttentionCall:
         """Return the site's attention call with these parameters; the module stops there."""
@@ -107,11 +111,18 @@ class Replay:
                     hooks.enter_context(
                         module.register_forward_pre_hook(partial(_note, inputs, path))
                     )
-            output = self._run(parameters, partial(_record, calls))
+
+            def mix(call: AttentionCall) -> Tensor:
+                mixed = _record(calls, call)
+                return mixed.detach() if self.gated else mixed
+
+            output = self._run(parameters, mix)
         others = [call for call in calls if call is not calls[self.order]]
         rest = [
             tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)
         ]
+        if self.gated:
+            rest += tree_leaves(output)[:1]
         if isinstance(output, tuple | list):
             rest += [one for one in tree_leaves(output[1:]) if not _is_attention(one)]
         return Ran(

@@ -51,7 +51,8 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
 
     ``raw`` and ``effective`` as `text_rollouts`; ``norm``: the norms of what all heads pass on (`norm_weights`) instead
     of weights; ``alti``: the product of `alti_contributions`, left out where a layer is not its input plus attention
-    that the next norm reads (layer scales, norms of the attention's output, parallel blocks).
+    that the next norm reads (layer scales, norms of the attention's output, parallel blocks). Of gated heads, whose
+    gates differ by row, both are left out.
 
     Raises:
         UnsupportedModelError: As `text_rollouts`, or if the model does not have its layers in a list.
@@ -65,18 +66,22 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         weights = _weights(layer)
         raw.append(mean_over_heads(weights))
         effective.append(mean_over_heads(_effective(layer)))
+        if layer.site.gated:
+            continue
         values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
         projected = values @ layer.site.output_projection.double()
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
         if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
             alti.append(shares)
     stacks = {"raw": raw, "effective": effective, "norm": norms}
-    rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in stacks.items()}
-    return (
-        {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]}
-        if len(alti) == len(layers)
-        else rolled
-    )
+    rolled = {
+        name: attention_rollout(torch.stack(one))[-1]
+        for name, one in stacks.items()
+        if len(one) == len(layers)
+    }
+    if len(alti) == len(layers):
+        rolled["alti"] = alti_rollout(torch.stack(alti))[-1]
+    return rolled
 
 
 def self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:

@@ -88,7 +88,7 @@ class GroupParameters:
         seen = torch.ones(rows, len(head.keys), dtype=torch.bool, device=head.keys.device)
         kept: list[Tensor] = []
         for one in _heads(head):
-            T = ProjectedValues.of(head.values, head.site.head_projection(one))
+            T = ProjectedValues.of(head.values, head.site.fixed_projection[one])
             kept += T.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(

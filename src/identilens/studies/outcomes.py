@@ -183,12 +183,12 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
         for one in heads
     ]
     # T of all heads in coordinates that they share; the widths of heads may differ.
-    whole = torch.stack([one.values.double() @ one.output_projection.double() for one in heads])
+    whole = torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
     tolerance = FLOAT32_EPS * max(whole.shape[1:])
     row = torch.cat(rows)
     block = torch.arange(len(heads)).repeat_interleave(len(own.keys)) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
-    return KeptOutcome(own.projected, row, joint_space(whole, seen, tolerance), block, scale)
+    return KeptOutcome(own.at(query), row, joint_space(whole, seen, tolerance), block, scale)
 
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
@@ -209,7 +209,7 @@ def kept_outcome(
 ) -> KeptOutcome:
     """Return what must stay the same when a row changes; ``layer`` and ``answer`` are asked for only if needed."""
     if outcome == "head":
-        return of_head(head.attention[query], head.projected, head.seen(query))
+        return of_head(head.attention[query], head.at(query), head.seen(query))
     if outcome == "layer":
         return of_layer(layer(), head.head, query)
     return of_answer(answer(), head, query)

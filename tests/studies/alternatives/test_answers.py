@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers as hf
 
 import identilens as idl
 from helpers import zoo
@@ -150,3 +151,34 @@ def test_the_command(tmp_path):
     assert "The model was run with these weights" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
     assert "--tolerance" in failing("alternatives", *options, "--tolerance", "much")
+
+
+@pytest.mark.parametrize("trading", [True, False])
+def test_heads_trade_their_outputs_where_their_projections_have_less_rank(trading):
+    torch.manual_seed(0)
+    config = hf.LlamaConfig(**zoo._LLAMA, head_dim=16 if trading else 8)
+    lens = idl.Lens(zoo._random(hf.LlamaForCausalLM(config)).double())
+    found = idl.alternatives(lens, IDS, layers=1, outcome="layer", aim="farthest")
+    assert found.table["alternative"].unique().to_list() == ["layer_farthest_19"]
+    assert found.table["tolerance"].unique().to_list() == ["float32"]
+    capture = next(lens.capture(IDS, weights=True)).layers[1]
+    moved, apart = 0.0, []
+    for head, row in zip(capture.heads, found.table.iter_rows(named=True), strict=True):
+        name = f"text0.layer1.head{head.head}.decoder.alternative_layer_farthest_19"
+        other = found.matrices[name][19].double()
+        assert other.min() >= 0
+        assert float(other.sum()) == pytest.approx(1, abs=1e-6)
+        change = (other - head.attention[19]) @ head.values @ head.output_projection
+        apart.append(float(change.norm()))
+        moved = moved + change
+        assert row["mean_total_variation"] > 0.01
+        assert row["hidden_change"] < 1e-6
+        assert row["measured"] <= row["allowed"] == 2**-24
+    whole = sum(head.attention[19] @ head.values @ head.output_projection for head in capture.heads)
+    assert float(moved.norm() / whole.norm()) < 1e-5  # matrices are stored in single precision
+    assert (max(apart) > 1e-3 * float(whole.norm())) == trading
+    text = found.summary().text
+    assert "the sum of the heads' outputs changes by at most 6.0e-08 of its length" in text
+    assert "sum of the heads' outputs changed by" in str(found.sections())
+    with pytest.raises(SettingError, match="expected tolerance above 0 for the output of a layer"):
+        idl.alternatives(lens, IDS, outcome="layer", tolerance=0)

@@ -1,6 +1,7 @@
 """Answers: rows against the attention of generation, ends against programs, segments, templates, reports, refusals."""
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,11 +11,13 @@ import identilens as idl
 from helpers.chats import MESSAGES, TEMPLATES, answering, tokenizer
 from helpers.command import failing, identilens
 from helpers.zoo import build
+from identilens.cli.options import ChatOptions
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
+from identilens.runs.lines import LONGEST_LINE
 
 PROMPT = "snow fell on the harbour, and nobody came."
 CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
@@ -386,3 +389,16 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
     assert "exactly one of --prompt" in failing("answer", "--model", model, "--out", tmp_path / "x")
     bad = failing("answer", *given, "--segment", "brief", "--out", tmp_path / "x")
     assert "expected --segment as name=words or name=start:end; got 'brief'" in bad
+
+
+def test_the_size_of_a_file_of_messages_is_bounded(tmp_path):
+    (tmp_path / "long.json").write_text('["' + "a" * LONGEST_LINE + '"]')
+    (tmp_path / "broken.json").write_text("[")
+    for name, reason in (
+        (tmp_path / "long.json", r"long.json, line 1: more than 16,777,215 characters"),
+        ("/dev/zero", "/dev/zero is a device"),
+        ("none.json", "no such file: none.json"),
+        (tmp_path / "broken.json", r"broken.json cannot be read as JSON"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            ChatOptions(chat=Path(name)).load()

@@ -88,6 +88,7 @@ class Pane {
       group("Other weights, same output of this head", this.button("Farthest", () => this.alternative("far")), this.button("Random", () => this.alternative("sampled")), this.button("From other W_Q and W_K", () => this.parameters())),
       group("Other row, same answer of the model", this.aim, this.heads, this.within, this.button("Look for it", () => this.same())),
       group("Which tokens the answer needs", this.answer, this.button("Mark them", () => this.needed())),
+      group("What the model's answer to this text or chat attends to", this.button("Let it answer", () => this.answered())),
       group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
       group("Changes that matter", this.button("Take this head out", () => this.without())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
@@ -217,6 +218,11 @@ class Pane {
   // The text, each token marked by what the answer loses without it.
   async needed() {
     this.marked(await this.one("needed", { ...this.at(), answer: this.answer.value }, "running the model without each token"));
+  }
+
+  // The answer's tokens, each marked by the segment of the prompt with most of its attention.
+  async answered() {
+    this.marked(await this.one("answered", { held: this.held }, "answering", ({ progress, note }) => { if (note) this.busy(note, progress); }));
   }
 
   // The text, each token marked by whether it can be read from the states that the layer of the map gives on.

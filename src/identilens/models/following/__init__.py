@@ -3,6 +3,7 @@
 from identilens.models.following.parameters import ParameterProjection as ParameterProjection
 from identilens.models.following.routes import Route as Route
 from identilens.models.following.routes import capturing as capturing
+from identilens.models.following.watching import Candidate as Candidate
 from identilens.models.following.watching import LayerRun as LayerRun
 from identilens.models.following.watching import Meeting as Meeting
 from identilens.models.following.watching import Place as Place

@@ -31,8 +31,8 @@ _LOST = {
     "add": "adds a term beyond weights times values before a linear map (relative values, which differ by query; the "
     "stream itself, where a layer has no output projection), so that no projection of one value per key gives its "
     "output",
-    "mul": "multiplies them by what differs from query to query (a gate or a norm), so that row i of a map has an "
-    "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
+    "mul": "multiplies them by what differs from query to query (a norm, or a gate where attention is the model's "
+    "own), so that row i of a map has an output projection of its own that cannot be read",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "
     "layer of its own making, so that a head has no output projection that can be read",

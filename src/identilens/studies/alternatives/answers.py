@@ -1,7 +1,7 @@
-"""Alternatives that keep the model's answer: of one head's row, or of the rows of all heads together."""
+"""Alternatives that keep the model's answer, or a layer's output: of one head's row, or of all heads' rows together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from identilens.models.heads import Head
 from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
-from identilens.studies.outcomes import KeptOutcome, Tolerance
+from identilens.studies.outcomes import KeptOutcome, Tolerance, of_layer
 
 Aim = Literal["least", "farthest", "sparsest"]
 """What an alternative is chosen for: little attention on some keys, much elsewhere, or few keys with any at all."""
@@ -58,14 +58,25 @@ class _Near:
     Attributes:
         kept: What must stay.
         slope: Half of how fast the square of the change rises with each weight, where it has changed already.
+        answer: The change of the answer with other rows, as the model gives it; None where a sum of outputs stays.
     """
 
     kept: KeptOutcome
     slope: Float[Tensor, " key"]
+    answer: Callable[[Float[Tensor, "head key"]], float] | None = None
+
+    def predicted(self, rows: Float[Tensor, "head key"]) -> float:
+        """Return the change with other rows, to first order."""
+        solver = self.kept.solver(0.0)
+        return float(self.kept.change(solver.length(rows.flatten()[solver.keys])))
+
+    def measured(self, rows: Float[Tensor, "head key"]) -> float:
+        """Return the change with other rows; a sum of outputs is linear."""
+        return self.answer(rows) if self.answer else self.predicted(rows)
 
 
 def keep_answer(
-    answer: Answer,
+    answer: Answer | None,
     heads: Sequence[Head],
     query: int,
     tolerance: Tolerance,
@@ -74,12 +85,14 @@ def keep_answer(
 ) -> KeptAnswer:
     """Return rows of heads that differ as much as the aim asks for, while the answer stays.
 
+    Without an answer the sum of the outputs of the heads stays, all of one layer: single heads may trade theirs.
+
     Least: little attention on the named keys, or on each head's largest. Farthest: much of all attention elsewhere.
     Sparsest: few keys with any attention. Programs of the first order propose rows; these are drawn towards those
     before until the answer that the model gives with them changes by no more than is allowed. From there the answer is
     linearised anew.
     """
-    own, put = torch.stack([head.attention[query] for head in heads]), partial(in_row, heads, query)
+    own = torch.stack([head.attention[query] for head in heads])
     first = _near(answer, heads, query)
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
@@ -108,22 +121,21 @@ def keep_answer(
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda at, way=way: answer.change(put(way(at))), allowed)
+            share, given = _confirmed(lambda at, way=way: first.measured(way(at)), allowed)
             if share and reached[aim](way(share)) < reached[aim](rows):
                 rows, measured = way(share), given
             if share == 1:
                 break
         if rows is start or share == part == 1:
             break
-    solver = first.kept.solver(0.0)
     columns = {
         "query": query,
-        "outcome": answer.outcome,
+        "outcome": answer.outcome if answer else "layer",
         "aim": aim,
         "tolerance": tolerance.name,
         "allowed": allowed,
         "effect": first.kept.effect,
-        "predicted": float(first.kept.change(solver.length(rows.flatten()[solver.keys]))),
+        "predicted": first.predicted(rows),
         "measured": measured,
         "mass_before": [float(row[mask].sum()) for row, mask in zip(own, left, strict=True)],
         "mass_after": [float(row[mask].sum()) for row, mask in zip(rows, left, strict=True)],
@@ -169,7 +181,7 @@ def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float,
 
 
 def _near(
-    answer: Answer,
+    answer: Answer | None,
     heads: Sequence[Head],
     query: int,
     rows: Float[Tensor, "head key"] | None = None,
@@ -191,6 +203,9 @@ def _near(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
+    if answer is None:
+        kept = of_layer(heads, 0, query)
+        return _Near(replace(kept, own=kept.own | True), torch.zeros_like(kept.row))
     sites = answer.lens.sites(answer.item)
     numbers = [find_site(sites, *one.address) for one in heads]
     layers = list(dict.fromkeys(numbers))
@@ -212,4 +227,4 @@ def _near(
         effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
-    return _Near(kept, torch.cat(rising))
+    return _Near(kept, torch.cat(rising), lambda rows: answer.change(in_row(heads, query, rows)))

@@ -28,7 +28,7 @@ ANSWER = {
     "keys_before": pl.Int64,
     "keys_after": pl.Int64,
 }
-"""Columns of alternatives of one row that keep the model's answer; missing for those that keep the head's output."""
+"""Columns of alternatives of a row that keep an answer or a layer's output; missing where each head's output stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,27 +204,37 @@ class Alternatives(Result):
 
 
 def _of_answers(rows: pl.DataFrame) -> Finding:
-    """Return the finding of alternatives that keep the model's answer."""
+    """Return the finding of alternatives that keep the model's answer, or the output of a layer."""
     numbers = rows.select(
         pl.col("mass_before", "mass_after", "same_top").mean(),
-        pl.col("allowed", "measured", "predicted").max(),
+        pl.col("allowed", "measured", "predicted", "output_error", "hidden_change").max(),
         distance=pl.col("mean_total_variation").mean(),
     ).row(0, named=True)
-    predicted = rows["outcome"][0] == "prediction"
+    outcome = rows["outcome"][0]
+    predicted = outcome == "prediction"
     what, unit = ("prediction", "nats") if predicted else ("final hidden states", "of their size")
+    said = (
+        f"The model was run with these weights, those that were found together all at once: they "
+        f"change the {what} by at most {numbers['measured']:.1e} {unit}, "
+        f"where {numbers['allowed']:.1e} was allowed (the first order predicts {numbers['predicted']:.1e})"
+    )
+    if predicted:
+        said += f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
+    elif outcome == "states":
+        said += "."
+    else:
+        what, unit = "sum of the heads' outputs", "of its length"
+        said = (
+            "The rows of a layer's heads change together: the sum of the heads' outputs changes by at most "
+            f"{numbers['measured']:.1e} of its length, the output of a head by itself by up to "
+            f"{numbers['output_error']:.1e} (over its map). Put into the model, all of a layer at once, they change a "
+            f"final hidden state by at most {numbers['hidden_change']:.1e} of its size."
+        )
     text = (
         f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "
         f"of {100 * numbers['mass_before']:.1f} % of the attention on the keys to avoid (by default the largest, which "
         "together hold 90 %). Their total variation distance from the model's weights is "
-        f"{numbers['distance']:.2f} on average.\n"
-        "The model was run with these weights, those that were found together all at once: they "
-        f"change the {what} by at most {numbers['measured']:.1e} {unit}, "
-        f"where {numbers['allowed']:.1e} was allowed (the first order predicts {numbers['predicted']:.1e})"
-        + (
-            f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
-            if predicted
-            else "."
-        )
+        f"{numbers['distance']:.2f} on average.\n{said}"
     )
     headline = (
         (
@@ -248,7 +258,8 @@ _PUT_BACK = (
 _CONFIRMED = (
     "Each alternative is a row of weights (non-negative, with the same sum as before) that puts little on the keys it "
     "was to avoid. It replaced the row, or the rows of all heads at once where these change together, and the model "
-    "ran again: its answer changes by no more than was allowed. The head's own output does change."
+    "ran again: its answer, or the sum of the outputs of a layer's heads, changes by no more than was allowed. The "
+    "head's own output does change."
 )
 _SHOWN = ("mean_total_variation", "mass_before", "mass_after", "allowed", "measured", "same_top")
 _CHANGES = (

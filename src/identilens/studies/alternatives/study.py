@@ -50,15 +50,16 @@ class AlternativeSettings(KindSettings):
         distance: Mean total variation distance that the realisable alternative must reach.
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.
-        outcome: What stays the same: each head's output; or, for one row of a map, the model's prediction or its final
-            hidden states within the tolerance.
-        aim: For prediction and states: what the row is to do: put least attention on the keys, or go farthest from what
-            it is, or give the sparsest row, with attention on few keys.
+        outcome: What stays the same: each head's output; or, for one row of a map and within the tolerance, the sum of
+            the outputs of the chosen heads of each layer, whose rows then change together, the model's prediction, or
+            its final hidden states.
+        aim: But for head: what the row is to do: put least attention on the keys, or go farthest from what it is, or
+            give the sparsest row, with attention on few keys.
         tolerance: For prediction and states: a share of the head's own effect (1%), or a number with its unit
-            (0.001nats, 0.01change); 1% by default.
-        queries: For prediction and states: position or token of the row; last by default.
-        keys: For prediction and states: positions or tokens whose attention is to go elsewhere; those that hold 90 % of
-            the row's attention by default.
+            (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; float32 by default.
+        queries: But for head: position or token of the row; last by default.
+        keys: But for head: positions or tokens whose attention is to go elsewhere; those that hold 90 % of the row's
+            attention by default.
         answer: For prediction and states: position or token of the predictions, or states, that count; last for the
             prediction and all states by default.
         together: For prediction and states: change the rows of all chosen heads together.
@@ -78,11 +79,12 @@ class AlternativeSettings(KindSettings):
 
     def check(self) -> None:
         """Check that there is one tolerance, which belongs to the outcome."""
-        if self.outcome == "layer":
-            raise SettingError("outcome", "to be head, states or prediction", self.outcome)
-        if self.tolerance and len(tolerances(self.tolerance, self.outcome, "float32")) > 1:
+        given = tolerances(self.tolerance or ("float32",), self.outcome, "float32")
+        if len(given) > 1:
             raise SettingError("tolerance", "with a single value", self.tolerance)
-        if self.together and self.outcome == "head":
+        if self.outcome == "layer" and not given[0].size:
+            raise SettingError("tolerance", "above 0 for the output of a layer", self.tolerance)
+        if self.together and self.outcome in ("head", "layer"):
             raise SettingError(
                 "together", "with the outcome prediction or states only", self.together
             )
@@ -139,7 +141,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
-        if settings.together and not self.heads.by_text:
+        if (settings.together or settings.outcome == "layer") and not self.heads.by_text:
             places = groupby(
                 (place for part in self.heads.parts for place in part), lambda one: one.text
             )
@@ -150,7 +152,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         places = self.heads.parts[part]
         if self.settings.outcome == "head":
             return joined(Alternatives.schema, map(self._same_output, places))
-        groups = [places] if self.settings.together else [[place] for place in places]
+        groups: Iterable[Sequence[Place]] = [[place] for place in places]
+        if self.settings.together:
+            groups = [places]
+        if self.settings.outcome == "layer":
+            groups = [
+                list(group)
+                for _, group in groupby(places, lambda one: (one.site.layer, one.site.kind))
+            ]
         return joined(Alternatives.schema, chain.from_iterable(map(self._together, groups)))
 
     def _same_output(self, place: Place) -> Output:
@@ -212,21 +221,23 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         )
 
     def _together(self, places: Sequence[Place]) -> Iterator[Output]:
-        """Yield the tables of each head of one or of all, whose rows change together and keep the model's answer."""
+        """Yield the tables of each head of one or of all, whose rows change together and keep what is asked for."""
         heads, settings = [self.heads.read(place) for place in places], self.settings
         item, text = self.heads.items[places[0].text], places[0].text
         names = self.heads.tokens(heads[0], text)
-        if text not in self._answers:
+        layer = settings.outcome == "layer"
+        if text not in self._answers and not layer:
             self._answers = {text: asked_answer(self.lens, item, settings, names, text)}
-        answer = self._answers[text]
+        answer = None if layer else self._answers[text]
         keys = names[sides(heads[0].kind, names).key]
         named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
-        [tolerance] = tolerances(settings.tolerance, answer.outcome, "float32")
+        given = settings.tolerance or (("float32",) if layer else None)
+        [tolerance] = tolerances(given, settings.outcome, "float32")
         asked = self.heads.requested(places[0], settings.queries or LAST)
         for query, aim in product(asked, settings.aim):
             found = keep_answer(answer, heads, query, tolerance, named, aim)
             run = self.lens.substitute(in_row(heads, query, found.weights), item)
-            columns = found.columns | {"same_top": answer.same_top(run)}
+            columns = found.columns | {"same_top": answer.same_top(run) if answer else None}
             for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
                 weights = head.attention.clone()
                 weights[query] = row
@@ -234,7 +245,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                     name: value[at] if isinstance(value, list) else value
                     for name, value in columns.items()
                 }
-                alternative = Found(f"answer_{aim}_{query}", weights, answer=own)
+                name = f"{'layer' if layer else 'answer'}_{aim}_{query}"
+                alternative = Found(name, weights, answer=own)
                 yield self._tables(place, head, [(alternative, run)])
 
     def _alternatives(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:

@@ -33,11 +33,11 @@ TITLES = {
 """What each alternative is called."""
 
 
-_SAME_ANSWER = r"^answer_([a-z]+)_(\d+)$", r"same answer, \1, row \2"
+_SAME_ANSWER = r"^(answer|layer)_([a-z]+)_(\d+)$", r"same \1, \2, row \3"
 
 
 def title_of(alternative: str) -> str:
-    """Return what an alternative is called; one that keeps the model's answer is named by its aim and row."""
+    """Return what an alternative is called; one that keeps an answer or a layer's output is named by aim and row."""
     return TITLES.get(alternative, re.sub(*_SAME_ANSWER, alternative))
 
 
@@ -175,8 +175,9 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
     if row["outcome"] is not None:
         nats = row["outcome"] == "prediction"
-        said = f"the model's answer changed by {row['measured']:.1e} "
-        said += "nats" if nats else "of the states' length"
+        what = "sum of the heads' outputs" if row["outcome"] == "layer" else "model's answer"
+        said = f"the {what} changed by {row['measured']:.1e} "
+        said += "nats" if nats else "of its length"
         said += f" ({row['allowed']:.1e} were allowed)"
         if nats:
             said += ", its most likely token " + ("stays" if row["same_top"] else "is another one")

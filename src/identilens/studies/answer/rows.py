@@ -86,9 +86,9 @@ class AnswerRows:
 
     def _bound(self, head: Head, tokens: Sequence[int]) -> None:
         """Add the ends of the attention to each segment, for some rows of a head."""
-        weights, T, visible = head.distributions(head.projected)
-        segments = self._segments[:, : weights.shape[1]]
         for token in tokens:
+            weights, T, visible = head.distributions(head.at(token))
+            segments = self._segments[:, : weights.shape[1]]
             kept = of_head(weights[token], T, None if visible is None else visible[token])
             for tolerance in self._tolerances:
                 solver = kept.solver(kept.allowed(tolerance))

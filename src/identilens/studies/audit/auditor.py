@@ -30,6 +30,7 @@ from identilens.studies.audit.certain import certain_rows, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.heads import named_places
 from identilens.studies.items import Items
 
 STREAM_LENGTH = 1024
@@ -118,10 +119,9 @@ class Auditor:
         if settings.layers is not None and site.layer not in settings.layers:
             return call.run()
         if call.index not in self._factors:
-            projection = self.sites[call.index].output_projection
             self._factors[call.index] = (
-                OutputFactor.of(projection),
-                stored_rank(projection.flatten(0, 1)),
+                OutputFactor.of(site.fixed_projection),
+                stored_rank(site.output_projection.flatten(0, 1)),
             )
         factor, stacked_rank = self._factors[call.index]
         output = call.query.new_zeros(
@@ -130,6 +130,13 @@ class Auditor:
         for places, cut in self._alike(site, call):
             texts, cut_call = [self._batch[place] for place in places], call.only(places, *cut)
             queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
+            asked, whole = range(cut[0]), None
+            if settings.queries:
+                names = queries[0].tokens
+                found = (named_places(names, one, texts[0]) for one in settings.queries)
+                asked, whole = sorted({*chain.from_iterable(found)}), cut_call.run()
+                cut_call = cut_call.rows(asked)
+                queries = [_Sequence([names[at] for at in asked], queries[0].types[asked])]
             layer = LayerBatch(
                 texts,
                 site,
@@ -144,8 +151,8 @@ class Auditor:
             )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
-            output[places_of(places), : cut[0]] = layer.output
-            certain = self._certain_rows(layer, measures)
+            output[places_of(places), : cut[0]] = layer.output if whole is None else whole
+            certain = self._certain_rows(layer, measures, asked)
             counts = {
                 "n_query": layer.n_query,
                 "n_key": layer.n_key,
@@ -182,7 +189,8 @@ class Auditor:
             pattern = (
                 None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
             )
-            if text in self.keep | self.means or self._sampled(text, site, cut[0]):
+            drawn = self.settings.queries or self._sampled(text, site, cut[0])
+            if drawn or text in self.keep | self.means:
                 yield [place], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
@@ -208,13 +216,18 @@ class Auditor:
         count = self.rows.get(text, 0) if count is None else count
         return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
-    def _certain_rows(self, layer: LayerBatch, measures: LayerMeasures) -> list[list[Row]]:
-        """Return, head by head, what is certain of the sampled rows; they also become rows of a table."""
+    def _certain_rows(
+        self, layer: LayerBatch, measures: LayerMeasures, asked: Sequence[int]
+    ) -> list[list[Row]]:
+        """Return, head by head, what is certain of the sampled rows; they also become rows of a table.
+
+        ``asked`` are the positions of the layer's rows.
+        """
         certain = []
         for text, sinks in zip(layer.texts, measures.sink.split(layer.heads), strict=True):
             queries = self._sampled(text, layer.site, layer.n_query)
             heads = (
-                certain_rows(*layer.rows(queries), queries, sinks.tolist())
+                certain_rows(*layer.rows(queries), [asked[at] for at in queries], sinks.tolist())
                 if queries
                 else [[]] * layer.heads
             )

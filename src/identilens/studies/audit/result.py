@@ -366,7 +366,8 @@ class Audit(Result):
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
 
-    def _sentences(self) -> Iterator[str]:
+    def _scope(self) -> Iterator[str]:
+        """Yield what of the model is audited."""
         if others := self.provenance["model"].get("layers_without_attention"):
             yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
         if mixing := self.provenance["model"].get("layers_with_other_mixers"):
@@ -374,6 +375,16 @@ class Audit(Result):
                 f"Only attention is audited. In {len(mixing)} layers positions also mix by other means (a state "
                 f"space, a convolution, pooling): {', '.join(mixing)}."
             )
+        if asked := self.provenance["settings"].get("queries"):
+            yield f"Of each map only these rows are measured: {', '.join(map(str, asked))}."
+        if self.provenance["model"].get("gated_heads"):
+            yield (
+                "The model gates its heads: each row has a factor of its own before the output projection. The output "
+                "of a head is here what it mixes, before the gate; lengths of vectors are those before the gate, too."
+            )
+
+    def _sentences(self) -> Iterator[str]:
+        yield from self._scope()
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):

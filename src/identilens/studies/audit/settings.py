@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from identilens.errors import SettingError
-from identilens.runs.settings import NonNegative, Numbers, Positive, Settings
+from identilens.runs.settings import NonNegative, Numbers, Positions, Positive, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,9 @@ class AuditSettings(Settings):
 
     Attributes:
         layers: Layers, counted from 0 within each kind of attention; all by default.
+        queries: Position or token of a row; all rows by default. Then every measure is of these rows alone, and only
+            they are in memory. A token selects every position where it occurs; last is the last row, and negative
+            positions count from the end.
         batch_size: Number of texts in one forward pass.
         max_length: Cut longer texts to this many tokens.
         stream: Compute weights in blocks of rows: always, never, or auto (only for texts of more than 1,024 tokens).
@@ -32,6 +35,7 @@ class AuditSettings(Settings):
     """
 
     layers: Numbers | None = None
+    queries: Positions | None = None
     batch_size: Positive = 8
     max_length: Positive | None = None
     stream: Literal["auto", "always", "never"] = "auto"
@@ -44,7 +48,11 @@ class AuditSettings(Settings):
     value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:
-        """Check that weights are not streamed when their matrices are to be saved."""
+        """Check that weights are not streamed, and no rows chosen, when matrices are to be saved."""
+        if self.matrices and self.queries:
+            raise SettingError(
+                "queries", "to be left out with matrices, which contain every row", self.queries
+            )
         if self.matrices and self.stream == "always":
             raise SettingError(
                 "stream", "auto or never with matrices, which contain every weight", self.stream

@@ -213,8 +213,9 @@ class _Drawn:
         drawn = (drawn or order[:1])[: ROWS * settings.examples]
         rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))
         count, most = settings.examples, settings.example_length
-        fitting = [text for text in order if length[text] <= most][:count]
-        long = [text for text in drawn if length[text] > most][:count]
+        maps = 0 if settings.queries else count
+        fitting = [text for text in order if length[text] <= most][:maps]
+        long = [text for text in drawn if length[text] > most][:maps]
         short = [text for text in drawn if settings.effects != "auto" or length[text] <= _LONG]
         return cls(
             set(range(len(items)) if settings.matrices else fitting),

@@ -122,7 +122,12 @@ class SampledMap:
 
     def explained(self, weights: Float[Tensor, "row key"]) -> dict[str, Float[Tensor, "row key"]]:
         """Return every explanation of these weights of the rows, the last one a random order."""
-        found = explain_rows(weights, self.head.projected, self.visible)
+        seen = self.visible
+        parts = [
+            explain_rows(weights[rows], T, None if seen is None else seen[rows])
+            for rows, T in self.head.alike(self.queries)
+        ]
+        found = {name: torch.cat([one[name] for one in parts]) for name in parts[0]}
         if self.zeroes and (scores := self._zeroed(weights)) is not None:
             found["value_zeroing"] = scores
         drawn = torch.rand(weights.shape, generator=self.generator, dtype=torch.float64)

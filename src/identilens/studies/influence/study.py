@@ -133,7 +133,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         side = sides(head.kind, self.items[place.text].tokens)
         for query in heads.requested(place, self.settings.queries):
             row = head.attention[query]
-            shares = norm_share(row[None], head.projected)[0].tolist()
+            shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
                 left = float(others.sum())

@@ -181,7 +181,7 @@ def _scores(head: Head, keys: Keys, tolerance: Tolerance) -> Iterator[dict[str, 
     """Yield the score of a head on each pattern, and its ends: the means over the rows of the pattern."""
     found: dict[str, list[Sequence[float]]] = {pattern: [] for pattern in keys}
     for query in sorted({query for rows in keys.values() for query in rows}):
-        kept = of_head(head.attention[query], head.projected, head.seen(query))
+        kept = of_head(head.attention[query], head.at(query), head.seen(query))
         solver = kept.solver(kept.allowed(tolerance))
         here = [pattern for pattern, rows in keys.items() if query in rows]
         costs = torch.stack([keys[pattern][query] for pattern in here])[:, solver.keys].double()

@@ -327,7 +327,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
             output, weights = call.attend()
             for head in CapturedLayer.of(call, sites[call.index], output, weights).heads:
                 units = torch.eye(len(head.keys))[keys]
-                row = head.attention[-1], head.projected, units
+                row = head.attention[-1], head.at(-1), units
                 # Heads choose independently of each other, so that the mean has the mean of the ends.
                 ends = (
                     None

@@ -176,8 +176,8 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         """Add what one head adds to the logit, by source token, and what alternatives can add, for each tolerance."""
         head.refuse_sink()
         query, item = at["query"], self.items[at["text"]]
-        kept = of_head(head.attention[query], head.projected, head.seen(query))
-        added = head.values.double().cpu() @ (head.output_projection.double().cpu() @ u)
+        kept = of_head(head.attention[query], head.at(query), head.seen(query))
+        added = head.values.double().cpu() @ (head.row_projection(query).cpu() @ u)
         for tolerance in self.tolerances:
             solver = kept.solver(kept.allowed(tolerance))
             ends = solver.ends()

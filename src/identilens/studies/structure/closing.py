@@ -30,7 +30,7 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
 
 def spaces(sums: Matrices, key: str, site: Site, texts: int) -> tuple[Subspace, Subspace]:
     """Return R of a layer from projectors, and the spectrum of the values' energy in the same form."""
-    d_model = site.output_projection.shape[-1]
+    d_model = site.fixed_projection.shape[-1]
     visibility, energy = (
         subspace_of(sums[f"{key}.{name}"], texts, d_model) for name in ("visibility", "energy")
     )

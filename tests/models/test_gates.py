@@ -1,0 +1,239 @@
+"""Heads with a gate before the output projection: each row has its own T, V diag(g_i) W_O."""
+
+import polars as pl
+import pytest
+import torch
+import transformers as hf
+from scipy.optimize import linprog
+from torch import nn
+
+import identilens as idl
+from helpers.zoo import _HYBRID, _LLAMA, _random, ids
+from identilens.errors import UnsupportedModelError
+from identilens.models import Lens
+from identilens.studies.outcomes import of_layer
+
+_DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+_EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+_LAYERS = {"layer_types": ["linear_attention", "full_attention"] * 2, "head_dim": 8}
+
+
+def _half(attention, states):
+    both = attention.q_proj(states).unflatten(-1, (-1, 2 * attention.head_dim))
+    return both.chunk(2, -1)[1].sigmoid()
+
+
+def _entries(attention, states):
+    return attention.gate_proj(states).unflatten(-1, (-1, attention.head_dim)).sigmoid()
+
+
+def _heads(attention, states):
+    gates = nn.functional.softplus(attention.g_proj(states))[..., None]
+    return gates.expand(-1, -1, -1, attention.head_dim)
+
+
+GATED = {
+    "qwen3_next": (
+        lambda: hf.Qwen3NextForCausalLM(
+            hf.Qwen3NextConfig(
+                **_HYBRID, **_DELTA, **_EXPERTS, **_LAYERS, shared_expert_intermediate_size=16
+            )
+        ),
+        _half,
+    ),
+    "qwen3_5": (
+        lambda: hf.Qwen3_5ForCausalLM(hf.Qwen3_5TextConfig(**_HYBRID, **_DELTA, **_LAYERS)),
+        _half,
+    ),
+    "afmoe": (
+        lambda: hf.AfmoeForCausalLM(
+            hf.AfmoeConfig(**_LLAMA, **_EXPERTS, head_dim=8, num_dense_layers=2, sliding_window=4)
+        ),
+        _entries,
+    ),
+    "laguna": (
+        lambda: hf.LagunaForCausalLM(
+            hf.LagunaConfig(**_LLAMA, **_EXPERTS, head_dim=8, shared_expert_intermediate_size=16)
+        ),
+        _heads,
+    ),
+}
+"""Models by family, and the gate of an attention module as its family computes it, from the states that it reads."""
+
+
+def gated(family):
+    torch.manual_seed(0)
+    model = _random(GATED[family][0]()).double()
+    model.set_experts_implementation("eager")
+    return Lens(model)
+
+
+@pytest.mark.parametrize("family", sorted(GATED))
+def test_gates_are_the_familys_own_and_give_its_output(family):
+    lens, texts = gated(family), [ids(12), ids(7, 1)]
+    for capture, text in zip(lens.capture(texts, weights=True), texts, strict=True):
+        for layer in capture.layers:
+            attention, seen = lens.body.get_submodule(layer.site.name), {}
+
+            def note(_module, args, kwargs, output, seen=seen):
+                seen["states"] = args[0] if args else kwargs["hidden_states"]
+                seen["output"] = output[0][0]
+
+            with attention.register_forward_hook(note, with_kwargs=True), torch.no_grad():
+                lens.body(torch.tensor([text]))
+                gate = GATED[family][1](attention, seen["states"])[0]
+            added = 0
+            for head in layer.heads:
+                torch.testing.assert_close(head.gate, gate[:, head.head], atol=1e-6, rtol=1e-6)
+                projection = attention.o_proj.weight.T[head.head * 8 : head.head * 8 + 8].detach()
+                mixed = head.family_weights @ head.values
+                added = added + (mixed * gate[:, head.head]) @ projection
+                own = head.values @ (gate[5, head.head][:, None] * projection)
+                one = head.at(5).compact
+                torch.testing.assert_close(one @ one.mT, own @ own.mT, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(added, seen["output"], atol=2e-5, rtol=1e-5)
+
+
+def test_layers_of_linear_attention_are_named():
+    lens = gated("qwen3_5")
+    audit = idl.audit(lens, [ids(6)], certain_rows=0, effects="none")
+    assert sorted(audit.table["layer"].unique()) == [1, 3]
+    assert [one.partition(" ")[0] for one in lens.other_layers] == ["layers.0", "layers.2"]
+    assert "2 of the model's layers have none: layers.0 (Qwen3_5DecoderLayer)" in (
+        text := audit.summary().text
+    )
+    assert "The model gates its heads" in text
+
+
+def test_an_audit_of_gated_heads_is_that_of_what_they_mix():
+    lens = gated("qwen3_next")
+    text = next(lens.capture([ids(14)], weights=True))
+    table = idl.audit(lens, [ids(14)], certain_rows=0, effects="none").table
+    for head, row in zip(text.heads, table.iter_rows(named=True), strict=True):
+        null = 0.0
+        for query, weights in enumerate(head.family_weights):
+            values = head.values[: query + 1]
+            left = torch.eye(query + 1) - values @ values.pinverse()
+            null += float((weights[: query + 1] @ left).square().sum())
+        share = null / float(head.family_weights.square().sum())
+        assert row["rank"] == torch.linalg.matrix_rank(head.values)
+        assert row["null_share"] == pytest.approx(share, abs=1e-7)
+        assert row["d_model"] == 32
+
+
+def _ends(row, T):
+    """The ends of a row's weights by a solver of the plain program."""
+    kept = torch.cat([T, torch.ones(len(T), 1)], 1).mT.numpy()
+    return [
+        [
+            sign * linprog(sign * unit, A_eq=kept, b_eq=kept @ row.numpy(), method="highs").fun
+            for sign in (1, -1)
+        ]
+        for unit in torch.eye(len(row)).numpy()
+    ]
+
+
+def test_intervals_are_those_of_the_rows_own_values():
+    lens = gated("afmoe")
+    head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
+    own = head.values @ head.row_projection(13)
+    table = idl.certify(
+        lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%")
+    ).table
+    exact, loose = table.partition_by("tolerance", maintain_order=True)
+    keys = exact["key"].to_list()
+    found = exact.select("lo", "hi").to_torch().double()
+    expected = torch.tensor(_ends(head.attention[13, keys], own[keys])).double()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    norms = (head.attention[13, keys, None] * own[keys]).norm(dim=1)
+    torch.testing.assert_close(
+        exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-9, rtol=0
+    )
+    # A small enough move of weight between two keys is an alternative, in the gated norm.
+    limit = 0.1 * float((head.attention[13] @ own).norm())
+    for first, second in ((0, 1), (1, 2), (3, 0)):
+        apart = float((own[keys[first]] - own[keys[second]]).norm())
+        step = min(limit / apart, float(head.attention[13, keys[second]]))
+        row = loose.row(first, named=True)
+        assert row["hi"] >= row["weight"] + step - 1e-9
+
+
+def test_a_closed_gate_leaves_a_row_more_alternatives():
+    lens = gated("afmoe")
+    attention = lens.body.layers[1].self_attn
+    with torch.no_grad():
+        attention.gate_proj.weight[16:20] *= 0
+        attention.gate_proj.weight[16:20] -= 1e5 * lens.model.model.norm.weight.new_ones(32)
+    head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
+    closed = [query for query in range(14) if not head.gate[query, :4].any()]
+    assert 0 < len(closed) < 14
+    for query in range(14):
+        assert head.at(query).rank == (4 if query in closed else 8)
+    row = max(closed)
+    table = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=row).table
+    exact = table.filter(tolerance="0")
+    keys = exact["key"].to_list()
+    own = (head.values * head.gate[row])[keys]
+    torch.testing.assert_close(
+        exact.select("lo", "hi").to_torch().double(),
+        torch.tensor(_ends(head.attention[row, keys], own)).double(),
+        atol=1e-6,
+        rtol=0,
+    )
+
+
+def test_a_layers_output_adds_the_gated_heads():
+    lens = gated("qwen3_next")
+    heads = [*next(lens.capture([ids(12)], weights=True)).layers[0].heads]
+    own = torch.cat([head.values * head.gate[11] @ head.output_projection for head in heads])
+    row = torch.cat([head.attention[11] for head in heads])
+    kept = of_layer(heads, 1, 11)
+    assert kept.scale == pytest.approx(float((row @ own).norm()), rel=1e-9)
+    solver = kept.solver(0.01)
+    solver.ends()
+    far = solver.farthest()
+    moved = row.index_copy(0, solver.keys, far) - row
+    assert float(moved.abs().sum()) > 0.1
+    length = float((moved @ own).norm())
+    assert length == pytest.approx(float(solver.length(far)), rel=1e-6)
+    assert length <= kept.length(0.01) * (1 + 1e-6)
+
+
+def test_a_prediction_takes_the_gate_into_account():
+    settings = {"layers": 0, "heads": 1, "queries": 13, "outcome": "prediction"}
+    found = idl.certify(gated("afmoe"), [ids(14)], **settings, tolerance="0.01%").rows
+    assert found["predicted"][0] == pytest.approx(found["measured"][0], rel=0.1)
+
+
+def test_an_alternative_of_a_gated_head_leaves_the_model_as_it_is():
+    lens = gated("qwen3_next")
+    far = idl.alternatives(lens, [ids(20)], layers=1, heads=0)
+    moved = far.table.filter(pl.col("mean_total_variation") > 0.1)
+    assert len(moved)
+    assert moved["hidden_change"].max() < 1e-5
+
+
+class Normed(nn.Module):
+    """An output projection that reads what the heads mix, divided by its length."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.projection = projection
+
+    def forward(self, mixed):
+        return self.projection(mixed / mixed.norm(dim=-1, keepdim=True))
+
+
+def test_what_depends_on_the_mixture_is_no_gate():
+    lens = gated("afmoe")
+    for layer in lens.body.layers:
+        layer.self_attn.o_proj = Normed(layer.self_attn.o_proj)
+    with pytest.raises(UnsupportedModelError, match="AfmoeAttention changes the attention output"):
+        next(lens.capture([ids(8)]))
+
+
+def test_a_recording_holds_no_gates(tmp_path):
+    with pytest.raises(UnsupportedModelError, match=r"\(a bias, a sink, a gate"):
+        idl.record(gated("afmoe"), ids(6), tmp_path / "text.safetensors")
