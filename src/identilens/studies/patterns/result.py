@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import head_in_words
+from identilens.studies.outcomes import exactness, head_in_words
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 _MEANS = ("score", "lo", "hi", "largest", "certified")
@@ -104,10 +104,11 @@ class PatternScores(Result):
                 numbers["identified"] += identified
             top = own.sort("score", maintain_order=True).row(-1, named=True)
             where = "" if corpus == "texts" else " on repeated random tokens"
-            nearly = "" if tolerance == "0" else f" (outputs up to {tolerance})"
+            same = exactness(str(tolerance))
+            nearly = "" if same == "exactly" else f" (outputs the same {same})"
             lines.append(
                 f"{PATTERNS[str(pattern)].capitalize()}{where}{nearly}: {called:,} of {len(own):,} heads are called, "
-                f"of these {identified:,} identified; {states.count(POSSIBLE):,} others may be. The highest score is "
+                f"of these {identified:,} identified; {states.count(POSSIBLE):,} more may be. The highest score is "
                 f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
             )
         lines.append(
