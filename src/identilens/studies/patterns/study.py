@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Lt
-from jaxtyping import Bool
-from torch import Tensor
 
 from identilens.errors import SettingError
-from identilens.measures.attention.detectors import PATTERNS, pattern_keys
+from identilens.measures.attention.detectors import PATTERNS
 from identilens.models.capture import Collector
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -21,12 +19,18 @@ from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import KindSettings, TextStudy
-from identilens.studies.items import ItemList, read_items
-from identilens.studies.outcomes import Tolerance, of_head, tolerances
-from identilens.studies.patterns.result import PatternScores
-
-Keys = Mapping[str, Mapping[int, Bool[Tensor, " key"]]]
-"""The keys that each pattern names, by row."""
+from identilens.studies.items import ItemList, read_items, sample
+from identilens.studies.outcomes import Tolerance, tolerances
+from identilens.studies.patterns.cases import (
+    ARC,
+    ARCS,
+    Case,
+    HeadPrograms,
+    arc_cases,
+    require_arcs,
+    token_cases,
+)
+from identilens.studies.patterns.result import MEANS, PatternScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +38,10 @@ class PatternSettings(KindSettings):
     """Which patterns of which heads, on how many rows.
 
     Attributes:
-        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: all.
-        rows: Rows of each text and pattern that the score rests on, drawn by the seed from those that have the pattern.
+        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: these.
+            Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
+        rows: Rows (or arcs) of each text and pattern that the score rests on, drawn by the seed from those that have
+            the pattern.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32); 0 by default.
         least_score: Score from which on a head is called by the pattern.
@@ -55,8 +61,12 @@ class PatternSettings(KindSettings):
 
     def check(self) -> None:
         """Check the names of the patterns, and that tolerances can be read."""
-        if not self.pattern or not {*self.pattern} <= {*PATTERNS}:
-            raise SettingError("pattern", f"as some of {', '.join(PATTERNS)}", self.pattern)
+        known = all(one in (*PATTERNS, ARCS) or ARC.fullmatch(one) for one in self.pattern)
+        if not self.pattern or not known:
+            words = (
+                f"as some of {', '.join([*PATTERNS, ARCS])}, or a relation such as 'nsubj to head'"
+            )
+            raise SettingError("pattern", words, self.pattern)
         if self.kind == "cross":
             raise SettingError(
                 "kind", "to be encoder or decoder: patterns are of self-attention", self.kind
@@ -72,10 +82,10 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     """Score every head on published patterns of attention, and bound the scores over all alternatives.
 
     The score is the mean attention to the keys that a pattern names (the previous token, tokens that followed the same
-    token before, and others), over rows drawn by the seed. Rows choose independently, so the mean of the proven ends
-    of the rows is a proven interval of the score: what the head could show with the same output in every row. Apart
-    from it stands a bootstrap interval over texts. Patterns: `identilens.measures.attention.pattern_keys`; protocol:
-    docs/patterns.md.
+    token before, a word's syntactic head, and others), over rows drawn by the seed. Rows choose independently, so the
+    mean of the proven ends of the rows is a proven interval of the score: what the head could show with the same output
+    in every row. Apart from it stands a bootstrap interval over texts. Patterns:
+    `identilens.measures.attention.pattern_keys`; protocol: docs/patterns.md.
 
     Args:
         lens: The model.
@@ -103,6 +113,12 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
         super().__init__(settings)
         self.given = len(self.items)
+        self.arcs = not {*settings.pattern} <= {*PATTERNS}
+        if self.arcs:
+            require_arcs(sample(self.items))
+            if settings.max_length is not None:
+                words = "to be left out: arcs are of whole sentences"
+                raise SettingError("max_length", words, settings.max_length)
         if settings.repeated and self.items.streamed:
             raise SettingError("repeated", "0 with a data set", settings.repeated)
         if settings.repeated:
@@ -155,46 +171,44 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
             self.tell(f"text {part}, layer {number}")
         return Output({"table": table_of(PatternScores.schema["table"], rows)})
 
-    def _drawn(self, part: int, item: Item, head: Head) -> Keys:
-        """Return the keys that each pattern names in the rows that are drawn for it."""
+    def _drawn(self, part: int, item: Item, head: Head) -> dict[str, list[Case]]:
+        """Return the cases of each pattern that are drawn."""
         side = sides(head.kind, item.tokens).query
         names = names_at(item.tokens, side, len(head.queries), self.lens.model.config)
         generator = torch.Generator().manual_seed(self.settings.seed + part)
-        drawn = {}
+        cases: dict[str, list[Case]] = {}
+        # The sequences that an encoder-decoder writes, and random ones, have no arcs.
+        tagged = self.arcs and part < self.given and side == "encoder"
+        arcs = arc_cases(item, self.lens.tokenizer, head) if tagged else {}
         for pattern in self.settings.pattern:
-            keys = {
-                query: pattern_keys(pattern, names, query, head.seen(query))
-                for query in range(len(names))
-            }
-            having = {query: one for query, one in keys.items() if one is not None}
-            order = torch.randperm(len(having), generator=generator)[: self.settings.rows].tolist()
-            drawn[pattern] = {
-                query: having[query] for query in (list(having)[place] for place in order)
-            }
+            if pattern in PATTERNS:
+                cases[pattern] = token_cases(pattern, names, head)
+            else:
+                cases |= arcs if pattern == ARCS else {pattern: arcs.get(pattern, [])}
+        drawn = {}
+        for pattern, own in cases.items():
+            order = torch.randperm(len(own), generator=generator)[: self.settings.rows].tolist()
+            drawn[pattern] = [own[place] for place in order]
         return drawn
 
 
 patterns = study_function(PatternStudy, "patterns")
 
 
-def _scores(head: Head, keys: Keys, tolerance: Tolerance) -> Iterator[dict[str, Any]]:
-    """Yield the score of a head on each pattern, and its ends: the means over the rows of the pattern."""
-    found: dict[str, list[Sequence[float]]] = {pattern: [] for pattern in keys}
-    for query in sorted({query for rows in keys.values() for query in rows}):
-        kept = of_head(head.attention[query], head.projected, head.seen(query))
-        solver = kept.solver(kept.allowed(tolerance))
-        here = [pattern for pattern, rows in keys.items() if query in rows]
-        costs = torch.stack([keys[pattern][query] for pattern in here])[:, solver.keys].double()
-        lo, minus_hi = (
-            solver.least(torch.cat([costs, -costs])).unflatten(0, (2, -1)).clamp_min(-1.0)
-        )
-        top, first = solver.top(None), int(solver.keys[solver.inside.argmax()])
-        values = (costs @ solver.inside, lo.clamp_min(0.0), -minus_hi)
-        for pattern, *ends in zip(here, *(one.tolist() for one in values), strict=True):
-            largest = bool(keys[pattern][query][first])
-            found[pattern].append((*ends, largest, largest and top is not None))
-    for pattern, rows in found.items():
-        if rows:
-            means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
-            named = dict(zip(("score", "lo", "hi", "largest", "certified"), means, strict=True))
-            yield {"pattern": pattern, "tolerance": tolerance.name, "rows": len(rows), **named}
+def _scores(
+    head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Tolerance
+) -> Iterator[dict[str, Any]]:
+    """Yield the score of a head on each pattern, and its ends: the means over the cases of the pattern."""
+    programs = HeadPrograms(head, tolerance)
+    cases = [case for own in drawn.values() for case in own]
+    values = [case.value for case in cases]
+    negated = [{query: -share for query, share in value.items()} for value in values]
+    lo, minus_hi = programs.least([*values, *negated]).clamp_min(-1.0).unflatten(0, (2, -1))
+    scores = torch.tensor([programs.value(value) for value in values], dtype=torch.float64)
+    first = torch.tensor([programs.is_largest(case) for case in cases], dtype=torch.float64)
+    numbers = torch.stack([scores, lo.clamp_min(0.0), -minus_hi, *first.reshape(-1, 2).T])
+    sizes = [len(own) for own in drawn.values()]
+    for pattern, own in zip(drawn, numbers.split(sizes, dim=1), strict=True):
+        if own.numel():
+            named = dict(zip(MEANS, own.mean(1).tolist(), strict=True))
+            yield {"pattern": pattern, "tolerance": tolerance.name, "rows": own.shape[1], **named}
