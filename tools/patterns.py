@@ -138,16 +138,14 @@ def score_surface(name: str) -> dict[str, Any]:
 
 
 def words_of(tokenizer: Any, sentence: Any) -> list[list[int]]:
-    """Return the tokens of each word of a sentence, by their characters."""
+    """Return the tokens of each word of a sentence: each token belongs to the word it shares most characters with."""
     offsets = tokenizer(str(sentence), return_offsets_mapping=True)["offset_mapping"]
-    return [
-        [
-            place
-            for place, (start, end) in enumerate(offsets)
-            if start < word.end and end > word.start
-        ]
-        for word in sentence.words
-    ]
+    found: list[list[int]] = [[] for _ in sentence.words]
+    for place, (start, end) in enumerate(offsets):
+        shared = [min(end, word.end) - max(start, word.start) for word in sentence.words]
+        if max(shared) > 0:
+            found[shared.index(max(shared))].append(place)
+    return found
 
 
 def by_word(maps: np.ndarray, words: Sequence[Sequence[int]]) -> np.ndarray:
