@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.programs import by_clarabel, random_row
+from identilens.charts.page import table_html
 from identilens.errors import InputError, SettingError
 from identilens.linalg.certificate import Certificate
 from identilens.studies.certify.certificates import CertificateFile
@@ -117,7 +119,12 @@ def test_the_command_says_what_holds(written):
     assert "holds. Stated: attention to 'storm' minus that to 'ferry' is between 0.0" in said
     assert "(outcome head, up to 0)" in said
     assert "That it is > 0 is true in every alternative." in said
-    assert "text 0, encoder layer 3, head 9, query 10 ('storm')" in said
+    digest = found.provenance["model"]["sha256"][:16]
+    assert (
+        f"query 10 ('storm') of {Path(found.provenance['model']['name']).name} (sha256 {digest})"
+        in said
+    )
+    assert str(Path(found.provenance["model"]["name"]).parent) not in said
     assert "2 of 2 certificates hold." in said
     bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
     done = identilens("check", files[0], bad)
@@ -188,10 +195,15 @@ def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
         idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
 
 
-def test_the_report_links_to_them(written):
+def test_the_report_in_the_folder_links_to_them(written, tmp_path):
     found = written["head"]
     page = found.to_html(found.folder / "report.html").read_text("utf-8")
-    assert f'<a href="{found.claims["certificate"][0]}">' in page
+    name = found.claims["certificate"][0]
+    assert f'<a href="{name}">' in page
+    elsewhere = found.to_html(tmp_path / "report.html").read_text("utf-8")
+    assert 'href="certificates' not in elsewhere
+    assert name.removeprefix("certificates/") in elsewhere
+    assert name.removeprefix("certificates/") in found.claims.pipe(table_html)
 
 
 def test_an_audits_report_links_to_certificates_in_its_subfolder(bundled, tmp_path):

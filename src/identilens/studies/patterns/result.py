@@ -117,7 +117,9 @@ class PatternScores(Result):
                 f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
             )
         if left:
-            lines.append(f"No head is called in {left:,} other cases of pattern, texts and tolerance.")
+            lines.append(
+                f"No head is called in {left:,} other cases of pattern, texts and tolerance."
+            )
         lines.append(
             f"A head is called by a pattern if its score, the mean attention to the pattern's keys, is at least "
             f"{limit:g}. It is identified if every choice of alternatives in its rows, with the same outputs, "
