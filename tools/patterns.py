@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
@@ -33,6 +34,8 @@ from transformers import (
 
 import identilens as idl
 from data_folder import DATA
+from identilens.charts import save_charts
+from identilens.charts.kit import scatter
 from identilens.measures.attention import PATTERNS, pattern_keys
 
 ROOT = Path(__file__).parents[1]
@@ -249,10 +252,89 @@ def bound(work: Path) -> None:
             )
 
 
+def found(work: Path) -> pl.DataFrame:
+    """Return the bounded scores of all named heads, a row for each pattern and tolerance."""
+    frames = []
+    for corpus, layer, head, _ in named(work):
+        result: Any = idl.load_result(work / f"{corpus}-{layer}-{head}")
+        own = (
+            result.by_head().filter(pl.col("corpus") == "repeated")
+            if corpus == "induction"
+            else result.by_head()
+        )
+        frames.append(own.with_columns(corpus=pl.lit(corpus)))
+    return pl.concat(frames)
+
+
+def tables(work: Path, out: Path) -> None:
+    """Print the tables of the page, and write and draw them."""
+    pl.Config(tbl_rows=80, tbl_cols=20, float_precision=3)
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = pl.col("score", "lo", "hi", "largest", "certified").round(4)
+    every = found(work).drop("texts", "low", "high", "kind", "state").with_columns(numbers)
+    scores = {name: json.loads((work / f"{name}.json").read_text()) for name in NAMES}
+    named_by = json.loads((work / "arcs.json").read_text())
+    (out / "arcs_named.csv").write_text(
+        pl.DataFrame([{"pattern": one, **own} for one, own in named_by.items()]).write_csv()
+    )
+    surface = every.filter(pl.col("corpus").is_in(list(NAMES))).with_columns(
+        named=pl.struct("corpus", "pattern", "layer", "head").map_elements(
+            lambda at: round(scores[at["corpus"]][at["pattern"]][at["layer"]][at["head"]], 4),
+            return_dtype=pl.Float64,
+        ),
+        identified=pl.col("lo") >= CALLED,
+    )
+    arcs = every.filter(corpus="arcs").with_columns(
+        pl.col("pattern")
+        .replace_strict({one: own[name] for one, own in named_by.items()})
+        .round(4)
+        .alias(name)
+        for name in ("baseline", "accuracy")
+    )
+    arcs = arcs.with_columns(
+        named=pl.col("largest") >= pl.col("baseline") + BETTER,
+        identified=pl.col("certified") >= pl.col("baseline") + BETTER,
+    )
+    induction = every.filter(corpus="induction").with_columns(identified=pl.col("lo") >= CALLED)
+    charts = {}
+    for name, frame in (("surface", surface), ("arcs", arcs), ("induction", induction)):
+        frame.write_csv(out / f"{name}.csv")
+        print(name, frame.filter(tolerance="1%").drop("tolerance"))
+        again = pl.col("score") >= CALLED if name != "arcs" else pl.col("named")
+        width, right = pl.col("hi") - pl.col("lo"), pl.col("largest") * pl.col("rows")
+        kinds = (
+            ["corpus", "tolerance"] if name != "induction" else ["corpus", "pattern", "tolerance"]
+        )
+        print(
+            frame.filter(again).group_by(kinds, maintain_order=True).agg(
+                pl.len().alias("called"), pl.col("identified").sum(), width.mean().alias("width"),
+                (pl.col("certified") * pl.col("rows")).sum().alias("certified"), right.sum().alias("right"),
+            )
+        )  # fmt: skip
+        kept = ("largest", "certified") if name == "arcs" else ("score", "lo")
+        words = (
+            ("Share of right arcs", "Share certified") if name == "arcs" else ("Score", "Lower end")
+        )
+        charts[name] = scatter(
+            frame.filter(tolerance="1%"), *kept, "pattern", also=("layer", "head"), x_domain=(0, 1), y_domain=(0, 1),
+            x_title=words[0], y_title=f"{words[1]}, outputs the same up to 1 %",
+            color_title="Pattern", title=f"Named heads: {name}",
+        )  # fmt: skip
+    print(surface.filter(corpus="bundled", tolerance="1%").group_by("pattern").agg(
+        (pl.col("hi") - pl.col("lo")).mean().alias("width"), pl.len()
+    ))  # fmt: skip
+    save_charts(charts, out, ("png",))
+
+
 def main() -> int:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description="Which heads keep their pattern.")
-    steps = {"train": train, "score": score, "bound": bound}
+    steps = {
+        "train": train,
+        "score": score,
+        "bound": bound,
+        "tables": lambda work: tables(work, ROOT / "docs" / "results" / "patterns"),
+    }
     parser.add_argument("what", choices=steps)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "patterns")
     asked = parser.parse_args()

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,18 @@ def test_numpy_recomputes_what_is_stated(written, outcome):
         assert by_numpy(held) == pytest.approx([row["lo"], row["hi"]], abs=1e-9)
         assert list(held["ends"]) == [row["lo"], row["hi"]]
         assert held["functional"] @ held["row"] == pytest.approx(row["value"], abs=1e-12)
-        assert CertificateFile.read(file).certificate.holds
+        certificate = CertificateFile.read(file).certificate
+        assert certificate.holds
+        # The rows are alternatives that come to the ends: by numpy, not by the certificate's own test.
+        for row_there, end in zip(held["witnesses"], held["ends"], strict=True):
+            moved = row_there - held["row"]
+            sums = [moved[held["blocks"] == block].sum() for block in np.unique(held["blocks"])]
+            assert max(map(abs, sums)) < 1e-7
+            assert row_there.min() > -1e-7
+            longest = np.linalg.norm(held["factor"], axis=1).max()
+            assert np.linalg.norm(moved @ held["factor"]) <= held["tolerance"] + 1e-7 * longest
+            assert row_there @ held["functional"] == pytest.approx(end, abs=1e-5)
+        assert certificate.met.tolist() == pytest.approx(list(held["ends"]), abs=1e-5)
         assert ("to first order" in CertificateFile.read(file).sentences()) == (outcome == "states")
     if outcome == "layer":
         assert set(held["blocks"]) == set(range(12))
@@ -126,6 +138,9 @@ def test_the_command_says_what_holds(written):
     )
     assert str(Path(found.provenance["model"]["name"]).parent) not in said
     assert "2 of 2 certificates hold." in said
+    assert "Of the alternatives, some have 0.0" in said
+    off = changed(files[0], witnesses=lambda rows: rows + 1e-4 * (np.arange(rows.shape[1]) == 3))
+    assert "rows in the file are none" in identilens("check", off, code=1).output
     bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
     done = identilens("check", files[0], bad)
     assert done.code == 1
@@ -140,6 +155,7 @@ def test_hostile_files_are_refused(written, tmp_path):
         {"tolerance": lambda one: one - 1}, {"row": lambda row: row - 1},
         {"row": lambda row: row * np.nan}, {"factor": lambda F: F.astype(np.float32)},
         {"factor": lambda F: F[1:]}, {"multipliers": lambda y: y[:1]}, {"ends": lambda ends: ends[:1]},
+        {"witnesses": lambda rows: rows[:, 1:]},
     ):  # fmt: skip
         with pytest.raises(InputError, match="is no certificate: .*certificates=True"):
             CertificateFile.read(changed(file, **new))
@@ -176,6 +192,11 @@ def test_ends_are_those_of_cone_programs(seed):
             for sign in (1, -1)
         ]
         assert found.ends.tolist() == pytest.approx(expected, abs=1e-6)
+        assert found.met.tolist() == pytest.approx(expected, abs=1e-6)
+        if allowed:
+            assert replace(found, tolerance=0.9 * found.tolerance).met is None
+        heavier = found.witnesses + torch.tensor([2.0, -2.0, *[0.0] * 12])
+        assert replace(found, witnesses=heavier, factor=0 * found.factor).met is None
 
 
 def test_a_row_without_alternatives_is_certified_too():

@@ -162,10 +162,11 @@ class PatternScores(Result):
         return {"scores": chart}
 
     def sections(self) -> list[Section]:
-        """Return the chart and both tables."""
+        """Return the chart and both tables, heads with high scores first."""
+        heads = self.by_head().sort("score", descending=True, maintain_order=True)
         return [
             Section("scores", "Scores", _SCORES, ["scores"]),
-            Section("heads", "Heads in numbers", frame=self.by_head()),
+            Section("heads", "Heads in numbers", frame=heads),
             Section("texts", "Texts in numbers", frame=self.table),
         ]
 
