@@ -23,6 +23,7 @@ def check(file: str, /, *files: str) -> None:
     if failed:
         raise CheckFailedError(
             f"{len(failed)} of {len(read)} certificates do not hold: their numbers do not prove the stated ends, or "
-            "the rows that should reach them are no alternatives. Do not trust them; run the command that wrote them again."
+            "the rows that should reach them are no alternatives. Do not trust them; run the command that wrote them "
+            "again."
         )
     say(f"{len(read)} of {len(read)} certificates hold.")
