@@ -15,7 +15,7 @@ from helpers.treebanks import SENTENCES
 from helpers.zoo import build
 from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
-from identilens.studies.words import word_at
+from identilens.studies.items import word_at
 
 HEADS = {
     "We": 3,

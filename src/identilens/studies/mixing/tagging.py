@@ -8,7 +8,7 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.conllu import Span, TaggedText, Tags
-from identilens.studies.words import token_places, word_at
+from identilens.studies.items import token_places, word_at
 
 Tagger = Callable[[str], Iterable[Span]]  # From a text to (start, end, tag) for its words.
 NO_WORD = "no word"  # Tag of tokens that overlap no tagged word.
