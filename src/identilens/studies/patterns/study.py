@@ -22,7 +22,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.conllu import TaggedText
 from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import KindSettings, TextStudy
 from identilens.studies.items import ItemList, read_items, sample, token_places, word_at
 from identilens.studies.outcomes import Tolerance, of_head, tolerances
@@ -189,6 +189,15 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
             self.tell(f"text {part}, layer {number}")
         return Output({"table": table_of(PatternScores.schema["table"], rows)})
 
+    def finish(self, tables: Tables) -> Output:
+        """Check that there is something to score."""
+        if tables["table"].is_empty():
+            raise InputError(
+                f"no row of the texts has a pattern of {', '.join(self.settings.pattern)} and other keys besides. "
+                "Choose other texts or another pattern."
+            )
+        return Output(tables)
+
     def _drawn(self, part: int, item: Item, head: Head) -> dict[str, list[Case]]:
         """Return the cases of each pattern that are drawn."""
         side = sides(head.kind, item.tokens).query
@@ -219,6 +228,8 @@ def _scores(
     """Yield the score of a head on each pattern, and its ends: the means over the cases of the pattern."""
     programs = HeadPrograms(head, tolerance)
     cases = [case for own in drawn.values() for case in own]
+    if not cases:
+        return
     values = [case.value for case in cases]
     negated = [{query: -share for query, share in value.items()} for value in values]
     lo, minus_hi = programs.least([*values, *negated]).clamp_min(-1.0).unflatten(0, (2, -1))
@@ -309,7 +320,8 @@ class HeadPrograms:
 
     def value(self, one: Sum) -> float:
         """Return a sum of the weights as they are."""
-        return sum(float(share @ self.head.attention[query]) for query, share in one.items())
+        rows = {query: self.head.attention[query].cpu() for query in one}
+        return sum(float(share @ rows[query]) for query, share in one.items())
 
     def least(self, sums: Sequence[Sum]) -> Float[Tensor, " sum"]:
         """Return proven lower bounds of sums over all alternatives."""
