@@ -233,7 +233,10 @@ def bound(work: Path) -> None:
     long = [one for one, n in zip(sentences, count, strict=True) if LONGER < n < LENGTH]
     texts = dict.fromkeys(NAMES, segments(SCORED, BOUNDED))
     texts |= {"arcs": long[:SENTENCES], "induction": ["w1 w2"]}
+    there = {word.relation for one in texts["arcs"] for word in one.words}
     for corpus, layer, head, patterns in named(work):
+        if corpus == "arcs" and not there & {one.split()[0] for one in patterns}:
+            continue
         out = work / f"{corpus}-{layer}-{head}"
         options: dict[str, Any] = {"rows": 2} if corpus == "arcs" else {"rows": 4}
         if corpus == "induction":
@@ -256,7 +259,10 @@ def found(work: Path) -> pl.DataFrame:
     """Return the bounded scores of all named heads, a row for each pattern and tolerance."""
     frames = []
     for corpus, layer, head, _ in named(work):
-        result: Any = idl.load_result(work / f"{corpus}-{layer}-{head}")
+        run = work / f"{corpus}-{layer}-{head}"
+        if not (run / "table.parquet").exists():
+            continue
+        result: Any = idl.load_result(run)
         own = (
             result.by_head().filter(pl.col("corpus") == "repeated")
             if corpus == "induction"
