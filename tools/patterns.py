@@ -43,7 +43,10 @@ SEED = 0
 WORDS, LENGTH, PERIODS = 512, 65, (8, 32)
 """Tokens of the made language, of a sequence, and after how many of them it begins again: least and most."""
 
-NAMES: dict[str, Literal["encoder", "decoder"]] = {"bundled": "encoder", "bundled-decoder": "decoder"}
+NAMES: dict[str, Literal["encoder", "decoder"]] = {
+    "bundled": "encoder",
+    "bundled-decoder": "decoder",
+}
 SCORED, BOUNDED, SENTENCES = 100, 12, 20
 """Segments that name heads, other segments whose rows are bounded, and sentences whose arcs are."""
 
