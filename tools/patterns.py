@@ -69,7 +69,7 @@ def repeated(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def train(work: Path) -> None:
-    """Train the decoder, about 4 minutes on one core, and save it with a tokenizer of the made words."""
+    """Train the decoder, about 2 minutes on one core, and save it with a tokenizer of the made words."""
     if (work / "induction" / "config.json").exists():
         return
     torch.manual_seed(SEED)
