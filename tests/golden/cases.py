@@ -35,6 +35,9 @@ FILES = {
         "logit_ranks_encoder",
         "faithfulness_encoder",
         "faithfulness_causal",
+        "patterns_causal",
+        "patterns_bundled",
+        "sources_causal",
     ],
     "mixing": [
         "mixing_exact",

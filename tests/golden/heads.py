@@ -33,6 +33,18 @@ def answer() -> Tables:
     return {name: getattr(found, name) for name in ("table", "intervals", "positions")}
 
 
+def patterns(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.patterns(lens, texts, rows=2, **options)
+    return {"table": found.table, "by_head": found.by_head()}
+
+
+def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    """How far alternatives move the logits is rounding noise where nothing may change, and is left out."""
+    found = idl.sources(lens, texts, **options)
+    rows = found.rows.drop("moved", "gap")
+    return {"table": found.table, "rows": rows, "logits": found.logits, "layers": found.layers}
+
+
 CASES: dict[str, Case] = {
     "answer_causal": Case(answer, CONDITIONED),  # 4 s
     "certify_bundled": single(
@@ -114,4 +126,24 @@ CASES: dict[str, Case] = {
         floor=1e-9,
         local=True,
     ),  # 0.3 s
+    "patterns_causal": Case(
+        lambda: patterns(
+            tiny("llama"),
+            [[*ids(9), *ids(9)]],
+            layers=1,
+            heads=3,
+            tolerance=(0, "1%"),
+            pattern="previous,induction",
+        ),
+        relative=1e-6,
+        floor=1e-9,
+    ),  # 3 s
+    "patterns_bundled": single(
+        lambda: patterns(real(), LONG, layers=3, heads="0-3", pattern="previous,punctuation")
+    ),  # 1.5 s
+    "sources_causal": Case(
+        lambda: sources(tiny("gpt2"), [ids(20)], target=("5", "9"), tolerance=(0, "1%")),
+        relative=1e-6,
+        floor=1e-9,
+    ),  # 1.2 s
 }

@@ -28,8 +28,29 @@ def test_words_are_placed_in_the_text(treebank):
     ]  # fmt: skip
     assert first.spans("upos")[:2] == [(0, 2, "PRON"), (3, 6, "AUX")]
     assert second == "Gladly"
-    assert second.words == (Word(0, 6, "RB", "ADV"),)
+    # Numbers that are words of no text (5.1), and parts that became one word (7 and 8), count for those that are.
+    assert [word.head for word in first.words] == [3, 3, 3, None, None, 3, 3, 3, 3]
+    assert [word.relation for word in first.words][5:] == ["punct", "aux", "nsubj", "punct"]
+    assert second.words == (Word(0, 6, "RB", "ADV", None, "root"),)
     assert len(read_conllu(treebank, limit=1)) == 1
+
+
+def test_heads_are_found_behind_words_of_several_parts(tmp_path):
+    rows = [
+        ("1-2", "can't", "_", "_"),
+        (1, "ca", 3, "aux"),
+        (2, "not", 1, "x"),
+        (3, "go", 2, "y"),
+        (4, "!", 9, "z"),
+    ]
+    lines = [f"{n}\t{form}\t_\tX\tY\t_\t{head}\t{what}\t_\t_\n" for n, form, head, what in rows]
+    (tmp_path / "a.conllu").write_text("# text = can't go!\n" + "".join(lines))
+    [text] = read_conllu(tmp_path / "a.conllu")
+    assert [(word.head, word.relation) for word in text.words] == [
+        (1, "aux"),
+        (0, "y"),
+        (None, "z"),
+    ]
 
 
 def test_a_copied_text_keeps_its_words():

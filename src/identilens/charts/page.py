@@ -26,7 +26,7 @@ _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens .number { text-align: right }"""
 
 LINK = "certificate"
-"""Column of a table with files beside the page, to which its cells link."""
+"""Column of a table with files of the run's folder, to which cells of a page in this folder link."""
 
 MOST_ROWS = 500
 """Rows of a table that a page shows."""
@@ -76,6 +76,7 @@ class Page:
         record: Provenance of the result.
         sections: The parts, in order.
         charts: Charts that sections name.
+        folder: Folder with the files of the run.
     """
 
     title: str
@@ -85,6 +86,7 @@ class Page:
     record: Mapping[str, Any]
     sections: Sequence[Section]
     charts: Mapping[str, AnyChart] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
@@ -101,18 +103,19 @@ def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Pat
             f"{target} exists and may be no report. Choose a name that ends in .html."
         )
     # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
-    content = render_page(page, budget=budget).encode("utf-8", "replace")
+    links = page.folder is not None and target.parent.resolve() == page.folder.resolve()
+    content = render_page(page, budget=budget, links=links).encode("utf-8", "replace")
     write_atomically(target, lambda temporary: temporary.write_bytes(content))
     return target
 
 
-def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
-    """Return a page as one HTML document with every script and style inside.
+def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) -> str:
+    """Return a page as one HTML document with every script and style inside, with ``links`` to files beside it.
 
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
-    parts, data = _parts(page, budget)
+    parts, data = _parts(page, budget, links)
     return document(
         "page.html",
         page=page,
@@ -128,7 +131,7 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     )
 
 
-def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _parts(page: Page, budget: int, links: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
@@ -147,7 +150,7 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         if frame is not None and frame.height:
             # Columns in which no row has a value are left out.
             frame = frame.select(one for one in frame if one.null_count() < frame.height)
-        cells = [] if frame is None else _cells(frame)
+        cells = [] if frame is None else _cells(frame, links)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append(
             {
@@ -168,12 +171,12 @@ def table_html(frame: pl.DataFrame) -> str:
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
 
 
-def _cells(frame: pl.DataFrame) -> list[list[str]]:
+def _cells(frame: pl.DataFrame, links: bool = False) -> list[list[str]]:
     rows = [list(map(_cell, row)) for row in frame.head(MOST_ROWS).iter_rows()]
     for row, name in zip(rows, frame[LINK] if LINK in frame.columns else (), strict=False):
         if name:
-            link = Markup('<a href="{}">{}</a>').format(quote(name), PurePosixPath(name).name)
-            row[frame.columns.index(LINK)] = link
+            form = Markup('<a href="{}">{}</a>' if links else "{1}")
+            row[frame.columns.index(LINK)] = form.format(quote(name), PurePosixPath(name).name)
     return rows
 
 

@@ -17,10 +17,13 @@ def check(file: str, /, *files: str) -> None:
     read = {one: CertificateFile.read(one) for one in (file, *files)}
     for name, one in read.items():
         say(f"{name}: {one.sentences()}")
-    failed = [one for one in read.values() if not one.certificate.holds]
+    failed = [
+        one for one in read.values() if not one.certificate.holds or one.certificate.met is None
+    ]
     if failed:
         raise CheckFailedError(
-            f"{len(failed)} of {len(read)} certificates do not hold: their numbers do not prove the stated ends. Do "
-            "not trust them; run the command that wrote them again."
+            f"{len(failed)} of {len(read)} certificates do not hold: their numbers do not prove the stated ends, or "
+            "the rows that should reach them are no alternatives. Do not trust them; run the command that wrote them "
+            "again."
         )
     say(f"{len(read)} of {len(read)} certificates hold.")

@@ -9,6 +9,12 @@ from torch import Tensor
 SLACK = 1e-9
 """An end is proven if the bound comes this near to it, as a share of the largest coefficient times the row's sum."""
 
+FEASIBLE = 1e-7
+"""A row is an alternative if its sums and signs, and the change of what it mixes, are this near to what is allowed.
+
+As a share of the row's sum, and of that times the longest row of F.
+"""
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -25,6 +31,7 @@ class Certificate:
         tolerance: δ, in the units of F.
         multipliers: y of the lower end, and of the lower end of −c.
         ends: The stated ends, lower and upper.
+        witnesses: The rows that come nearest to each end.
     """
 
     row: Float[Tensor, " key"]
@@ -34,6 +41,7 @@ class Certificate:
     tolerance: Float[Tensor, ""]
     multipliers: Float[Tensor, "two r"]
     ends: Float[Tensor, " two"]
+    witnesses: Float[Tensor, "two key"]
 
     def proven(self) -> Float[Tensor, " two"]:
         """Return the ends that the multipliers prove, rounding taken off: the stated ones are not read."""
@@ -59,6 +67,18 @@ class Certificate:
         """Whether the stated ends are no narrower than what the multipliers prove; NaN proves nothing."""
         lo, hi = self.proven()
         return bool(lo >= self.ends[0] - self.slack) and bool(hi <= self.ends[1] + self.slack)
+
+    @property
+    def met(self) -> Float[Tensor, " two"] | None:
+        """What the witnesses reach of both ends; None if one of them is no alternative of the row."""
+        moved, size = self.witnesses - self.row, self.row.sum()
+        numbers, place = torch.unique(self.blocks, return_inverse=True)
+        sums = moved.new_zeros(2, len(numbers)).index_add(1, place, moved)
+        longest = torch.linalg.vector_norm(self.factor, dim=1).amax()
+        change = torch.linalg.vector_norm(moved @ self.factor, dim=1) - self.tolerance
+        wrong = torch.stack([-self.witnesses.min(), sums.abs().max()]).max() > FEASIBLE * size
+        far = change.max() > FEASIBLE * size * longest
+        return None if wrong or far else self.witnesses @ self.functional
 
     def without_output(self) -> "Certificate":
         """Return it with 0 for multipliers that prove less than the signs of the weights and their sum alone."""

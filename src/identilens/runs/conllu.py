@@ -1,8 +1,8 @@
-"""Tagged sentences from CoNLL-U files: words placed in the text by character offsets."""
+"""Sentences of a treebank from CoNLL-U files: words with tags and heads, placed in the text by character offsets."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal
@@ -25,12 +25,18 @@ _MOST_LINES = 100_000
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: its characters are ``start`` to ``end`` - 1, ``xpos`` the treebank's own tag."""
+    """A word of a text: its characters are ``start`` to ``end`` - 1, ``xpos`` the treebank's own tag.
+
+    ``head`` is the index of the word that it depends on by its ``relation``, None for the root of the sentence and
+    where the file names no word of it.
+    """
 
     start: int
     end: int
     xpos: str
     upos: str
+    head: int | None = None
+    relation: str = ""
 
 
 class TaggedText(str):
@@ -52,7 +58,7 @@ class TaggedText(str):
 def read_conllu(
     path: str | Path, limit: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES
 ) -> list[TaggedText]:
-    """Return the sentences of a CoNLL-U file (also .gz or .xz) as texts that contain their words with both tags.
+    """Return the sentences of a CoNLL-U file (also .gz or .xz) as texts with their words: both tags, head and relation.
 
     A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split if their forms spell it;
     otherwise the whole word gets the tags of its first part. Words that are not written (``8.1``) are skipped.
@@ -109,14 +115,19 @@ def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
             )
         if "." not in row[0]:
             rows.append((position, row))
-    words = tuple(_placed(texts[0], rows))
+    placed = list(_placed(texts[0], rows))
+    places = {number: place for place, (_, numbers, _) in enumerate(placed) for number in numbers}
+    words = tuple(replace(word, head=places.get(head)) for word, _, head in placed)
     left = texts[0][words[-1].end if words else 0 :].strip()
     if left:
         raise InputError(f"{lines[-1][0]}: the sentence's text goes on after its words: {left:.60}")
     return TaggedText(texts[0], words)
 
 
-def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
+def _placed(
+    text: str, rows: list[tuple[str, list[str]]]
+) -> Iterator[tuple[Word, Sequence[str], str]]:
+    """Yield each word, the numbers that it has in the file, and the number of its head."""
     end = index = 0
     while index < len(rows):
         position, row = rows[index]
@@ -136,8 +147,11 @@ def _placed(text: str, rows: list[tuple[str, list[str]]]) -> Iterator[Word]:
             index += len(parts)
             if not parts or [part[0] for part in parts] != [*map(str, numbers)]:
                 raise InputError(f"{position}: the words {number} do not follow it, one by one.")
+        written = [[part[0]] for part in parts]
         if "".join(part[1] for part in parts) != form:
+            written = [[part[0] for part in parts]]
             parts = [[number, form, *part[2:]] for part in parts[:1]]
-        for part in parts:
-            yield Word(start, start + len(part[1]), xpos=part[4], upos=part[3])
+        for own, part in zip(written, parts, strict=True):
+            word = Word(start, start + len(part[1]), xpos=part[4], upos=part[3], relation=part[7])
+            yield word, own, part[6]
             start += len(part[1])

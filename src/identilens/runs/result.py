@@ -317,7 +317,9 @@ class Result(ABC):
             [*finding.text.splitlines(), *said],
             finding.headline,
         )
-        return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
+        return write_page(
+            Page(*words, self.provenance, sections, self.page_charts(), self.folder), path
+        )
 
     @_blaming_files
     def save_figures(

@@ -1,16 +1,18 @@
-"""What a model reads of texts: all at once, or of very many texts each when it is asked for."""
+"""What a model reads of texts: all at once, or of very many texts each when it is asked for; tokens of words."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from identilens.errors import InputError
 from identilens.models.families import position_limit
 from identilens.models.inputs import Item, LengthError
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
+
+T = TypeVar("T")
 
 _SAMPLE = 32
 """Items of a `Corpus` that show how texts are tokenised."""
@@ -152,3 +154,34 @@ def identities(items: Items) -> Sequence[str] | tuple[int, str]:
         read = " ".join(item.identity for item in sample(items))
         return len(items), hashlib.sha256(f"{items.corpus.digest} {read}".encode()).hexdigest()
     return [item.identity for item in items]
+
+
+def token_places(
+    parts: Sequence[str], tokenizer: Any
+) -> Iterator[tuple[str, int | None, tuple[int, int]]]:
+    """Yield the name of each token of a text or pair, which part it belongs to, and its characters there.
+
+    Special tokens belong to no part.
+
+    Raises:
+        InputError: If the tokenizer does not tell which characters make up a token.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"{type(tokenizer).__name__} does not give the characters of a token. "
+            "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
+    encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
+    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    yield from zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
+
+
+def word_at(spans: Sequence[tuple[int, int, T]], place: tuple[int, int], otherwise: T) -> T:
+    """Return what belongs to the word that shares most characters with a token, or something else if none does."""
+    start, end = place
+    overlaps = [
+        (min(end, stop) - max(start, begin), own)
+        for begin, stop, own in spans
+        if begin < end and start < stop
+    ]
+    return max(overlaps, key=lambda overlap: overlap[0])[1] if overlaps else otherwise

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.programs import by_clarabel, random_row
+from identilens.charts.page import table_html
 from identilens.errors import InputError, SettingError
 from identilens.linalg.certificate import Certificate
 from identilens.studies.certify.certificates import CertificateFile
@@ -60,7 +63,18 @@ def test_numpy_recomputes_what_is_stated(written, outcome):
         assert by_numpy(held) == pytest.approx([row["lo"], row["hi"]], abs=1e-9)
         assert list(held["ends"]) == [row["lo"], row["hi"]]
         assert held["functional"] @ held["row"] == pytest.approx(row["value"], abs=1e-12)
-        assert CertificateFile.read(file).certificate.holds
+        certificate = CertificateFile.read(file).certificate
+        assert certificate.holds
+        # The rows are alternatives that come to the ends: by numpy, not by the certificate's own test.
+        for row_there, end in zip(held["witnesses"], held["ends"], strict=True):
+            moved = row_there - held["row"]
+            sums = [moved[held["blocks"] == block].sum() for block in np.unique(held["blocks"])]
+            assert max(map(abs, sums)) < 1e-7
+            assert row_there.min() > -1e-7
+            longest = np.linalg.norm(held["factor"], axis=1).max()
+            assert np.linalg.norm(moved @ held["factor"]) <= held["tolerance"] + 1e-7 * longest
+            assert row_there @ held["functional"] == pytest.approx(end, abs=1e-5)
+        assert certificate.met.tolist() == pytest.approx(list(held["ends"]), abs=1e-5)
         assert ("to first order" in CertificateFile.read(file).sentences()) == (outcome == "states")
     if outcome == "layer":
         assert set(held["blocks"]) == set(range(12))
@@ -117,8 +131,16 @@ def test_the_command_says_what_holds(written):
     assert "holds. Stated: attention to 'storm' minus that to 'ferry' is between 0.0" in said
     assert "(outcome head, up to 0)" in said
     assert "That it is > 0 is true in every alternative." in said
-    assert "text 0, encoder layer 3, head 9, query 10 ('storm')" in said
+    digest = found.provenance["model"]["sha256"][:16]
+    assert (
+        f"query 10 ('storm') of {Path(found.provenance['model']['name']).name} (sha256 {digest})"
+        in said
+    )
+    assert str(Path(found.provenance["model"]["name"]).parent) not in said
     assert "2 of 2 certificates hold." in said
+    assert "Of the alternatives, some have 0.0" in said
+    off = changed(files[0], witnesses=lambda rows: rows + 1e-4 * (np.arange(rows.shape[1]) == 3))
+    assert "rows in the file are none" in identilens("check", off, code=1).output
     bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
     done = identilens("check", files[0], bad)
     assert done.code == 1
@@ -133,6 +155,7 @@ def test_hostile_files_are_refused(written, tmp_path):
         {"tolerance": lambda one: one - 1}, {"row": lambda row: row - 1},
         {"row": lambda row: row * np.nan}, {"factor": lambda F: F.astype(np.float32)},
         {"factor": lambda F: F[1:]}, {"multipliers": lambda y: y[:1]}, {"ends": lambda ends: ends[:1]},
+        {"witnesses": lambda rows: rows[:, 1:]},
     ):  # fmt: skip
         with pytest.raises(InputError, match="is no certificate: .*certificates=True"):
             CertificateFile.read(changed(file, **new))
@@ -169,6 +192,11 @@ def test_ends_are_those_of_cone_programs(seed):
             for sign in (1, -1)
         ]
         assert found.ends.tolist() == pytest.approx(expected, abs=1e-6)
+        assert found.met.tolist() == pytest.approx(expected, abs=1e-6)
+        if allowed:
+            assert replace(found, tolerance=0.9 * found.tolerance).met is None
+        heavier = found.witnesses + torch.tensor([2.0, -2.0, *[0.0] * 12])
+        assert replace(found, witnesses=heavier, factor=0 * found.factor).met is None
 
 
 def test_a_row_without_alternatives_is_certified_too():
@@ -188,10 +216,15 @@ def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
         idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
 
 
-def test_the_report_links_to_them(written):
+def test_the_report_in_the_folder_links_to_them(written, tmp_path):
     found = written["head"]
     page = found.to_html(found.folder / "report.html").read_text("utf-8")
-    assert f'<a href="{found.claims["certificate"][0]}">' in page
+    name = found.claims["certificate"][0]
+    assert f'<a href="{name}">' in page
+    elsewhere = found.to_html(tmp_path / "report.html").read_text("utf-8")
+    assert 'href="certificates' not in elsewhere
+    assert name.removeprefix("certificates/") in elsewhere
+    assert name.removeprefix("certificates/") in found.claims.pipe(table_html)
 
 
 def test_an_audits_report_links_to_certificates_in_its_subfolder(bundled, tmp_path):

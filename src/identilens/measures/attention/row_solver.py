@@ -160,6 +160,7 @@ class RowSolver:
             torch.tensor(self._allowed, dtype=torch.float64),
             size * optima.multipliers[:, free] / self._scales[free],
             size * torch.stack([optima.bounds[0], -optima.bounds[1]]),
+            optima.points,
         )
         return certificate.without_output()
 

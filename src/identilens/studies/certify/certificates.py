@@ -35,6 +35,7 @@ _SIZES = {
     "tolerance": (),
     "multipliers": (2, "r"),
     "ends": (2,),
+    "witnesses": (2, "key"),
 }
 
 
@@ -101,10 +102,14 @@ class CertificateFile:
         if said["sign"]:
             verdict = verdict_of(said["sign"], said["bound"], lo, hi) if certificate.holds else OPEN
             compared = f" That it is {said['sign']} {said['bound']:g} is {verdict}."
+        met = "rows in the file are none"
+        if certificate.met is not None:
+            met = "some have {:.6g}, some {:.6g}".format(*certificate.met.tolist())
         return (
             f"{'holds' if certificate.holds else 'does not hold'}. Stated: {said['subject']} is between "
             f"{stated[0]:.6g} and {stated[1]:.6g} in every alternative ({kept}). Proven: between {lo:.6g} and "
-            f"{hi:.6g}; the row itself has {float(certificate.functional @ certificate.row):.6g}.{compared} "
+            f"{hi:.6g}; the row itself has {float(certificate.functional @ certificate.row):.6g}. Of the alternatives, "
+            f"{met}.{compared} "
             f"Said to be: {said['words']!r}, {said['where']}."
         )
 

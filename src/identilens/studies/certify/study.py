@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
@@ -160,6 +161,11 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         if folder is None and self.settings.certificates:
             raise InputError("certificates are files: pass out=... to the run.")
         super().begin(folder)
+        if self.settings.certificates:
+            # Elsewhere a path says nothing, and the parameters tell which model it was.
+            lens = self.heads.lens
+            name = Path(lens.name).name if Path(lens.name).is_dir() else lens.name
+            self._model = f"{name} (sha256 {lens.digest[:16]})"
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
@@ -205,7 +211,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         """Write the certificates of a row, and note their files."""
         where = (
             f"text {at['text']}, {at['kind']} layer {at['layer']}, head {at['head']}, query {at['query']} "
-            f"({at['query_token']!r}) of {self.heads.lens.name}"
+            f"({at['query_token']!r}) of {self._model}"
         )
         place = MatrixKey(at["text"], at["layer"], at["head"], at["kind"], f"query{at['query']}")
         for number, one in enumerate(claims):

@@ -8,6 +8,7 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.conllu import Span, TaggedText, Tags
+from identilens.studies.items import token_places, word_at
 
 Tagger = Callable[[str], Iterable[Span]]  # From a text to (start, end, tag) for its words.
 NO_WORD = "no word"  # Tag of tokens that overlap no tagged word.
@@ -66,16 +67,11 @@ def _token_tags(
     parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags
 ) -> list[str]:
     """Return each token's tag: that of the word it shares most characters with, or its own if it is a special token."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise InputError(
-            f"{type(tokenizer).__name__} does not give the characters of a token. "
-            "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
-        )
     spans = [_spans(part, tagger, tags) for part in parts]
-    encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
-    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
-    return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
+    return [
+        name if part is None else word_at(spans[part], place, NO_WORD)
+        for name, part, place in token_places(parts, tokenizer)
+    ]
 
 
 def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:
@@ -86,12 +82,3 @@ def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:
             f"{text!r:.60} has no tags. Take texts from a treebank (.conllu), or name a spaCy pipeline."
         )
     return list(tagger(text))
-
-
-def _tag_at(spans: Sequence[Span], start: int, end: int) -> str:
-    overlaps = [
-        (min(end, stop) - max(start, begin), tag)
-        for begin, stop, tag in spans
-        if begin < end and start < stop
-    ]
-    return max(overlaps, key=lambda overlap: overlap[0])[1] if overlaps else NO_WORD

@@ -12,12 +12,12 @@ from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import head_in_words
+from identilens.studies.outcomes import exactness, head_in_words
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
-_MEANS = ("score", "lo", "hi", "largest", "certified")
+MEANS = ("score", "lo", "hi", "largest", "certified")
 _DRAWS, _SHOWN, _CELLS = 1_000, 12, 5_000
-"""Draws of the bootstrap, heads in a terminal, and points of a chart."""
+"""Draws of the bootstrap, heads or patterns in a terminal, and points of a chart."""
 
 IDENTIFIED, CALLED, POSSIBLE, OTHER = (
     "identified",
@@ -36,7 +36,8 @@ class PatternScores(Result):
         table: One row for each text, head, pattern and tolerance: ``rows`` that were drawn; ``score``, the mean
             attention to the pattern's keys, and ``lo`` and ``hi``, the means of its proven ends; the share of the rows
             whose ``largest`` weight is on the pattern, and that in which it is there in every alternative
-            (``certified``). ``corpus`` is ``texts``, or ``repeated`` for random sequences.
+            (``certified``). Of a relation of a treebank, rows are arcs, and ``largest`` and ``certified`` compare the
+            word with all others in its place. ``corpus`` is ``texts``, or ``repeated`` for random sequences.
 
     Examples:
         >>> import identilens as idl
@@ -55,7 +56,7 @@ class PatternScores(Result):
             "pattern": pl.String,
             "tolerance": pl.String,
             "rows": pl.Int64,
-            **decimals(*_MEANS),
+            **decimals(*MEANS),
         },
     }
     keys: ClassVar = {"table": ["text", *_PLACE]}
@@ -69,9 +70,9 @@ class PatternScores(Result):
         threshold, found = self.provenance["settings"]["least_score"], []
         generator = np.random.default_rng(self.provenance["seed"])
         for place, texts in self.table.group_by(_PLACE, maintain_order=True):
-            weights, values = texts["rows"].to_numpy(), texts.select(_MEANS).to_numpy()
+            weights, values = texts["rows"].to_numpy(), texts.select(MEANS).to_numpy()
             means = dict(
-                zip(_MEANS, np.average(values, axis=0, weights=weights).tolist(), strict=True)
+                zip(MEANS, np.average(values, axis=0, weights=weights).tolist(), strict=True)
             )
             low = high = None
             if len(texts) > 2:
@@ -91,24 +92,33 @@ class PatternScores(Result):
     def summary(self) -> Finding:
         """Return for each pattern how many heads are called by it, and how many of them are identified."""
         heads, limit = self.by_head(), self.provenance["settings"]["least_score"]
-        first, lines = heads["tolerance"][0], []
+        first, lines, left = heads["tolerance"][0], [], 0
         numbers: dict[str, Any] = {"called": 0, "identified": 0, "heads": len(heads)}
-        for (tolerance, corpus, pattern), own in heads.group_by(
-            "tolerance", "corpus", "pattern", maintain_order=True
-        ):
+        groups = heads.group_by("tolerance", "corpus", "pattern", maintain_order=True)
+        many = heads.select("tolerance", "corpus", "pattern").n_unique() > _SHOWN
+        for (tolerance, corpus, pattern), own in groups:
             states = own["state"].to_list()
             identified = states.count(IDENTIFIED)
             called = identified + states.count(CALLED)
             if tolerance == first:
                 numbers["called"] += called
                 numbers["identified"] += identified
+            if many and not called:
+                left += 1
+                continue
             top = own.sort("score", maintain_order=True).row(-1, named=True)
             where = "" if corpus == "texts" else " on repeated random tokens"
-            nearly = "" if tolerance == "0" else f" (outputs up to {tolerance})"
+            same = exactness(str(tolerance))
+            nearly = "" if same == "exactly" else f" (outputs the same {same})"
+            what = PATTERNS.get(str(pattern), f"the relation {pattern}")
             lines.append(
-                f"{PATTERNS[str(pattern)].capitalize()}{where}{nearly}: {called:,} of {len(own):,} heads are called, "
-                f"of these {identified:,} identified; {states.count(POSSIBLE):,} others may be. The highest score is "
+                f"{what[:1].upper()}{what[1:]}{where}{nearly}: {called:,} of {len(own):,} heads are called, of these "
+                f"{identified:,} identified; {states.count(POSSIBLE):,} more may be. The highest score is "
                 f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
+            )
+        if left:
+            lines.append(
+                f"No head is called in {left:,} other cases of pattern, texts and tolerance."
             )
         lines.append(
             f"A head is called by a pattern if its score, the mean attention to the pattern's keys, is at least "
@@ -122,7 +132,7 @@ class PatternScores(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads with the highest scores."""
         highest = self.by_head().sort("score", descending=True, maintain_order=True).head(_SHOWN)
-        numbers = pl.col(*_MEANS, "low", "high").round(3)
+        numbers = pl.col(*MEANS, "low", "high").round(3)
         columns = ["pattern", "corpus", "tolerance", "layer", "head", "rows"]
         return {"Highest scores": highest.select(*columns, numbers, "state")}
 
@@ -152,10 +162,11 @@ class PatternScores(Result):
         return {"scores": chart}
 
     def sections(self) -> list[Section]:
-        """Return the chart and both tables."""
+        """Return the chart and both tables, heads with high scores first."""
+        heads = self.by_head().sort("score", descending=True, maintain_order=True)
         return [
             Section("scores", "Scores", _SCORES, ["scores"]),
-            Section("heads", "Heads in numbers", frame=self.by_head()),
+            Section("heads", "Heads in numbers", frame=heads),
             Section("texts", "Texts in numbers", frame=self.table),
         ]
 

@@ -114,9 +114,10 @@ class Sources(Result):
         tolerance = self.rows["tolerance"][0]
         rows = self.rows.filter(tolerance=tolerance)
         same = "exactly" if tolerance == "0" else f"up to {tolerance}"
-        own = self.largest(1).row(0, named=True)
+        of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
+        own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"The largest single source is {own['token']!r} (key {own['key']}) by head {own['head']} of layer "
+            f"Its largest single source is {own['token']!r} (key {own['key']}) by head {own['head']} of layer "
             f"{own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
@@ -124,7 +125,7 @@ class Sources(Result):
         moved = rows["moved"].max()
         lines.append(
             f"{certain:,} of {count:,} rows of heads have the same largest source in every alternative. Put into the "
-            f"model, the farthest alternatives of them moved no logit of the text by more than {moved:.1e}."
+            f"model, the farthest alternatives that were met moved no logit of the text by more than {moved:.1e}."
         )
         for other in self.rows["tolerance"].unique(maintain_order=True).to_list()[1:]:
             left = int(self.rows.filter(tolerance=other)["certified"].sum())
@@ -171,9 +172,8 @@ class Sources(Result):
             number: f"text {row['text']}, query {row['query']}, {visible_text(row['target'])}"
             for number, row in enumerate(names.iter_rows(named=True))
         }
-        rows = self.rows.select(
-            "text", "query", "tolerance", "layer", "head", "contribution", "certified"
-        )
+        rows = self.rows.join(names.with_row_index("logit"), on=list(_AT), maintain_order="left")
+        rows = rows.select("logit", "tolerance", "layer", "head", "contribution", "certified")
         reach = float(rows["contribution"].abs().max() or 1.0)  # pyright: ignore[reportArgumentType]
         heads = heat(
             rows,
@@ -188,12 +188,10 @@ class Sources(Result):
             also=("certified",),
             title="What each head adds to the logit",
         )
-        for column in ("text", "query", "tolerance"):
-            heads = choose_present(heads, rows, column, column.capitalize())
-        return {
-            "sources": choose(bars, "logit", "Logit", titles) if len(titles) > 1 else bars,
-            "by_head": heads,
-        }
+        found = {"sources": bars, "by_head": choose_present(heads, rows, "tolerance", "Tolerance")}
+        if len(titles) > 1:
+            found = {name: choose(chart, "logit", "Logit", titles) for name, chart in found.items()}
+        return found
 
     def sections(self) -> list[Section]:
         """Return both charts and the tables."""
