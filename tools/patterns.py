@@ -236,7 +236,7 @@ def bound(work: Path) -> None:
     long = [one for one, n in zip(sentences, count, strict=True) if LONGER < n < LENGTH]
     texts = dict.fromkeys(NAMES, segments(SCORED, BOUNDED))
     texts |= {"arcs": long[:SENTENCES], "induction": ["w1 w2"]}
-    there = {word.relation for one in texts["arcs"] for word in one.words}
+    there = {word.relation for one in long[:SENTENCES] for word in one.words}
     for corpus, layer, head, patterns in named(work):
         if corpus == "arcs" and not there & {one.split()[0] for one in patterns}:
             continue

@@ -18,7 +18,7 @@ from torch import Tensor
 import identilens as idl
 from identilens.charts import save_charts
 from identilens.charts.kit import bars
-from identilens.runs.terminal import visible_text
+from identilens.charts.labels import visible_text
 
 TEXT = "The painter moved to Paris with his wife, and in the city he opened his"
 LAYER, HEAD = 2, 7

@@ -9,7 +9,7 @@ import torch
 
 from identilens.charts import lines
 from identilens.charts.figures import LayerChart, figure
-from identilens.charts.labels import file_names, shortened
+from identilens.charts.labels import file_names, shortened, visible_text
 from identilens.charts.notebook import MapView
 from identilens.charts.page import _cell, _value, citation, run_facts, table_html
 from identilens.charts.token_lines import (
@@ -21,7 +21,6 @@ from identilens.charts.token_lines import (
     style,
 )
 from identilens.charts.viewer import TokenMap, fitting, looks_script, map_characters, viewer_data
-from identilens.runs.terminal import visible_text
 
 STRONG, FRAMED, PLAIN = Mark("sure", "●", 0, True), Mark("free", "△", 1), Mark("none", "·", None)
 LINE = TokenLine(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import attention_logits, relative_tolerance, visible_softmax
+from identilens.linalg import relative_tolerance
 from identilens.linalg.checks import (
     check_blocks,
     check_finite,
@@ -26,6 +26,7 @@ from identilens.linalg.simplex import (
     simplex_span,
     space_on,
 )
+from identilens.linalg.softmax import attention_logits, visible_softmax
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

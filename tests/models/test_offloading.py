@@ -40,7 +40,9 @@ def test_layers_wait_on_disk_and_the_tables_are_those_of_the_whole_model(plain, 
 
 def test_what_needs_no_derivative_is_that_of_the_whole_model(plain, offloaded):
     for study in (
-        lambda lens: idl.certify(lens, TEXTS[1:], layers=1, heads=0, queries=(4, -1), outcome="layer"),
+        lambda lens: idl.certify(
+            lens, TEXTS[1:], layers=1, heads=0, queries=(4, -1), outcome="layer"
+        ),
         lambda lens: idl.influence(lens, TEXTS[1:], outcome="states"),
         lambda lens: idl.rollout(lens, TEXTS[1:], queries=-1),
     ):

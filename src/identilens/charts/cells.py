@@ -11,8 +11,7 @@ from torch import Tensor
 
 from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered, stretching
 from identilens.charts.figures import ConcatChart
-from identilens.charts.labels import shortened
-from identilens.runs.terminal import visible_text
+from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
 _LABEL = 14

@@ -11,7 +11,7 @@ import polars as pl
 from polars import selectors
 
 from identilens.charts.figures import Chart, LayerChart
-from identilens.runs.terminal import visible_text
+from identilens.charts.labels import visible_text
 
 AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
 Number = int | float

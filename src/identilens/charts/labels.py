@@ -4,7 +4,18 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from identilens.runs.terminal import printable
+
 _LONGEST = 60
+
+
+def visible_text(token: str) -> str:
+    """Return a token with its outer spaces and all control and direction characters written out; "∅" for none."""
+    if not token:
+        return "∅"
+    inner = token.strip(" ")
+    start = len(token) - len(token.lstrip(" "))
+    return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))
 
 
 def shortened(text: str, limit: int) -> str:

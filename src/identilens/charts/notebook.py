@@ -7,11 +7,11 @@ from math import inf
 from pathlib import Path
 
 from identilens.charts.figures import document
+from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
 from identilens.runs.files import as_path, write_atomically
-from identilens.runs.terminal import visible_text
 
 NOTEBOOK_BUDGET = 4_000_000
 """Characters of a notebook that the maps of one result may take, before they are deflated."""

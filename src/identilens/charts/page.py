@@ -15,11 +15,11 @@ from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, environment, figure, looks, packed_vega
+from identilens.charts.labels import visible_text
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 from identilens.errors import OutputFolderError
 from identilens.runs.files import as_path, write_atomically
-from identilens.runs.terminal import visible_text
 
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens td, .identilens th { padding: 0.2em 0.7em }

@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 from rich.text import Text
 
+from identilens.charts.labels import visible_text
 from identilens.charts.palette import LIGHT
-from identilens.runs.terminal import visible_text
 
 LONGEST = 2_000
 """Tokens of a line that are shown."""

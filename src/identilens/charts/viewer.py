@@ -10,10 +10,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.charts.labels import visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix, packed_space
 from identilens.charts.palette import DARK, LIGHT
 from identilens.errors import InputError
-from identilens.runs.terminal import visible_text
 
 MAP_BUDGET = 8_000_000
 """Characters of a page that may be spent on maps."""

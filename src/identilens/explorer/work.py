@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from identilens.charts.labels import visible_text
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
@@ -24,7 +25,6 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
 from identilens.runs.settings import coerce
-from identilens.runs.terminal import visible_text
 from identilens.studies import outcomes
 from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_answer
 from identilens.studies.answer.study import answer

@@ -8,8 +8,6 @@ from identilens.linalg.projected import Visible as Visible
 from identilens.linalg.projected import head_values as head_values
 from identilens.linalg.projected import projected as projected
 from identilens.linalg.simplex import SimplexSpace as SimplexSpace
-from identilens.linalg.softmax import attention_logits as attention_logits
-from identilens.linalg.softmax import visible_softmax as visible_softmax
 from identilens.linalg.tolerance import FLOAT32_EPS as FLOAT32_EPS
 from identilens.linalg.tolerance import HALF as HALF
 from identilens.linalg.tolerance import relative_tolerance as relative_tolerance

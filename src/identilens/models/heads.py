@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues, attention_logits, visible_softmax
+from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues
+from identilens.linalg.softmax import attention_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.sequences import Kind

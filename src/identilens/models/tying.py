@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
-from identilens.linalg import ProjectedValues, attention_logits, relative_tolerance
+from identilens.linalg import ProjectedValues, relative_tolerance
+from identilens.linalg.softmax import attention_logits
 from identilens.measures.attention.realisable import generic_dimension, nested
 from identilens.measures.attention.tied import TiedHeads
 from identilens.models.heads import Head

@@ -8,7 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.runs.terminal import plain, visible_text
+from identilens.charts.labels import visible_text
+from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""

@@ -9,15 +9,6 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(mark if mark.isprintable() or mark in kept else escaped(mark) for mark in text)
 
 
-def visible_text(token: str) -> str:
-    """Return a token with its outer spaces and all control and direction characters written out; "∅" for none."""
-    if not token:
-        return "∅"
-    inner = token.strip(" ")
-    start = len(token) - len(token.lstrip(" "))
-    return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))
-
-
 def escaped(mark: str) -> str:
     """Return a character as an escape sequence of Python."""
     return mark.encode("unicode_escape").decode("ascii")

@@ -13,9 +13,9 @@ import identilens as idl
 from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
 from identilens.charts.kit import lines
+from identilens.charts.labels import visible_text
 from identilens.errors import InputError
 from identilens.runs.tables import print_table
-from identilens.runs.terminal import visible_text
 from identilens.studies.audit import views
 from identilens.studies.audit.heads import heads_in_words
 from identilens.studies.audit.maps import fitting_maps, kept_maps

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, attention_logits, head_values, visible_softmax
+from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite, check_mask
+from identilens.linalg.softmax import attention_logits, visible_softmax
 
 RIDGE = 1e-13
 """Share of the mean diagonal added to J Jᵀ, so that redundant conditions do not make it singular."""

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import visible_softmax
 from identilens.linalg.checks import check_finite, check_mask, explained
+from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable import (
     COPIES,
     MEMORY_LIMIT,

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.kit import Charts
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
-from identilens.runs.terminal import visible_text
 from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS
 from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name, size_in_words

@@ -5,8 +5,8 @@ import polars as pl
 from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart, Look, layered
 from identilens.charts.kit import choose, lines, rule, scatter
+from identilens.charts.labels import visible_text
 from identilens.runs.tables import counted
-from identilens.runs.terminal import visible_text
 from identilens.studies.audit.heads import DETERMINED
 from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import INFLUENTIAL

@@ -237,14 +237,13 @@ def certified_columns(
         listed[name] = [value if isfinite(value) else None for value in listed[name]]
     listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
     pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
-    farthest = solver.farthest()
-    predicted = float(kept.change(solver.length(farthest)))
-    farthest = row.scatter(0, keys, farthest[own])
+    met = solver.farthest()
+    farthest = row.scatter(0, keys, met[own])
     whole = {
         "allowed": allowed,
         "effect": kept.effect,
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
-        "predicted": predicted,
+        "predicted": float(kept.change(solver.length(met))),
         "simplex_nullity": T.simplex_space(visible).nullity,
         "certified_top": None if top is None else top % len(row),
         "certified_pairs": None if pairs is None else len(pairs),

@@ -11,10 +11,9 @@ import torch
 from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, intervals, rule, scatter
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD
-from identilens.runs.terminal import visible_text
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness

@@ -8,10 +8,9 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.viewer import TokenMap
 from identilens.measures.mixing import track_token
-from identilens.runs.terminal import visible_text
 from identilens.studies.mixing.series import CLASS_TOKENS, SEPARATORS, Series
 
 Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.errors import InputError
@@ -16,7 +16,6 @@ from identilens.models.substitution import Address
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-from identilens.runs.terminal import visible_text
 from identilens.studies.outcomes import WITHIN
 
 _ROW: Columns = {

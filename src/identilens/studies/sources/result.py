@@ -8,11 +8,10 @@ import polars as pl
 from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, choose_present, intervals
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers, percent
-from identilens.runs.terminal import visible_text
 
 _AT: Columns = {
     "text": pl.Int64,
