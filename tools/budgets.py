@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 355_100,
-    "syntax-tree nodes of the core": 297_100,
+    "syntax-tree nodes": 361_100,
+    "syntax-tree nodes of the core": 303_100,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.5,
-    "modules with one importer": 50,
+    "modules with one importer": 51,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
