@@ -117,7 +117,7 @@ class Rollouts(Result):
         lines = [
             f"In the row of {widest['query_token']!r} (query {widest['query']}, text {widest['text']}), rollout gives "
             f"{widest['token']!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
-            f"{widest['lo']:.4f} to {widest['hi']:.4f}.{among}",
+            f"{widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
             f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are fixed: every alternative keeps "
             f"them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
         ]
@@ -168,7 +168,7 @@ class Rollouts(Result):
                     one["token"],
                     _MARKS[one["fixed"]],
                     f"{100 * one['value']:.1f}",
-                    f"{one['value']:.4f}, between {one['lo']:.4f} and {one['hi']:.4f}",
+                    f"{one['value']:.4f}, between {one['lo']:z.4f} and {one['hi']:z.4f}",
                 )
                 for one in shown.iter_rows(named=True)
             ]
