@@ -46,7 +46,7 @@ def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "answer_causal": Case(answer, CONDITIONED),  # 4 s
+    "answer_causal": Case(answer, CONDITIONED, local=True),  # 4 s
     "certify_bundled": single(
         lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])
     ),  # 0.5 s
@@ -59,6 +59,7 @@ CASES: dict[str, Case] = {
     "certify_cross": Case(
         lambda: certify(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)),
         CONDITIONED,
+        local=True,
     ),  # 0.1 s
     "verdicts_bundled": single(
         lambda: {

@@ -12,10 +12,22 @@ def test_numbers_stand_to_the_right_and_words_to_the_left(capsys):
     print_table("Title", frame)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0].strip() == "Title"
-    assert [line for line in lines if "│" in line] == [
-        "│ a      │      1 │ 0.1235 │ True  │",
-        "│ longer │  20000 │      – │ False │",
+    assert [line.split() for line in lines[2:3]] == [["name", "number", "share", "some"]]
+    assert [line.strip() for line in lines if "0" in line] == [
+        "a           1 0.1235 True",
+        "longer  20000      – False",
     ]
+
+
+def test_what_is_the_same_in_all_rows_is_said_once_and_spaces_are_seen(capsys):
+    frame = pl.DataFrame({"text": [0, 0], "head": [1, 2], "token": [" sea", ""]})
+    print_table("Title", frame)
+    out = capsys.readouterr().out
+    assert "Title (text 0)" in out
+    assert "␣sea" in out
+    assert "∅" not in out
+    print_table("One row", frame.head(1))
+    assert "text head token" in capsys.readouterr().out
 
 
 def test_counts_and_shares_in_words():

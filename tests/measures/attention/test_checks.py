@@ -9,11 +9,10 @@ from helpers.heads import causal, random_weights
 from identilens.errors import InputError
 from identilens.linalg import (
     ProjectedValues,
-    attention_logits,
     relative_tolerance,
-    visible_softmax,
 )
 from identilens.linalg.checks import explained
+from identilens.linalg.softmax import attention_logits, visible_softmax
 from identilens.measures import attention
 from identilens.measures.attention import (
     attention_intervals,
