@@ -53,7 +53,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     if len(frame) > 1 and same:
         title += f" ({', '.join(f'{name} {frame[name][0]}' for name in same)})"
         frame = frame.drop(same)
-    view = Table(title=plain(title), box=SIMPLE_HEAD, padding=0)
+    view = Table(box=SIMPLE_HEAD, padding=0)
     for name, kind in frame.schema.items():
         view.add_column(
             plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold"
@@ -70,7 +70,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
             for value in row
         )
         view.add_row(*map(plain, shown))
-    Console().print(view)
+    Console().print(plain(title), view)
 
 
 def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
