@@ -68,7 +68,7 @@ IN_PYTHON = {
     "a negative count": (lambda lens: idl.audit(lens, [TEXT], certain_rows=-1), "of at least 0; got -1"),
     "half a count": (lambda lens: idl.audit(lens, [TEXT], batch_size=2.5), "batch_size as a whole number; got 2.5"),
     "a word for yes": (lambda lens: idl.audit(lens, [TEXT], matrices="yes"), "to be True or False; got 'yes'"),
-    "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, batch_size"),
+    "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, queries"),
     "an option left out": (lambda lens: idl.structure(lens, [TEXT]), "expected length to be given"),
     "settings as a dictionary": (lambda lens: idl.audit(lens, [TEXT], settings={"seed": 1}), "AuditSettings(...)"),
     "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress="yes"), "a function of (done, total, note)"),

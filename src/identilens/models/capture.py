@@ -142,10 +142,12 @@ def intercepting(
     linear = (site.projection for site in sites)
     parameters = [one for one in linear if isinstance(one, ParameterProjection)]
     with ExitStack() as hooks:
-        for name in {site.name for site in sites if site.gated}:
+        for name in (gated := {site.name for site in sites if site.gated}):
             module = body.get_submodule(name)
             hooks.enter_context(
                 module.register_forward_pre_hook(only_here(enter), with_kwargs=True)
             )
-        hooks.enter_context(capturing(model, answer, routes_of(sites), parameters))
+        hooks.enter_context(
+            capturing(model, answer if gated else handler, routes_of(sites), parameters)
+        )
         yield

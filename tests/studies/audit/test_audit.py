@@ -457,7 +457,7 @@ def test_nan_in_the_model_is_named():
         ({"batch_size": 0}, "expected batch_size of at least 1; got 0"),
         ({"stream": "sometimes"}, "expected stream to be auto or always or never"),
         ({"matrices": True, "stream": "always"}, "expected stream auto or never with matrices"),
-        ({"matrix": True}, "one of the options layers, batch_size"),
+        ({"matrix": True}, "one of the options layers, queries, batch_size"),
         ({"layers": "one"}, "expected layers as numbers and ranges"),
         ({"examples": -1}, "expected examples of at least 0"),
     ],

@@ -127,7 +127,9 @@ def captured(n=3, **changes):
     """A layer of two heads that share their values."""
     generator = torch.Generator().manual_seed(0)
     projection = torch.randn(2, 2, 5, generator=generator)
-    site = SimpleNamespace(kind="encoder", layer=4, output_projection=projection)
+    site = SimpleNamespace(
+        kind="encoder", layer=4, output_projection=projection, fixed_projection=projection
+    )
     plain = {
         "site": site, "weights": torch.rand(2, n, n, generator=generator), "visible": None,
         "values": torch.randn(1, n, 2, generator=generator), "queries": torch.zeros(2, n, 2),
