@@ -1,5 +1,7 @@
 """Near optima of many cone programs over one set of keys by projections in turn, without equations to solve."""
 
+from collections import deque
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -32,7 +34,7 @@ def split(
     """
     centre, sums = rows @ kept, rows.unflatten(1, (blocks, -1)).sum(2, keepdim=True)
     state = nearest = points = rows
-    size, found = _STEPS[0][0], []
+    size, found = _STEPS[0][0], deque(maxlen=_LAST)
     for step, rounds in _STEPS:
         state = nearest + (state - nearest) * (step / size)
         size = step
@@ -46,7 +48,7 @@ def split(
             state = state + _FURTHER * (nearest - points)
             if step == _STEPS[0][0]:
                 found.append(change / step)
-    return points, torch.stack(found[-_LAST:]).mean(0)
+    return points, torch.stack(list(found)).mean(0)
 
 
 def _on_simplices(

@@ -329,10 +329,7 @@ class Proof:
             name = type(call.module).__name__
             handed = relative(entered[text, own].double(), joined[text, own].double())
             self._note(
-                "the module hands on the attention output",
-                handed,
-                self.noise,
-                f"relative, {name}",
+                "the module hands on the attention output", handed, self.noise, f"relative, {name}"
             )
             total = summed(given[text, own])
             added = relative(total, left[text, own].double())
