@@ -68,11 +68,10 @@ def _in_ellipsoid(
     inverse = torch.where(reach > 0, 1 / reach, 0.0)
     penalty = torch.zeros_like(points[:, :1])
     for _ in range(_NEWTON):
-        along = points * inverse / (1 + penalty * inverse.square())
+        shrunk = 1 + penalty * inverse.square()
+        along = points * inverse / shrunk
         square = along.square().sum(1, keepdim=True)
-        slope = (along.square() * inverse.square() / (1 + penalty * inverse.square())).sum(
-            1, keepdim=True
-        )
+        slope = (along.square() * inverse.square() / shrunk).sum(1, keepdim=True)
         step = square * (square.sqrt() - 1) / slope.clamp_min(torch.finfo(points.dtype).tiny)
         penalty = (penalty + step).clamp_min(0.0)
     return torch.where(reach > 0, points / (1 + penalty * inverse.square()), 0.0)
