@@ -7,6 +7,7 @@ from helpers.programs import by_clarabel, random_row
 from identilens.linalg import head_values, interior
 from identilens.linalg.cone import Scaling, determinant, product, quotient, room
 from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.simplex import joint_space
 
 KINDS = ("plain", "equal values", "one-hot", "near-zero weights", "norms spread", "columns spread")
 
@@ -115,6 +116,52 @@ def test_rows_beside_each_other_keep_their_own_sums():
     for key in range(len(row)):
         expected = by_clarabel(costs[key], row, values, allowed, blocks)
         assert float(optima.bounds[key]) == pytest.approx(expected, abs=1e-6)
+
+
+def beside(heads, keys, d, width, seed=0):
+    """Rows of several heads beside each other, whose outputs add up in so many dimensions: programs, rows, reach."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(heads, keys, d, generator=generator, dtype=torch.float64)
+    values = values @ torch.randn(heads, d, width, generator=generator, dtype=torch.float64)
+    space = joint_space(values, torch.ones(keys, dtype=torch.bool), 1e-7)
+    row = torch.rand(heads, keys, generator=generator, dtype=torch.float64)
+    row = (row / row.sum(1, keepdim=True)).flatten()
+    allowed = 0.02 * float(torch.linalg.norm(row @ values.flatten(0, 1)))
+    shared = SharedPrograms(space.kept, space.blocks)
+    return shared, row, values.flatten(0, 1), allowed, allowed / space.scales
+
+
+@pytest.mark.parametrize(
+    "width", [15, 8], ids=["each head keeps its own output", "heads can trade"]
+)
+def test_heads_beside_each_other(width):
+    """The sum of three heads' outputs: the equations of a step are a block a head, or are not."""
+    shared, row, values, allowed, reach = beside(3, 12, 5, width)
+    costs = torch.eye(len(row)).double()[::5]
+    rows, reach = row.expand(len(costs), -1), reach.expand(len(costs), -1)
+    exact, quick = (solve(costs, rows, reach) for solve in (shared.minimise, shared.bracket))
+    for at, cost in enumerate(costs):
+        expected = by_clarabel(cost, row, values, allowed, shared._blocks)
+        assert float(exact.bounds[at]) == pytest.approx(expected, abs=1e-6)
+    assert (quick.bounds <= exact.values + 1e-9).all()
+    assert (quick.values >= exact.bounds - 1e-9).all()
+    assert float((exact.bounds - quick.bounds).max()) <= 0.02
+
+
+@pytest.mark.parametrize("width", [15, 8])
+def test_products_by_parts_equal_those_with_the_whole(width):
+    columns = beside(3, 12, 5, width)[0]._columns
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(4, 36, generator=generator, dtype=torch.float64)
+    kept, parts = columns.kept, columns.by_row(points)
+    torch.testing.assert_close(columns.onto(parts), points @ kept)
+    torch.testing.assert_close(
+        columns.across(points @ kept), columns.by_row(points @ kept @ kept.T)
+    )
+    whole = columns.frame.T @ columns.gram(points) @ columns.frame
+    torch.testing.assert_close(
+        whole, torch.stack([kept.T @ torch.diag(one) @ kept for one in points])
+    )
 
 
 def test_algebra_of_the_cone():

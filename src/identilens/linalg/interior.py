@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from identilens.linalg.columns import Columns
 from identilens.linalg.cone import Scaling, product, quotient, room
 from identilens.linalg.programs import (
     ACCEPTED_ERROR,
@@ -22,12 +22,12 @@ _STEPS = 40
 _CLOSE = 1e-9
 """Complementarity at which the vertex that the method runs to can be told."""
 _SHORT_OF_BOUNDARY = 0.99
+_FAR_APART = 5e-7
+"""Gap of a cone program above which Clarabel tries it, too."""
 _PROJECTIONS = 6
 """Projections of a point on the simplex and on the outputs that count as the same."""
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
-_PAIRS = 2**24
-"""Numbers held at most as products of columns."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,7 @@ class SharedPrograms:
         self.kept = kept.detach().double().cpu()
         self._blocks = torch.zeros(len(kept), dtype=torch.int64) if blocks is None else blocks
         self._count = int(self._blocks.max()) + 1
-
-    @cached_property
-    def _products(self) -> Float[Tensor, "key pair"]:
-        first, second = self._pairs
-        return self.kept[:, first] * self.kept[:, second]
-
-    @cached_property
-    def _factors(self) -> tuple[Float[Tensor, "block key r"], Float[Tensor, "block r rho"]]:
-        """Of each row's part of B, whose rank is far below rho, two factors."""
-        left, sigma, right = torch.linalg.svd(
-            self.kept.unflatten(0, (self._count, -1)), full_matrices=False
-        )
-        most = int((sigma > torch.finfo(sigma.dtype).eps * len(self.kept)).sum(1).max())
-        return left[..., :most] * sigma[:, None, :most], right[:, :most]
-
-    @cached_property
-    def _pairs(self) -> Tensor:
-        return torch.tril_indices(self.kept.shape[1], self.kept.shape[1])
+        self._columns = Columns(self.kept, self._count)
 
     @one_thread()
     def near(
@@ -157,10 +140,9 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            found = split(costs, rows, self.kept, reach, self._count)
-            return self._bounded(costs, rows, reach, *found)
+            return self._bounded(costs, rows, reach, *split(costs, rows, self._columns, reach))
 
-        return Optima(*self._in_parts(solve, costs, rows, reach))
+        return Optima(*self._in_parts(solve, costs, rows, reach, equations=False))
 
     def proven(
         self,
@@ -210,10 +192,11 @@ class SharedPrograms:
         costs: Tensor,
         rows: Tensor,
         reach: Tensor | None,
+        equations: bool = True,
     ) -> tuple[Tensor, ...]:
-        """Return what ``solve`` returns for all programs, so many at a time that their equations fit."""
+        """Return what ``solve`` returns for all programs, so many at a time that they and their equations fit."""
         keys, rho = self.kept.shape
-        size = max(1, _NUMBERS // (rho * rho + 8 * keys))
+        size = max(1, _NUMBERS // (2 * rho * rho * equations + 8 * keys))
         reach = self.kept.new_zeros(len(costs), rho) if reach is None else reach
         inputs = (one.split(size) for one in (costs, rows, reach))
         parts = [solve(*part) for part in zip(*inputs, strict=True)]
@@ -222,7 +205,7 @@ class SharedPrograms:
     def _in_ball(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
         found = self._interior(_CLOSE, costs, rows @ self.kept, reach)
         parts = values, bounds, *_ = self._bounded(costs, rows, reach, *found)
-        for program in torch.nonzero(~(values - bounds <= ACCEPTED_ERROR)).flatten().tolist():
+        for program in torch.nonzero(~(values - bounds <= _FAR_APART)).flatten().tolist():
             own = costs[program], rows[program], reach[program]
             other = cone_program(*own[:2], self.kept, own[2])
             again = self._bounded(*(one[None] for one in (*own, *other)))
@@ -271,6 +254,8 @@ class SharedPrograms:
         (1, u) with xᵀB = right + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
         """
         x, y, s = _start(costs, right, self.kept)
+        axes = self._columns.frame * reach[:, None]
+        ellipsoid = axes @ axes.mT
         u, z = (
             torch.zeros_like(y),
             1e-3 + 1.5 * torch.linalg.vector_norm(reach * y, dim=1, keepdim=True),
@@ -286,8 +271,11 @@ class SharedPrograms:
             points[open_[sound]], multipliers[open_[sound]] = x[sound], y[sound]
             if not far.any():
                 break
-            open_, costs, right, reach, x, y, s, u, z, primal, dual, mean = (
-                one[far] for one in (open_, costs, right, reach, x, y, s, u, z, primal, dual, mean)
+            open_, costs, right, reach, ellipsoid = (
+                one[far] for one in (open_, costs, right, reach, ellipsoid)
+            )
+            x, y, s, u, z, primal, dual, mean = (
+                one[far] for one in (x, y, s, u, z, primal, dual, mean)
             )
             moves = self._moves(
                 x,
@@ -295,6 +283,7 @@ class SharedPrograms:
                 torch.cat([torch.ones_like(z), u], 1),
                 torch.cat([z, reach * y], 1),
                 reach,
+                ellipsoid,
                 (primal, dual),
                 mean,
             )
@@ -308,6 +297,7 @@ class SharedPrograms:
         v: Tensor,
         z: Tensor,
         reach: Tensor,
+        ellipsoid: Tensor,
         residuals: tuple[Tensor, Tensor],
         mean: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -317,21 +307,20 @@ class SharedPrograms:
         across = scaling.point[:, 1:]
         flat = 2 * scaling.point[:, :1].square() - 1
         leaning = 2 * scaling.point[:, :1] * across / flat
-        equations = self._gram(ratio)
+        equations, frame = self._columns.gram(ratio), self._columns.frame
         if reach.any():
             # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
-            bent = reach * across * (2 / flat).sqrt() * scaling.size
+            equations += scaling.size.square()[:, None] * ellipsoid
+            bent = reach * across * (2 / flat).sqrt() * scaling.size @ frame.mT
             equations -= bent[:, :, None] * bent[:, None]
-        diagonal = equations.diagonal(dim1=1, dim2=2)
-        diagonal.add_((scaling.size * reach).square())
-        diagonal.mul_(1 + 1e-15)
+        equations.diagonal(dim1=1, dim2=2).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 
         def direction(wanted: Tensor, turn: Tensor) -> tuple[Tensor, ...]:
             """Return moves of x, y, s, v and z: x s changes by ``wanted``, v + W² z by ``turn``."""
             level = turn[:, 1:] - leaning * turn[:, :1]
             right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
-            dy = torch.cholesky_solve(right[..., None], factor)[..., 0]
+            dy = torch.cholesky_solve((right @ frame.mT)[..., None], factor)[..., 0] @ frame
             ds, dz = dual - dy @ self.kept.mT, reach * dy
             inner = (across * dz).sum(1, keepdim=True)
             dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)
@@ -355,20 +344,6 @@ class SharedPrograms:
         dx, dy, ds, dv, dz = direction(centred - x * s - dx * ds, turn)
         step = (_SHORT_OF_BOUNDARY * length(dx, ds, dv, dz)).clamp_max(1.0)
         return tuple(step * move for move in (dx, dy, ds, dv[:, 1:], dz[:, :1]))
-
-    def _gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
-        """Return Bᵀ D B for each diagonal D."""
-        keys, rho = self.kept.shape
-        if self._count > 1:
-            own, shared = self._factors
-            weighted = own * ratio.unflatten(1, own.shape[:2])[..., None]
-            return shared.flatten(0, 1).mT @ (weighted.mT @ own @ shared).flatten(1, 2)
-        if keys * rho * rho > _PAIRS:
-            return torch.stack([(self.kept * one[:, None]).mT @ self.kept for one in ratio])
-        # One triangle of each is formed.
-        equations = ratio.new_zeros(len(ratio), rho, rho)
-        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
-        return equations
 
     def _vertices(
         self,

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.linalg.columns import Columns
+
 Points = Float[Tensor, "program key"]
 
 _STEPS = (0.5, 60), (0.03, 20), (0.003, 20), (0.001, 20)
@@ -17,48 +19,59 @@ _FURTHER = 1.6
 _LAST = 10
 """Rounds of the first size whose multipliers are averaged: bounds are concave in them."""
 _NEWTON = 8
+_LEVELS = 4
 
 
 def split(
     costs: Points,
     rows: Points,
-    kept: Float[Tensor, "key rho"],
+    columns: Columns,
     reach: Float[Tensor, "program rho"],
-    blocks: int,
 ) -> tuple[Points, Float[Tensor, "program rho"]]:
     """Return points and multipliers near the optima of `SharedPrograms`, for costs of size one.
 
     Douglas and Rachford's method (Eckstein and Bertsekas 1992) with two projections: on the products of simplices, and
     on {x : xᵀ B in the ellipsoid around aᵀ B}. B has orthonormal columns, so that all of a round are two products with
-    B for all programs. The second projection moves a point by −τ B y, and y are the multipliers. Nothing is certified.
+    B for all programs. The second projection moves a point by −τ B y, and y are the multipliers. Nothing is certified,
+    so that products in single precision do.
     """
-    centre, sums = rows @ kept, rows.unflatten(1, (blocks, -1)).sum(2, keepdim=True)
+    single = columns.to(torch.float32)
+    costs, rows = (single.by_row(one.float()) for one in (costs, rows))
+    centre, sums = single.onto(rows), rows.sum(-1, keepdim=True)
     state = nearest = points = rows
-    size, found = _STEPS[0][0], deque(maxlen=_LAST)
+    size, found, level = _STEPS[0][0], deque(maxlen=_LAST), rows.new_zeros(())
     for step, rounds in _STEPS:
         state = nearest + (state - nearest) * (step / size)
         size = step
         for _ in range(rounds):
-            moved = (state - step * costs).unflatten(1, (blocks, -1))
-            points = _on_simplices(moved, sums).flatten(1)
+            moved = state - step * costs
+            level = _level(moved, sums, level)
+            points = (moved - level).clamp_min(0.0)
             reflected = 2 * points - state
-            outside = reflected @ kept - centre
-            change = _in_ellipsoid(outside, reach) - outside
-            nearest = reflected + change @ kept.mT
+            outside = single.onto(reflected) - centre
+            change = _in_ellipsoid(outside.double(), reach).float() - outside
+            nearest = reflected + single.across(change)
             state = state + _FURTHER * (nearest - points)
             if step == _STEPS[0][0]:
                 found.append(change / step)
-    return points, torch.stack(list(found)).mean(0)
+    multipliers = torch.stack(list(found)).mean(0)
+    return points.transpose(0, 1).flatten(1).double(), multipliers.double()
 
 
-def _on_simplices(
-    points: Float[Tensor, "program block key"], sums: Float[Tensor, "program block 1"]
-) -> Float[Tensor, "program block key"]:
-    """Return the nearest points with no entry below zero and these sums (Held, Wolfe and Crowder 1974)."""
-    ordered = points.sort(-1, descending=True).values
-    over = (ordered.cumsum(-1) - sums) / torch.arange(1, points.shape[-1] + 1)
-    last = (ordered > over).sum(-1, keepdim=True).clamp_min(1) - 1
-    return (points - over.gather(-1, last)).clamp_min(0.0)
+def _level(
+    points: Float[Tensor, "row program key"],
+    sums: Float[Tensor, "row program 1"],
+    start: Float[Tensor, "..."],
+) -> Float[Tensor, "row program 1"]:
+    """Return t with Σ max(x − t, 0) as large as the sums, by Newton's method: x − t, cut at zero, is x's projection."""
+    highest = points.amax(-1, keepdim=True)
+    level = torch.minimum(start, highest - sums / points.shape[-1])
+    for _ in range(_LEVELS):
+        above = (points - level).clamp_min_(0.0)
+        level = level + (above.sum(-1, keepdim=True) - sums) / above.count_nonzero(-1)[
+            ..., None
+        ].clamp_min(1)
+    return level
 
 
 def _in_ellipsoid(

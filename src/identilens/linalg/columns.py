@@ -1,0 +1,94 @@
+"""Products with the orthonormal columns that an alternative's output and sums are read from."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_PAIRS = 2**24
+"""Numbers held at most as products of columns."""
+_ABSENT = 1e-10
+"""Singular values of a row's part of the columns that are rounding."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """B, orthonormal columns on the keys of several rows beside each other, as many keys of each.
+
+    A row's part of B has a rank far below B's, so that products go by bases of these parts.
+
+    Attributes:
+        kept: B.
+        rows: Number of rows.
+    """
+
+    kept: Float[Tensor, "key rho"]
+    rows: int
+
+    @cached_property
+    def _parts(self) -> tuple[Float[Tensor, "row key r"], Float[Tensor, "row_r rho"]]:
+        """Orthonormal bases of the rows' parts of B, and B's coordinates in them."""
+        if self.rows == 1:
+            return self.kept[None], torch.eye(self.kept.shape[1]).to(self.kept)
+        left, sigma, right = torch.linalg.svd(
+            self.kept.unflatten(0, (self.rows, -1)), full_matrices=False
+        )
+        most = int((sigma > _ABSENT).sum(1).max())
+        return left[..., :most], (sigma[:, :most, None] * right[:, :most]).flatten(0, 1)
+
+    @cached_property
+    def frame(self) -> Float[Tensor, "rho rho"]:
+        """The coordinates of `gram`: where B spans the rows' parts of it, those in which its blocks are the rows'."""
+        _, coordinates = self._parts
+        square = len(coordinates) == coordinates.shape[1]
+        return coordinates if square else torch.eye(coordinates.shape[1]).to(coordinates)
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        return torch.tril_indices(self.kept.shape[1], self.kept.shape[1])
+
+    @cached_property
+    def _products(self) -> Float[Tensor, "key pair"]:
+        first, second = self._pairs
+        return self.kept[:, first] * self.kept[:, second]
+
+    def to(self, dtype: torch.dtype) -> "Columns":
+        """Return the columns in another precision."""
+        return Columns(self.kept.to(dtype), self.rows)
+
+    def by_row(self, points: Float[Tensor, "program key"]) -> Float[Tensor, "row program own"]:
+        """Return each row's part of the points."""
+        return points.unflatten(1, (self.rows, -1)).transpose(0, 1).contiguous()
+
+    def onto(self, points: Float[Tensor, "row program own"]) -> Float[Tensor, "program rho"]:
+        """Return xᵀ B of each point, given by its parts."""
+        bases, coordinates = self._parts
+        return (points @ bases).transpose(0, 1).flatten(1) @ coordinates
+
+    def across(self, multipliers: Float[Tensor, "program rho"]) -> Float[Tensor, "row program own"]:
+        """Return B y of all multipliers, by parts."""
+        bases, coordinates = self._parts
+        inside = (multipliers @ coordinates.mT).unflatten(1, bases.shape[::2])
+        return inside.transpose(0, 1) @ bases.mT
+
+    def gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
+        """Return Bᵀ D B for each diagonal D, in the coordinates of the frame."""
+        keys, rho = self.kept.shape
+        if self.rows > 1:
+            bases, coordinates = self._parts
+            weighted = bases * ratio.unflatten(1, bases.shape[:2])[..., None]
+            parts = weighted.mT @ bases
+            if self.frame is not coordinates:
+                inside = parts @ coordinates.unflatten(0, bases.shape[::2])
+                return coordinates.mT @ inside.flatten(1, 2)
+            blocks = ratio.new_zeros(len(ratio), *bases.shape[::2], *bases.shape[::2])
+            blocks.diagonal(dim1=1, dim2=3).copy_(parts.permute(0, 2, 3, 1))
+            return blocks.flatten(3).flatten(1, 2)
+        if keys * rho * rho > _PAIRS:
+            return torch.stack([(self.kept * one[:, None]).mT @ self.kept for one in ratio])
+        # One triangle of each is formed.
+        equations = ratio.new_zeros(len(ratio), rho, rho)
+        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
+        return equations
