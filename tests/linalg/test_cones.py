@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.programs import by_clarabel, random_row
-from identilens.linalg import head_values, interior
+from identilens.linalg import head_values
 from identilens.linalg.cone import Scaling, determinant, product, quotient, room
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.simplex import joint_space
@@ -56,7 +56,7 @@ def test_certified_and_equal_to_clarabel(kind, tolerance):
         torch.testing.assert_close(optima.values, (costs * optima.points).sum(1))
         proven = shared.proven(costs, rows, optima.multipliers, reach)
         assert (optima.bounds <= proven + 1e-12).all()
-        assert optima.gap <= 1e-5
+        assert optima.gap <= 5e-6
         # Where T's weak directions count as none, the program on T itself is another one.
         if kind == "columns spread" or (kind == "norms spread" and tolerance < 1e-3):
             continue
@@ -85,16 +85,6 @@ def test_quick_bounds_are_proven_and_their_gap_is_stated(kind, tolerance):
     assert (moved[reach.amin(1) > 0] <= 1 + 1e-6).all()
     if kind != "norms spread":
         assert float((exact.bounds - quick.bounds).mean()) <= 0.02
-
-
-def test_without_our_method_clarabel_answers(monkeypatch):
-    row, T = case("plain", 4)
-    shared, costs, rows, reach = programs(row, T, 0.05)
-    expected = shared.minimise(costs, rows, reach)
-    monkeypatch.setattr(interior, "_STEPS", 2)
-    found = shared.minimise(costs, rows, reach)
-    torch.testing.assert_close(found.values, expected.values, atol=1e-7, rtol=0)
-    assert found.gap <= 1e-7
 
 
 def test_rows_beside_each_other_keep_their_own_sums():

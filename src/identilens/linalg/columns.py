@@ -92,3 +92,9 @@ class Columns:
         equations = ratio.new_zeros(len(ratio), rho, rho)
         equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
         return equations
+
+    def solve(
+        self, factor: Float[Tensor, "program rho rho"], right: Float[Tensor, "program rho"]
+    ) -> Float[Tensor, "program rho"]:
+        """Return solutions of equations in B's own coordinates, whose Cholesky factors are in those of the frame."""
+        return torch.cholesky_solve((right @ self.frame.mT)[..., None], factor)[..., 0] @ self.frame

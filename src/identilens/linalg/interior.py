@@ -13,7 +13,6 @@ from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
     RowPrograms,
-    cone_program,
 )
 from identilens.linalg.splitting import split
 from identilens.linalg.threads import one_thread
@@ -22,10 +21,8 @@ _STEPS = 40
 _CLOSE = 1e-9
 """Complementarity at which the vertex that the method runs to can be told."""
 _SHORT_OF_BOUNDARY = 0.99
-_FAR_APART = 5e-7
-"""Gap of a cone program above which Clarabel tries it, too."""
-_PROJECTIONS = 6
-"""Projections of a point on the simplex and on the outputs that count as the same."""
+_CORRECTIONS, _RIDGE = 3, 1e-13
+"""Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
 
@@ -168,17 +165,28 @@ class SharedPrograms:
         rows: Float[Tensor, "program key"],
         reach: Float[Tensor, "program rho"],
     ) -> Float[Tensor, "program key"]:
-        """Return points near these in P: projected on both sets by turns, then drawn towards the rows."""
-        wanted, moves = self._by_row(rows, 0.0, "sum"), points - rows
-        flat, length = moves, rows.new_ones(())
-        for _ in range(_PROJECTIONS):
-            points = (rows + moves).clamp_min(0.0)
-            sums = self._by_row(points, 0.0, "sum").clamp_min(SOLVER_TOLERANCE)
-            flat = points * (wanted / sums)[:, self._blocks] - rows
-            along = torch.where(reach > 0, (flat @ self.kept) / reach, 0.0)
+        """Return points near these in P: with the rows' sums, then drawn towards the rows as far as needed."""
+        wanted = self._by_row(rows, 0.0, "sum")
+        sums = self._by_row(points, 0.0, "sum").clamp_min(SOLVER_TOLERANCE)
+        moves = points * (wanted / sums)[:, self._blocks] - rows
+        along = torch.where(reach > 0, (moves @ self.kept) / reach, 0.0)
+        length = torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp_min(1.0)
+        return (rows + moves / length).clamp_min(0.0)
+
+    def _corrected(self, points: Tensor, rows: Tensor, reach: Tensor) -> Tensor:
+        """Return points with xᵀ B where it may be, by changes of each entry in proportion to itself."""
+        for _ in range(_CORRECTIONS):
+            outside = (points - rows) @ self.kept
+            along = torch.where(reach > 0, outside / reach, 0.0)
             length = torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp_min(1.0)
-            moves = flat + (along * (1 / length - 1) * reach) @ self.kept.mT
-        return (rows + flat / length).clamp_min(0.0)
+            missing = along / length * reach - outside
+            equations = self._columns.gram(points)
+            diagonal = equations.diagonal(dim1=1, dim2=2)
+            diagonal.add_(_RIDGE * diagonal.amax(1, keepdim=True))
+            factor = torch.linalg.cholesky_ex(equations)[0]
+            change = self._columns.solve(factor, missing) @ self.kept.mT
+            points = (points + points * change.nan_to_num(0.0)).clamp_min(0.0)
+        return points
 
     def _by_row(self, numbers: Tensor, empty: float, how: str) -> Float[Tensor, "program block"]:
         places = self._blocks.expand_as(numbers)
@@ -203,17 +211,9 @@ class SharedPrograms:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def _in_ball(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-        found = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-        parts = values, bounds, *_ = self._bounded(costs, rows, reach, *found)
-        for program in torch.nonzero(~(values - bounds <= _FAR_APART)).flatten().tolist():
-            own = costs[program], rows[program], reach[program]
-            other = cone_program(*own[:2], self.kept, own[2])
-            again = self._bounded(*(one[None] for one in (*own, *other)))
-            # Written so that NaN is replaced, too.
-            for at, kept in ((0, values <= again[0]), (1, bounds >= again[1])):
-                if not kept[program]:
-                    parts[at][program], parts[at + 2][program] = again[at][0], again[at + 2][0]
-        return parts
+        points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
+        points = self._corrected(points, rows, reach)
+        return self._bounded(costs, rows, reach, points, multipliers)
 
     def _bounded(
         self, costs: Tensor, rows: Tensor, reach: Tensor, points: Tensor, multipliers: Tensor
@@ -307,11 +307,11 @@ class SharedPrograms:
         across = scaling.point[:, 1:]
         flat = 2 * scaling.point[:, :1].square() - 1
         leaning = 2 * scaling.point[:, :1] * across / flat
-        equations, frame = self._columns.gram(ratio), self._columns.frame
+        equations = self._columns.gram(ratio)
         if reach.any():
             # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
             equations += scaling.size.square()[:, None] * ellipsoid
-            bent = reach * across * (2 / flat).sqrt() * scaling.size @ frame.mT
+            bent = reach * across * (2 / flat).sqrt() * scaling.size @ self._columns.frame.mT
             equations -= bent[:, :, None] * bent[:, None]
         equations.diagonal(dim1=1, dim2=2).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
@@ -320,7 +320,7 @@ class SharedPrograms:
             """Return moves of x, y, s, v and z: x s changes by ``wanted``, v + W² z by ``turn``."""
             level = turn[:, 1:] - leaning * turn[:, :1]
             right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
-            dy = torch.cholesky_solve((right @ frame.mT)[..., None], factor)[..., 0] @ frame
+            dy = self._columns.solve(factor, right)
             ds, dz = dual - dy @ self.kept.mT, reach * dy
             inner = (across * dz).sum(1, keepdim=True)
             dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)

@@ -1,4 +1,4 @@
-"""Linear programs, cone programs and the least-norm program over one row's alternatives on the simplex.
+"""Linear programs and the least-norm program over one row's alternatives on the simplex.
 
 Every program runs over P = {x >= 0 : xᵀ B = aᵀ B}, where B's orthonormal columns span [T, 1]: the
 distributions which give the same output as the weights a. Answers carry a certificate that is
@@ -6,15 +6,12 @@ computed here, in float64, from the solver's multipliers; the solver itself is n
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import clarabel
 import highspy
 import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.optimize import nnls
-from scipy.sparse import csc_matrix
 from torch import Tensor
 
 from identilens.errors import NumericalError
@@ -25,8 +22,6 @@ SOLVER_TOLERANCE = 1e-10
 ACCEPTED_ERROR = 1e-8
 """Largest infeasibility, lost output or duality gap of an answer that is returned."""
 
-
-_CLARABEL: Any = clarabel  # compiled, without types
 
 _OPTIONS = {
     "presolve": "off",
@@ -182,37 +177,6 @@ class RowPrograms:
         return Optimum(
             value, min(bound, value), torch.from_numpy(point), torch.from_numpy(multipliers)
         ), ""
-
-
-def cone_program(
-    cost: Float[Tensor, " key"],
-    weights_row: Float[Tensor, " key"],
-    kept: Float[Tensor, "key rho"],
-    reach: Float[Tensor, " rho"],
-) -> tuple[Float[Tensor, " key"], Float[Tensor, " rho"]]:
-    """Return a point near the least cost·x where xᵀ B is in an ellipsoid around aᵀ B, and multipliers that prove it.
-
-    The half axes are the ``reach``; where it is 0, xᵀ B = aᵀ B. Clarabel's answer to one of the programs of
-    `SharedPrograms`, which makes it feasible and certifies it.
-    """
-    weights, basis, half = (one.double().cpu().numpy() for one in (weights_row, kept, reach))
-    fixed, along = basis[:, half == 0], basis[:, half > 0] / half[half > 0]
-    keys = len(weights)
-    left = np.vstack([fixed.T, -np.eye(keys), np.zeros((1, keys)), -along.T])
-    right = np.concatenate([fixed.T @ weights, np.zeros(keys), [1.0], -along.T @ weights])
-    cones = [_CLARABEL.ZeroConeT(fixed.shape[1]), _CLARABEL.NonnegativeConeT(keys)]
-    cones += [_CLARABEL.SecondOrderConeT(1 + along.shape[1])]
-    options = _CLARABEL.DefaultSettings()
-    options.verbose, options.max_threads = False, 1
-    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = SOLVER_TOLERANCE
-    costs = cost.double().cpu().numpy()
-    square = csc_matrix((keys, keys))
-    solver = _CLARABEL.DefaultSolver(square, costs, csc_matrix(left), right, cones, options)
-    answer = solver.solve()
-    dual, multipliers = np.array(answer.z), np.empty_like(half)
-    multipliers[half == 0] = -dual[: fixed.shape[1]]
-    multipliers[half > 0] = dual[1 + fixed.shape[1] + keys :] / half[half > 0]
-    return torch.from_numpy(np.array(answer.x)), torch.from_numpy(multipliers)
 
 
 def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:
