@@ -252,7 +252,7 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
 def test_the_options_of_a_command_are_its_settings():
     made = commands.study_command(ToyStudy)
     parameters = made.__signature__.parameters
-    assert list(parameters) == ["settings", "run", "prints", "engine"]
+    assert list(parameters) == ["run", "settings", "prints", "engine"]
     assert parameters["settings"].default == ToySettings()
     assert parameters["run"].default is parameters["run"].empty
     assert made.__doc__ == "Square some numbers."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from identilens.cli.options import (
     INPUTS,
@@ -64,8 +64,8 @@ def study_command(study: Any) -> Callable[..., None]:
 
     groups = [
         *groups,
-        ("settings", "Settings", study.settings_type),
         ("run", "Run", RunOptions),
+        ("settings", "Settings", study.settings_type),
         ("prints", "What is printed", PrintOptions),
         ("engine", "Engine", EngineOptions),
     ]
@@ -77,11 +77,11 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a function with one parameter for each group of options, flattened on the command line.
 
-    A group is the name of the parameter, the heading in the help, and the settings. The first line of the docstring
-    is the help.
+    A group is the name of the parameter, the heading in the help, and the settings; the help has them in this order.
+    The first line of the docstring is the help.
     """
     parameters = []
-    for name, heading, settings in groups:
+    for order, (name, heading, settings) in enumerate(groups):
         options = inspect.signature(settings).parameters.values()
         needed = any(option.default is option.empty for option in options)
         parameters.append(
@@ -89,7 +89,9 @@ def with_options(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=inspect.Parameter.empty if needed else settings(),
-                annotation=Annotated[settings, Parameter(name="*", group=heading)],
+                annotation=Annotated[
+                    settings, Parameter(name="*", group=Group(heading, sort_key=order))
+                ],
             )
         )
     function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
