@@ -10,8 +10,8 @@ import torch
 from common import machine, report
 
 from identilens.measures.attention.entropy import maximum_entropy_alternative
-from identilens.measures.attention.realisable import realisable_dimension
-from identilens.measures.attention.realise import realisable_alternative
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.dimension import realisable_dimension
 
 
 def dense_rank(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> int:

@@ -142,7 +142,7 @@ TOPICS = {
     ),
     "realisable": Topic(
         "Measures: realisable alternatives",
-        places=files("projections", "realisable", "realise", "tied"),
+        places=files("projections", "realisable"),
     ),
     "encoder": Topic(
         "Identifiable encoders",

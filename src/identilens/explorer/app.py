@@ -49,7 +49,7 @@ from identilens.explorer.work import (
     same_answer,
     without_head,
 )
-from identilens.measures.attention.realisable import COPIES
+from identilens.measures.attention.realisable.dimension import COPIES
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.studies.alternatives.groups import made

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.softmax import attention_logits
-from identilens.measures.attention.realisable import generic_dimension, nested
-from identilens.measures.attention.tied import TiedHeads
+from identilens.measures.attention.realisable.dimension import generic_dimension, nested
+from identilens.measures.attention.realisable.tied import TiedHeads
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall

@@ -10,8 +10,13 @@ from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.realisable import COPIES
-from identilens.measures.attention.tied import TiedHeads, _rank, tied_alternative, tied_dimension
+from identilens.measures.attention.realisable.dimension import COPIES
+from identilens.measures.attention.realisable.tied import (
+    TiedHeads,
+    _rank,
+    tied_alternative,
+    tied_dimension,
+)
 
 ANGLES = (1.0, 0.37, 0.11)
 

@@ -8,12 +8,12 @@ import torch
 from helpers.heads import causal, load_encoder, random_qkt, real_head, seeded, with_projections
 from identilens.errors import InputError, NumericalError
 from identilens.measures.attention.projections import changed_projection
-from identilens.measures.attention.realisable import (
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.dimension import (
     generic_dimension,
     realisable_dimension,
     realisable_formula,
 )
-from identilens.measures.attention.realise import realisable_alternative
 
 
 def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):

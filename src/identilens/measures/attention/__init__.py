@@ -28,15 +28,23 @@ from identilens.measures.attention.logits import logit_rank_study as logit_rank_
 from identilens.measures.attention.logits import uncapped_logits as uncapped_logits
 from identilens.measures.attention.projections import changed_projection as changed_projection
 from identilens.measures.attention.rank import numerical_rank as numerical_rank
-from identilens.measures.attention.realisable import generic_dimension as generic_dimension
-from identilens.measures.attention.realisable import realisable_dimension as realisable_dimension
-from identilens.measures.attention.realisable import realisable_formula as realisable_formula
-from identilens.measures.attention.realise import realisable_alternative as realisable_alternative
+from identilens.measures.attention.realisable.alternative import (
+    realisable_alternative as realisable_alternative,
+)
+from identilens.measures.attention.realisable.dimension import (
+    generic_dimension as generic_dimension,
+)
+from identilens.measures.attention.realisable.dimension import (
+    realisable_dimension as realisable_dimension,
+)
+from identilens.measures.attention.realisable.dimension import (
+    realisable_formula as realisable_formula,
+)
+from identilens.measures.attention.realisable.tied import tied_alternative as tied_alternative
+from identilens.measures.attention.realisable.tied import tied_dimension as tied_dimension
 from identilens.measures.attention.samplers import far_alternative as far_alternative
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives
 from identilens.measures.attention.samplers import sample_alternatives as sample_alternatives
 from identilens.measures.attention.simplex import simplex_space as simplex_space
 from identilens.measures.attention.simplex import total_variation as total_variation
-from identilens.measures.attention.tied import tied_alternative as tied_alternative
-from identilens.measures.attention.tied import tied_dimension as tied_dimension

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from identilens.errors import IdentilensError, InputError, UnsupportedModelError
-from identilens.measures.attention.realisable import MEMORY_LIMIT, RealisableDimension
-from identilens.measures.attention.tied import tied_alternative, tied_dimension
+from identilens.measures.attention.realisable.dimension import MEMORY_LIMIT, RealisableDimension
+from identilens.measures.attention.realisable.tied import tied_alternative, tied_dimension
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens

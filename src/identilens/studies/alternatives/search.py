@@ -14,8 +14,11 @@ from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
-from identilens.measures.attention.realisable import RealisableDimension, realisable_dimension
-from identilens.measures.attention.realise import realisable_alternative
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.dimension import (
+    RealisableDimension,
+    realisable_dimension,
+)
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
 from identilens.models.inputs import Item

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from identilens.measures.attention.realisable.softmax_map import RowOutputs
 from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import RowOutputs
 
 OUTPUT_GOAL = 1e-12
 """Relative output error at which Gauss–Newton correction stops."""

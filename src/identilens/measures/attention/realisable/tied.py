@@ -10,7 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite, check_mask, explained
 from identilens.linalg.softmax import visible_softmax
-from identilens.measures.attention.realisable import (
+from identilens.measures.attention.realisable.dimension import (
     COPIES,
     MEMORY_LIMIT,
     RANK_TOLERANCE,
@@ -18,14 +18,14 @@ from identilens.measures.attention.realisable import (
     cut_rank,
     refuse_size,
 )
-from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import (
+from identilens.measures.attention.realisable.softmax_map import (
     RIDGE,
     Constraints,
     output_constraints,
     weight_constraints,
 )
-from identilens.measures.attention.walk import OUTPUT_LIMIT, Walk
+from identilens.measures.attention.realisable.walk import OUTPUT_LIMIT, Walk
+from identilens.measures.attention.simplex import total_variation
 
 _CHUNK = 2**23
 """Entries of the gradients that are computed at once."""
@@ -176,7 +176,7 @@ def tied_dimension(
         >>> import torch
         >>> from identilens.linalg import ProjectedValues
         >>> from identilens.measures.attention import tied_dimension
-        >>> from identilens.measures.attention.tied import TiedHeads
+        >>> from identilens.measures.attention.realisable.tied import TiedHeads
         >>> draw = torch.Generator().manual_seed(0)
         >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
         >>> def logits(parameters):  # two heads with keys of size 3
@@ -234,7 +234,7 @@ def tied_alternative(
         >>> import torch
         >>> from identilens.linalg import ProjectedValues
         >>> from identilens.measures.attention import tied_alternative
-        >>> from identilens.measures.attention.tied import TiedHeads
+        >>> from identilens.measures.attention.realisable.tied import TiedHeads
         >>> draw = torch.Generator().manual_seed(0)
         >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
         >>> def logits(parameters):  # two heads with keys of size 3

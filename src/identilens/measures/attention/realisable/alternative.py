@@ -9,10 +9,15 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import explained
-from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
+from identilens.measures.attention.realisable.dimension import (
+    COPIES,
+    MEMORY_LIMIT,
+    head_formula,
+    refuse_size,
+)
+from identilens.measures.attention.realisable.softmax_map import checked_head
+from identilens.measures.attention.realisable.walk import OUTPUT_GOAL, Walk
 from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import checked_head
-from identilens.measures.attention.walk import OUTPUT_GOAL, Walk
 
 
 @dataclass(frozen=True)

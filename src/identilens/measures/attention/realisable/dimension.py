@@ -12,7 +12,7 @@ from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues
 from identilens.linalg.checks import explained
 from identilens.measures.attention.checks import check_numbers
-from identilens.measures.attention.softmax_map import (
+from identilens.measures.attention.realisable.softmax_map import (
     Constraints,
     SoftmaxMap,
     checked_head,
