@@ -6,7 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
-from identilens.errors import NumericalError
 from identilens.linalg import interior
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
@@ -18,7 +17,7 @@ def test_line_by_hand():
     )
     optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
     assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
-    assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-12)
+    assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-9)
     assert optima.gap <= ACCEPTED_ERROR
 
 
@@ -95,10 +94,3 @@ def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
     )
     assert asked
     torch.testing.assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
-
-
-def test_infeasible_numbers_are_reported():
-    with pytest.raises(NumericalError, match="HiGHS gave the status 'Infeasible'"):
-        SharedPrograms(kept_basis(LINE)).minimise(
-            torch.ones(1, 3).double(), torch.tensor([[-1.0, 0.0, 0.0]], dtype=torch.float64)
-        )

@@ -1,10 +1,10 @@
 """Linear and cone programs over rows' alternatives, many at once, by an interior-point method that shares work."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg.columns import Columns
@@ -19,7 +19,7 @@ from identilens.linalg.threads import one_thread
 
 _STEPS = 40
 _CLOSE = 1e-9
-"""Complementarity at which the vertex that the method runs to can be told."""
+"""Complementarity at which programs count as solved."""
 _SHORT_OF_BOUNDARY = 0.99
 _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
@@ -59,8 +59,8 @@ class SharedPrograms:
     Mehrotra's predictor-corrector method on all programs at once (Nocedal and Wright, Numerical Optimization, ch. 14;
     for the cone, Vandenberghe, The CVXOPT linear and quadratic cone program solvers, 2010). In a step each program
     needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so that all of them are one
-    matrix product. Where P is a polytope, the vertex that the method runs to is solved for directly, and what cannot
-    be proven in this way goes to `RowPrograms`. All on one thread.
+    matrix product. The method is not trusted: bounds are proven from its multipliers, and its points are brought into
+    P. All on one thread.
 
     Args:
         kept: B, orthonormal columns that span [T, 1]; of several rows beside each other, the ones of each by itself.
@@ -115,13 +115,26 @@ class SharedPrograms:
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
-        Costs should be of size one: programs are solved to an absolute accuracy. Of cone programs the bound is proven
-        and the point is an alternative, as of linear ones; how near they are is what `Optima.gap` says.
+        Costs should be of size one: programs are solved to an absolute accuracy. The bound is proven and the point is
+        an alternative; how near they are is what `Optima.gap` says. Linear programs for which that is more than
+        ``ACCEPTED_ERROR`` go to `RowPrograms`.
 
         Raises:
             NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
         """
-        solve = self._on_polytope if reach is None else self._in_ball
+
+        def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+            points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
+            points = self._corrected(points, rows, reach)
+            parts = values, bounds, *_ = self._bounded(costs, rows, reach, points, multipliers)
+            # Written so that NaN is solved again, too.
+            loose = ~(values - bounds <= ACCEPTED_ERROR) & (reach == 0).all(1)
+            for program in torch.nonzero(loose).flatten().tolist():
+                optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
+                for part, one in zip(parts, astuple(optimum), strict=True):
+                    part[program] = one
+            return parts
+
         return Optima(*self._in_parts(solve, costs, rows, reach))
 
     @one_thread()
@@ -210,37 +223,12 @@ class SharedPrograms:
         parts = [solve(*part) for part in zip(*inputs, strict=True)]
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-    def _in_ball(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-        points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-        points = self._corrected(points, rows, reach)
-        return self._bounded(costs, rows, reach, points, multipliers)
-
     def _bounded(
         self, costs: Tensor, rows: Tensor, reach: Tensor, points: Tensor, multipliers: Tensor
     ) -> tuple[Tensor, ...]:
         points = self.within(points, rows, reach)
         values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
         return values, torch.minimum(bounds, values), points, multipliers
-
-    def _on_polytope(self, costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-        right = rows @ self.kept
-        points, multipliers = self._interior(_CLOSE, costs, right, reach)
-        found = self._certified(costs, rows, points, multipliers)
-        vertices = self._certified(costs, rows, *self._vertices(costs, right, points))
-        better = vertices.proven & ~(found.proven & (found.gaps < vertices.gaps))
-        parts = [
-            torch.where(better if one.ndim == 1 else better[:, None], one, other)
-            for one, other in zip(vertices.answer, found.answer, strict=True)
-        ]
-        for program in torch.nonzero(~(found.proven | vertices.proven)).flatten().tolist():
-            optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
-            for part, one in zip(
-                parts,
-                (optimum.value, optimum.bound, optimum.point, optimum.multipliers),
-                strict=True,
-            ):
-                part[program] = one
-        return tuple(parts)
 
     def _interior(
         self,
@@ -344,44 +332,6 @@ class SharedPrograms:
         dx, dy, ds, dv, dz = direction(centred - x * s - dx * ds, turn)
         step = (_SHORT_OF_BOUNDARY * length(dx, ds, dv, dz)).clamp_max(1.0)
         return tuple(step * move for move in (dx, dy, ds, dv[:, 1:], dz[:, :1]))
-
-    def _vertices(
-        self,
-        costs: Float[Tensor, "program key"],
-        right: Float[Tensor, "program rho"],
-        points: Tensor,
-    ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
-        """Return the vertex whose support are the largest entries of each point, and its multipliers."""
-        basic = points.topk(self.kept.shape[1], dim=1).indices
-        basis = self.kept[basic]
-        weights = torch.linalg.solve_ex(basis.mT, right)[0]
-        multipliers = torch.linalg.solve_ex(basis, costs.gather(1, basic))[0]
-        return torch.zeros_like(points).scatter_(1, basic, weights), multipliers
-
-    def _certified(
-        self,
-        costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        points: Tensor,
-        multipliers: Tensor,
-    ) -> "_Certified":
-        """Return values and bounds, as `RowPrograms` has them; NaN proves nothing."""
-        below = -points.amin(1).clamp_max(0.0)
-        points = points.clamp_min(0.0)
-        error = ((points - rows) @ self.kept).abs().amax(1)
-        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers)
-        worst = torch.stack(
-            [below, error, (values - bounds).abs() / costs.abs().amax(1).clamp_min(1.0)]
-        ).amax(0)
-        answer = values, torch.minimum(bounds, values), points, multipliers
-        return _Certified(answer, worst <= ACCEPTED_ERROR, (values - bounds).abs())
-
-
-@dataclass(frozen=True)
-class _Certified:
-    answer: tuple[Tensor, ...]
-    proven: Bool[Tensor, " program"]
-    gaps: Float[Tensor, " program"]
 
 
 def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:

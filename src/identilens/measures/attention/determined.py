@@ -53,11 +53,10 @@ class MapSolver:
 
         Every round runs one program a row. A key is open as long as no alternative met so far has its weight at zero.
         While that settles keys, a row's program looks for an alternative with little on all open keys, by costs drawn
-        at random so that it is a vertex; then for the least weight of a single one. All changes of the output that are
-        ``allowed`` are zero, or none is.
+        at random so that it is a single point; then for the least weight of a single one. All changes of the output
+        that are ``allowed`` are zero, or none is.
         """
         inside, generator = self._seen(rows), torch.Generator().manual_seed(0)
-        exact = not bool(allowed.any())
         movable = movable_keys(self._space, float(allowed[0]))
         lo = torch.where(movable, 0.0, inside)
         open_ = movable & (inside > 0)
@@ -72,11 +71,11 @@ class MapSolver:
             costs = torch.where(
                 single[:, None], one_hot(key, inside.shape[1]).to(inside.dtype), drawn
             )
-            reach = None if exact else allowed[alive, None].cpu() / self._scales
+            reach = allowed[alive, None].cpu() / self._scales
             optima = self._programs.minimise(costs, inside[alive], reach)
             found = alive[single], key[single]
             lo[found] = torch.minimum(optima.bounds[single].clamp_min(0.0), inside[found])
-            left = open_[alive] & (optima.points > (0.0 if exact else ALMOST_ZERO))
+            left = open_[alive] & (optima.points > ALMOST_ZERO)
             together[alive] = ~single & (left.sum(1) < open_[alive].sum(1))
             open_[alive] = left
             open_[found] = False

@@ -17,7 +17,7 @@ ORDER_MARGIN = 1e-9
 """A key is certified above another only when every alternative keeps them this far apart."""
 
 ALMOST_ZERO = 1e-9
-"""A weight that some alternative has below this may be zero: cones have no vertices, where it would be exactly so."""
+"""A weight that some alternative has below this counts as one that may be zero."""
 
 _DRAWN, _PAIRS = 4, 64
 """Programs with random costs, and of pairs of keys, that run together."""
@@ -176,7 +176,7 @@ class RowSolver:
             if not zero[key]:
                 optima = self.optima(self._unit(key)[None])
                 lo[key], multipliers[key] = optima.bounds[0].clamp_min(0.0), optima.multipliers[0]
-                zero |= self._seen[-1] <= 0
+                zero |= self._seen[-1] <= ALMOST_ZERO
         self.slopes = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
         return torch.minimum(lo, self.inside)
 
@@ -200,7 +200,7 @@ class RowSolver:
     @property
     def _zero(self) -> Bool[Tensor, " seen"]:
         """Which weights some alternative met so far has at zero."""
-        return torch.stack(self._seen).amin(0) <= (0.0 if self._reach is None else ALMOST_ZERO)
+        return torch.stack(self._seen).amin(0) <= ALMOST_ZERO
 
     def _together(self, costs: Float[Tensor, "program seen"]) -> Optima:
         every = [
