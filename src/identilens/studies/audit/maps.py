@@ -13,6 +13,7 @@ from identilens.charts.kit import Charts
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
+from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
 from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS
@@ -170,7 +171,7 @@ def _mean_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:
 def _block_names(tokens: Sequence[str], blocks: int) -> list[str]:
     """Return the place and the first token of each block of `members`."""
     starts = [-(-block * len(tokens) // blocks) for block in range(blocks)]
-    return [f"{start} {tokens[start]}" for start in starts]
+    return [f"{start} {unmarked(tokens[start])}" for start in starts]
 
 
 def _choices(row: Row, tokens: Tokens, queries: Sequence[str]) -> dict[str, str | int]:

@@ -218,12 +218,13 @@ class Audit(Result):
             with_null_space=_NULL_SPACE.mean(),
             certain_rows=pl.col("certain_rows").sum(),
         ).row(0, named=True)
-        pearson = numbers["pearson"]
+        pearson, (error, _) = numbers["pearson"], certain_error(self.rows)
+        spread = "" if error is None else f" ± {100 * error:.1f}"
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
-                percent(numbers["certain_mass"]) or "not looked at",
-                "of a row's attention is determined (certain mass)",
+                f"{percent(numbers['certain_mass'])}{spread}" or "not looked at",
+                "of a row's attention is determined (certain mass, with its standard error)",
             ),
             (
                 f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(
