@@ -14,6 +14,7 @@ from identilens.linalg.programs import (
     SOLVER_TOLERANCE,
     RowPrograms,
     cone_program,
+    least_bases,
 )
 from identilens.linalg.splitting import split
 from identilens.linalg.threads import one_thread
@@ -145,6 +146,39 @@ class SharedPrograms:
         return Optima(*self._in_parts(solve, costs, rows, reach))
 
     @one_thread()
+    def corners(self, rows: Float[Tensor, "row key"]) -> Int[Tensor, "row rho"]:
+        """Return the keys of a vertex of each row's alternatives; nothing is certified."""
+        generator = torch.Generator().manual_seed(0)
+        cost = torch.rand(len(self.kept), generator=generator, dtype=torch.float64)
+        right = rows @ self.kept
+        return self._largest(
+            self._interior(_CLOSE, cost.expand_as(rows), right, torch.zeros_like(right))[0]
+        )
+
+    @one_thread()
+    def minimise_all(
+        self,
+        costs: Float[Tensor, "cost key"],
+        rows: Float[Tensor, "row key"],
+        corners: Int[Tensor, "row rho"],
+    ) -> Optima:
+        """Return what `minimise` does for all costs and rows, all rows of the first cost first: several times faster.
+
+        By the simplex method from the rows' `corners`; `minimise` has what cannot be proven in this way.
+        """
+        bases = corners.repeat(len(costs), 1)
+        if self.kept.shape[1] < self.kept.shape[0]:
+            bases = least_bases(self.kept, rows, costs, corners)
+        pairs = costs.repeat_interleave(len(rows), 0), rows.repeat(len(costs), 1)
+        vertices = self._certified(*pairs, *self._vertices(pairs[0], pairs[1] @ self.kept, bases))
+        open_, optima = ~vertices.proven, Optima(*vertices.answer)
+        if open_.any():
+            again = self.minimise(*(one[open_] for one in pairs))
+            for name, one in vars(again).items():
+                getattr(optima, name)[open_] = one
+        return optima
+
+    @one_thread()
     def bracket(
         self,
         costs: Float[Tensor, "program key"],
@@ -243,7 +277,8 @@ class SharedPrograms:
         right = rows @ self.kept
         points, multipliers = self._interior(_CLOSE, costs, right, reach)
         found = self._certified(costs, rows, points, multipliers)
-        vertices = self._certified(costs, rows, *self._vertices(costs, right, points))
+        bases = self._largest(points)
+        vertices = self._certified(costs, rows, *self._vertices(costs, right, bases))
         better = vertices.proven & ~(found.proven & (found.gaps < vertices.gaps))
         parts = [
             torch.where(better if one.ndim == 1 else better[:, None], one, other)
@@ -374,14 +409,16 @@ class SharedPrograms:
         self,
         costs: Float[Tensor, "program key"],
         right: Float[Tensor, "program rho"],
-        points: Tensor,
+        bases: Int[Tensor, "program rho"],
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
-        """Return the vertex whose support are the largest entries of each point, and its multipliers."""
-        basic = points.topk(self.kept.shape[1], dim=1).indices
-        basis = self.kept[basic]
-        weights = torch.linalg.solve_ex(basis.mT, right)[0]
-        multipliers = torch.linalg.solve_ex(basis, costs.gather(1, basic))[0]
-        return torch.zeros_like(points).scatter_(1, basic, weights), multipliers
+        """Return the vertex of each basis, and its multipliers."""
+        factors = torch.linalg.lu_factor_ex(self.kept[bases])[:2]
+        weights = torch.linalg.lu_solve(*factors, right[..., None], adjoint=True)
+        multipliers = torch.linalg.lu_solve(*factors, costs.gather(1, bases)[..., None])
+        return torch.zeros_like(costs).scatter_(1, bases, weights[..., 0]), multipliers[..., 0]
+
+    def _largest(self, points: Float[Tensor, "program key"]) -> Int[Tensor, "program rho"]:
+        return points.topk(self.kept.shape[1], dim=1).indices
 
     def _certified(
         self,
