@@ -124,8 +124,8 @@ def tables(work: Path, out: Path) -> None:
         x_title="Share of queries whose largest source is the top of the stack",
         y_title="Share where it is so in every alternative",
         also=("seed", "accuracy"),
-        x_domain=(0, 1),
-        y_domain=(0, 1),
+        x_domain=(0, 0.5),
+        y_domain=(0, 0.5),
         title="Top of the stack as largest source, last layer: 30 models",
     )
     save_charts({"stack": chart}, out, ("png",))
