@@ -27,6 +27,8 @@ _PROJECTIONS = 6
 """Projections of a point on the simplex and on the outputs that count as the same."""
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
+_TABLEAUX = 2**20
+"""Numbers held at a time in tableaux: more are slower, as they do not stay in the cache."""
 _PAIRS = 2**24
 """Numbers held at most as products of columns."""
 
@@ -166,9 +168,15 @@ class SharedPrograms:
 
         By the simplex method from the rows' `corners`; `minimise` has what cannot be proven in this way.
         """
-        bases = corners.repeat(len(costs), 1)
-        if self.kept.shape[1] < self.kept.shape[0]:
-            bases = least_bases(self.kept, rows, costs, corners)
+        (keys, rho), bases = self.kept.shape, corners.repeat(len(costs), 1)
+        if rho < keys:
+            size = max(1, _TABLEAUX // ((rho + 1) * (keys - rho + 1)))
+            parts = [
+                least_bases(self.kept, some, part, at)
+                for part in costs.split(max(1, size // len(rows)))
+                for some, at in zip(rows.split(size), corners.split(size), strict=True)
+            ]
+            bases = torch.cat(parts)
         pairs = costs.repeat_interleave(len(rows), 0), rows.repeat(len(costs), 1)
         vertices = self._certified(*pairs, *self._vertices(pairs[0], pairs[1] @ self.kept, bases))
         open_, optima = ~vertices.proven, Optima(*vertices.answer)

@@ -74,7 +74,7 @@ class Rollouts(Result):
         rows: One row for each query: its largest token, whether that is ``certified`` to be the largest in every
             alternative, and the ``gap``, the largest distance between an end and a value that maps were found for.
         witnesses: One row for each target and end whose maps were saved: by how much of its length any layer's hidden
-            states ``moved`` when these maps were put into the model, in all heads at once.
+            states ``moved`` when these maps were put into the model, in all heads at once; missing for recordings.
 
     Examples:
         >>> import identilens as idl
@@ -161,7 +161,7 @@ class Rollouts(Result):
             lines.append(
                 f"{certified.sum():,} of {len(certified):,} queries have the same largest token in every alternative."
             )
-        if len(self.witnesses):
+        if self.witnesses["moved"].count():
             lines.append(
                 f"The maps that reach the ends of {len(self.witnesses) // 2:,} targets, put into the model, moved no "
                 f"layer's hidden states by more than {self.witnesses['moved'].max():.1e} of their length."
@@ -291,7 +291,7 @@ class Rollouts(Result):
         """Return the lines of tokens, the bars and the tables."""
         lines, maps = self.token_lines(_LINES), self.notebook_maps()
         pictures = []
-        if "pictures" in self.charts():
+        if self._pictures():
             pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
         return [
             *pictures,
@@ -323,11 +323,12 @@ class Rollouts(Result):
                 end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
             )  # pyright: ignore[reportArgumentType]
             moved = dict(rows.select("end", "moved").iter_rows())
-            note = (
-                f"The maps of all heads with the least rollout to {token!r} (token {target}), put into the model, "
-                f"moved no layer's hidden states by more than {moved['lo']:.1e} of their length; those with the most, "
-                f"by {moved['hi']:.1e}."
-            )
+            note = f"The maps of all heads with the least and the largest rollout to {token!r} (token {target})"
+            if moved["lo"] is not None:
+                note += (
+                    f", put into the model, moved no layer's hidden states by more than {moved['lo']:.1e} and "
+                    f"{moved['hi']:.1e} of their length"
+                )
             [names] = self.tokens[text].values()
             for head, own in raw.items():
                 left -= map_characters(3 * BITS * own.numel()) + len(note)
@@ -342,7 +343,7 @@ class Rollouts(Result):
                 }
                 apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
                 interest = float((layers["most"] - layers["least"]).abs().sum())
-                maps.append(TokenMap(choices, layers, names, names, note, apart, interest))
+                maps.append(TokenMap(choices, layers, names, names, f"{note}.", apart, interest))
         return maps
 
 

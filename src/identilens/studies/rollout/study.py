@@ -16,8 +16,10 @@ from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_b
 from identilens.measures.mixing.rollout import attention_rollout
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.lens import Lens
+from identilens.models.replayed import Recording
 from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
+from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.settings import LIST, Positions, Positive, Settings
 from identilens.runs.study import Output, study_function
@@ -185,16 +187,23 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
     def _put_back(
         self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]
     ) -> list[dict[str, Any]]:
-        """Return how far hidden states move when the maps of each end are put into the model."""
-        item, rows = self.items[text.number], []
-        plain = self.lens.substitute({}, item).hidden_states[text.sequence]
-        for target, end in product(text.targets, ("lo", "hi")):
-            maps = end_maps(matrices, text.number, f"{end}{target}")
-            states = self.lens.substitute(maps, item).hidden_states[text.sequence]
-            moved = (states - plain).flatten(1).norm(dim=1) / plain.flatten(1).norm(dim=1)
-            named = {"target": target, "token": text.names[target], "end": end}
-            at = {"text": text.number, "tolerance": tolerance}
-            rows.append({**at, **named, "moved": float(moved.max())})
+        """Return how far hidden states move when the maps of each end are put into the model, where there is one."""
+        at: dict[str, Any] = {"text": text.number, "tolerance": tolerance, "moved": None}
+        rows = [
+            {**at, "target": target, "token": text.names[target], "end": end}
+            for target, end in product(text.targets, ("lo", "hi"))
+        ]
+        if isinstance(self.lens, Recording):
+            return rows
+
+        def states(maps: Replacements) -> Float[Tensor, "layer number"]:
+            run = self.lens.substitute(maps, self.items[text.number])
+            return run.hidden_states[text.sequence].flatten(1).double()
+
+        plain = states({})
+        for row in rows:
+            change = states(end_maps(matrices, text.number, f"{row['end']}{row['target']}")) - plain
+            row["moved"] = float((change.norm(dim=1) / plain.norm(dim=1)).max())
         return rows
 
     def _told(self, part: int, before: int, layers: int) -> None:
