@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 HISTORY = ROOT / "benchmarks" / "history.csv"
 COLUMNS: list[str] = ["day", "machine", "script", "claim", "value", "low", "high", "target", "met"]
 SCRIPTS = (
-    "start", "effective_attention", "audit_overhead", "intervals", "cones", "certain_mass", "mixing", "encoder",
-    "tokens", "realisable", "influence", "inversion", "answer", "memory", "offload", "engine", "pages",
+    "start", "effective_attention", "audit_overhead", "intervals", "cones", "certain_mass", "rollout", "mixing",
+    "encoder", "tokens", "realisable", "influence", "inversion", "answer", "memory", "offload", "engine", "pages",
 )  # fmt: skip
 QUICK = (
     "start",

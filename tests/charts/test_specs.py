@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from identilens.charts import bars, choose, heat, lines, rule, scatter
-from identilens.charts.cells import token_map
+from identilens.charts.cells import on_pictures, token_map
 from identilens.charts.kit import boxes, choose_present, intervals, strip
 from identilens.charts.thumbnails import thumbnails
 
@@ -48,6 +48,9 @@ BUILT = {
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
     "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
+    "on pictures": lambda: on_pictures(
+        FRAME, "kind", ("layer", "e"), "rate", pl.DataFrame({"row": [0], "address": ["data:,"]}), "address", title="P",
+    ),
     "12 ticks": lambda: scatter(row_of(12), "at", "value", x_title="w " * 20),
     "13 ticks": lambda: scatter(row_of(13), "at", "value", x_title=f"{'w ' * 20}w", y_title="w " * 21),
     "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True, log_y=True),

@@ -6,7 +6,19 @@ import numpy as np
 import polars as pl
 import torch
 
-from identilens.charts.thumbnails import thumbnails
+from identilens.charts.thumbnails import picture, thumbnails
+
+
+def pixels(address):
+    """The pixels of a picture."""
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    width, height = struct.unpack(">II", content[16:24])
+    start = content.index(b"IDAT")
+    size = struct.unpack(">I", content[start - 4 : start])[0]
+    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8)
+    lines = lines.reshape(height, 1 + width * 4)
+    assert not lines[:, 0].any()
+    return lines[:, 1:].reshape(height, width, 4)
 
 
 def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
@@ -15,13 +27,14 @@ def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
     chart = thumbnails(frame, "head", "layer", [matrix], also=["note"]).to_dict()
     (row,) = next(iter(chart["datasets"].values()))
     assert (row["head"], row["layer"], row["note"]) == (0, 3, "a")
-    content = base64.b64decode(row["_picture"].removeprefix("data:image/png;base64,"))
-    assert struct.unpack(">II", content[16:24]) == (3, 2)
-    start = content.index(b"IDAT")
-    size = struct.unpack(">I", content[start - 4 : start])[0]
-    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8).reshape(
-        2, 1 + 3 * 4
-    )
-    assert not lines[:, 0].any()
-    opacity = lines[:, 1:].reshape(2, 3, 4)[..., 3]
+    opacity = pixels(row["_picture"])[..., 3]
     assert opacity.tolist() == [[15, 135, 255], [255, 63, 15]]
+
+
+def test_a_picture_of_a_model_keeps_its_colours():
+    image = torch.zeros(3, 2, 4)
+    image[0, 0], image[1, 1, 3] = 1.0, 0.5
+    found = pixels(picture(image))
+    assert found[0].tolist() == [[255, 0, 0, 255]] * 4
+    assert found[1, 3].tolist() == [0, 128, 0, 255]
+    assert pixels(picture(image[:1])).tolist()[0] == [[255] * 4] * 4

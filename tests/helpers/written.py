@@ -216,7 +216,7 @@ def sourced(targets=("' sea'",), tolerances=("0", "1%")):
         at = {"text": 0, "query": 2, "query_token": "the", "target": target}
         logits.append({
             **at, "logit": 2.0, "embedding": 0.25, "final_bias": 0.25, "heads": 1.0, "output_bias": 0.125,
-            "feed_forward": 0.375, "error": 1e-7,
+            "feed_forward": 0.375, "error": 1e-7, "ends_moved": 3e-6 if "0" in tolerances else None,
         })  # fmt: skip
         layers.append({**at, "layer": 0, "heads": 1.0, "output_bias": 0.125, "feed_forward": 0.375})
         for looser, tolerance in enumerate(tolerances):

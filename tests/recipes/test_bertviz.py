@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import identilens as idl
+from helpers.zoo import build, ids
 
 bertviz = pytest.importorskip(
     "bertviz", reason="make test-recipes installs bertviz in an environment of its own"
@@ -20,14 +21,18 @@ TEXT = (
 )
 
 
+def drawn_by(page):
+    """The weights that a page draws: layer, head, query, key."""
+    return torch.tensor(json.loads(re.search(r'"attn": (\[.*?\]), "left_text"', page).group(1)))
+
+
 @pytest.mark.parametrize("measure", ["raw", "effective", "norm"])
 @pytest.mark.parametrize("view", ["head_view", "model_view"])
 def test_the_page_holds_the_measure(bundled, measure, view):
     maps = idl.attentions(bundled, TEXT, measure=measure, signed="clip")
     (item,) = bundled.read(TEXT)
     page = getattr(bertviz, view)(maps, list(item.tokens["encoder"]), html_action="return").data
-    held = json.loads(re.search(r'"attn": (\[.*?\]), "left_text"', page).group(1))
-    drawn = torch.tensor(held)
+    drawn = drawn_by(page)
     wanted = torch.stack([layer[0] for layer in maps])
     assert drawn.min() >= 0
     torch.testing.assert_close(drawn, wanted, atol=1e-6, rtol=1e-5)
@@ -40,3 +45,18 @@ def test_negative_weights_have_to_be_clipped_or_made_positive(bundled):
         assert (
             min(float(layer.min()) for layer in idl.attentions(bundled, TEXT, signed=signed)) >= 0
         )
+
+
+def test_what_is_certain_is_drawn_beside_the_weights():
+    lens, tokens = idl.Lens(build("bert")), ids(30)
+    drawn = []
+    for measure in ("raw", "certain_lo"):
+        maps = idl.attentions(lens, tokens, measure=measure)
+        page = bertviz.head_view(maps, [str(one) for one in tokens], html_action="return").data
+        drawn.append(drawn_by(page))
+    raw, certain = drawn
+    assert (certain <= raw + 1e-6).all()
+    found = idl.certify(lens, [tokens], layers=1, heads=2, queries=5, tolerance=0).table
+    expected = torch.zeros(30).scatter_(0, found["key"].to_torch(), found["lo"].to_torch().float())
+    torch.testing.assert_close(certain[1, 2, 5], expected, atol=1e-6, rtol=0)
+    assert 0 < certain.sum() < raw.sum()

@@ -14,6 +14,7 @@ from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
+_COVER, _PANEL = "#d55e00", 140
 _LABEL = 14
 _TICK = 9
 """Pixels that the label of a token needs along its axis."""
@@ -58,6 +59,59 @@ def heat(
             text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink)
         )
     return layered(layers).add_params(*params)
+
+
+def on_pictures(
+    frame: pl.DataFrame,
+    panel: str,
+    place: tuple[str, str],
+    value: str,
+    pictures: pl.DataFrame,
+    picture: str,
+    **look: Unpack[Look],
+) -> alt.LayerChart:
+    """Return cells on top of a picture, a panel for each value of ``panel``: the larger a value, the more is covered.
+
+    Args:
+        frame: A row for each cell.
+        panel: The column that tells panels apart.
+        place: The columns with the row and the column of a cell in the picture.
+        value: The values, from 0 up.
+        pictures: A row for each picture, with the columns that it can be chosen by.
+        picture: The column with the picture's address.
+        look: Words; see `Look`.
+    """
+    panels = frame[panel].unique(maintain_order=True).to_list()
+    look = Look(height=_PANEL) | look
+    look["also"] = (*place, value, *look.get("also", ()))
+    base = base_chart(frame, panel, place[0], grouped="xy", **look)
+    base.encoding.y["axis"] = None
+    base.encoding.x["axis"]["labelAngle"] = 0
+    base.encoding.x["scale"] = alt.Scale(paddingInner=0.03, paddingOuter=0)
+    cells = base.mark_rect(color=_COVER).encode(
+        xOffset=alt.XOffset(field(place[1]), type="ordinal", scale=alt.Scale(padding=0)),
+        opacity=alt.Opacity(
+            field(value),
+            type="quantitative",
+            title=look.get("color_title", value),
+            scale=alt.Scale(domain=[0, float(f"{frame[value].max():.2g}")], range=[0, 0.85]),
+            legend=alt.Legend(orient="bottom"),
+        ),
+    )
+    rows = [{**one, panel: name} for one in pictures.iter_rows(named=True) for name in panels]
+    below = alt.Chart(inline([{field(name): one[name] for name in one} for one in rows]))
+    below = below.mark_image(
+        aspect=False, width=alt.expr("bandwidth('x')"), height=alt.expr("height")
+    ).encode(
+        x=base.encoding.x,
+        y=alt.value(alt.expr("height / 2")),
+        url=alt.Url(field(picture), type="nominal"),
+    )
+    whole = layered([cells, below])
+    whole.layer.reverse()
+    # The page makes the panels square.
+    whole["usermeta"] = {"panels": len(panels)}
+    return whole
 
 
 def token_map(

@@ -69,7 +69,17 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
     shade = np.round(_LEAST + (255 - _LEAST) * root).astype(np.uint8)
     pixels = np.empty((*shade.shape, 4), np.uint8)
     pixels[..., :3], pixels[..., 3] = _INK, shade
-    height, width = shade.shape
+    return _png(pixels)
+
+
+def picture(image: Float[Tensor, "channel height width"]) -> str:
+    """Return the address of a picture whose numbers lie between 0 and 1, in three channels or one."""
+    colors = (255 * image.expand(3, -1, -1)).round().byte().permute(1, 2, 0).cpu().numpy()
+    return _png(np.concatenate([colors, np.full_like(colors[..., :1], 255)], 2))
+
+
+def _png(pixels: np.ndarray) -> str:
+    height, width, _ = pixels.shape
     # Each line begins with the number of its filter: none.
     lines = np.insert(pixels.reshape(height, -1), 0, 0, axis=1).tobytes()
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)

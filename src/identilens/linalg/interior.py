@@ -13,6 +13,7 @@ from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
     RowPrograms,
+    least_bases,
 )
 from identilens.linalg.splitting import split
 from identilens.linalg.threads import one_thread
@@ -25,6 +26,8 @@ _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
+_TABLEAUX = 2**20
+"""Numbers held at a time in tableaux: more are slower, as they do not stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,51 @@ class SharedPrograms:
             return parts
 
         return Optima(*self._in_parts(solve, costs, rows, reach))
+
+    @one_thread()
+    def corners(self, rows: Float[Tensor, "row key"]) -> Int[Tensor, "row rho"]:
+        """Return the keys of a vertex of each row's alternatives; nothing is certified."""
+        generator = torch.Generator().manual_seed(0)
+        cost = torch.rand(len(self.kept), generator=generator, dtype=torch.float64)
+        right = rows @ self.kept
+        points, _ = self._interior(_CLOSE, cost.expand_as(rows), right, torch.zeros_like(right))
+        return points.topk(self.kept.shape[1], dim=1).indices
+
+    @one_thread()
+    def minimise_all(
+        self,
+        costs: Float[Tensor, "cost key"],
+        rows: Float[Tensor, "row key"],
+        corners: Int[Tensor, "row rho"],
+    ) -> Optima:
+        """Return what `minimise` does for all costs and rows, all rows of the first cost first: several times faster.
+
+        By the simplex method from the rows' `corners`; `minimise` has what cannot be proven in this way.
+        """
+        (keys, rho), bases = self.kept.shape, corners.repeat(len(costs), 1)
+        if rho < keys:
+            size = max(1, _TABLEAUX // ((rho + 1) * (keys - rho + 1)))
+            parts = [
+                least_bases(self.kept, some, part, at)
+                for part in costs.split(max(1, size // len(rows)))
+                for some, at in zip(rows.split(size), corners.split(size), strict=True)
+            ]
+            bases = torch.cat(parts)
+        costs, rows = costs.repeat_interleave(len(rows), 0), rows.repeat(len(costs), 1)
+        factors = torch.linalg.lu_factor_ex(self.kept[bases])[:2]
+        weights = torch.linalg.lu_solve(*factors, (rows @ self.kept)[..., None], adjoint=True)
+        multipliers = torch.linalg.lu_solve(*factors, costs.gather(1, bases)[..., None])[..., 0]
+        points = torch.zeros_like(costs).scatter_(1, bases, weights[..., 0].clamp_min(0.0))
+        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers)
+        optima = Optima(values, torch.minimum(bounds, values), points, multipliers)
+        error = ((points - rows) @ self.kept).abs().amax(1)
+        # Written so that NaN is solved again, too.
+        open_ = ~(torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR)
+        if open_.any():
+            again = self.minimise(costs[open_], rows[open_])
+            for name, one in vars(again).items():
+                getattr(optima, name)[open_] = one
+        return optima
 
     @one_thread()
     def bracket(

@@ -1,6 +1,7 @@
 """Claims in words: how they are read, which keys they count, and what is proven of them."""
 
 from functools import cache
+from inspect import getsource
 
 import polars as pl
 import pytest
@@ -181,3 +182,48 @@ def test_claims_from_the_command_line(tmp_path):
     words[-1] = tmp_path / "other"
     assert "no run of tokens spells 'whale'" in failing(*words, "--claim", "whale > 0.1")
     assert "like 'storm > ferry'" in failing(*words, "--claim", "whale >")
+
+
+def distances(row):
+    """A claim's whole code: how far each key is from the query."""
+    return (torch.arange(len(row.tokens)) - row.query).abs().double()
+
+
+def test_a_new_claim_is_one_function_and_gets_everything(bundled, tmp_path):
+    claim = Claim("distance > 5", "mean distance of attention", distances, ">", 5.0)
+    text = " ".join(idl.examples())
+    found = idl.certify(
+        bundled, text, **PLACE, claim=claim, tolerance=0, max_length=64, certificates=True,
+        out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    [row] = found.claims.rows(named=True)
+    [item] = bundled.read([text], 64)
+    assert (row["claim"], row["subject"]) == ("distance > 5", "mean distance of attention")
+    [captured] = bundled.capture([text], weights=True, max_length=64)
+    own = captured.layers[3].head(9)
+    kept, a = kept_basis(own.values), own.attention[10]
+    cost = distances(ClaimRow(own, 10, item.tokens["encoder"], 0))
+    ends = [
+        sign * linprog(sign * cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ a).numpy()).fun
+        for sign in (1, -1)
+    ]
+    assert [row["lo"], row["hi"]] == pytest.approx(ends, abs=1e-6)
+    assert row["value"] == pytest.approx(float(cost @ a))
+    assert row["verdict"] == claim.verdict(*ends)
+    done = identilens("check", tmp_path / "run" / row["certificate"], code=0)
+    assert "distance > 5" in done.output
+
+
+def test_every_claim_costs_less_than_100_lines():
+    names = set(idl.claims.__all__) - {"Claim"}
+    assert names == {"mass", "order", "pattern", "source", "weight"}
+    counting = {
+        "mass": "_keys",
+        "order": "_difference",
+        "pattern": "_pattern",
+        "source": "_source",
+        "weight": "_keys",
+    }
+    for name in names:
+        made = getattr(idl.claims, name), getattr(idl.claims, counting[name])
+        assert sum(len(getsource(one).splitlines()) for one in made) <= 100

@@ -1,5 +1,6 @@
 """Bounds of rollouts of models: ends put back into the model, ranks, several texts, tables, reports and refusals."""
 
+from itertools import product
 from typing import Literal
 
 import polars as pl
@@ -10,10 +11,11 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, example, ids, tiny_decoder
+from identilens.charts.thumbnails import picture
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.lens import Lens
-from identilens.models.rollouts import text_rollouts
+from identilens.models.rollouts import self_attention, text_rollouts
 
 TEXT = ids(14)
 ENDS: tuple[Literal["lo", "hi"], ...] = ("lo", "hi")
@@ -24,6 +26,13 @@ def rolled(maps, layers, heads):
     kind = next(iter(maps))[2]
     stack = [torch.stack([maps[layer, head, kind] for head in range(heads)]) for layer in layers]
     return attention_rollout(torch.stack([mean_over_heads(one) for one in stack]))[-1]
+
+
+def plain_maps(lens, item):
+    """The attention maps of each layer."""
+    return [
+        torch.stack([head.attention for head in one.heads]) for one in self_attention(lens, item)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,7 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
     plain = lens.substitute({}, item)
     heads = lens.sites(item)[0].heads
     [own] = text_rollouts(lens, item).values()
+    kind = lens.sites(item)[0].kind
     for target in (1, 2):
         rows = found.table.filter(target=target)
         columns = rows.select("value", "lo", "hi").to_torch()
@@ -56,6 +66,14 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
             again = rolled(maps, range(len(lens.sites(item))), heads)[queries, target]
             torch.testing.assert_close(again, columns[:, column], atol=1e-7, rtol=0)
     assert found.table.select((pl.col("hi") - pl.col("lo")).max()).item() > 1e-3
+    assert found.witnesses.select("target", "end").rows() == [*product((1, 2), ENDS)]
+    assert found.witnesses["moved"].max() < 1e-5
+    last = 2 * heads * len(lens.sites(item))
+    shown = found.notebook_maps()[last // 2 + 1]
+    assert len(found.notebook_maps()) == last
+    torch.testing.assert_close(shown.layers["most"], found.witness(0, 2, "hi")[0, 1, kind])
+    torch.testing.assert_close(shown.layers["raw"], plain_maps(lens, item)[0][1], atol=1e-6, rtol=0)
+    assert "put into the model, moved no layer's hidden states by more than" in shown.note
 
 
 def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
@@ -71,6 +89,27 @@ def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
         torch.testing.assert_close(again, found.table[end].to_torch(), atol=1e-7, rtol=0)
     said = found.summary().text
     assert "with every hidden state of the model unchanged it may be anything from 0.0055" in said
+
+
+def test_a_picture_is_shown_with_rollout_and_both_ends(tmp_path):
+    pixels = example("vit")["pixel_values"][:1]
+    lens = Lens(build("vit"))
+    found = idl.rollout(lens, {"pixel_values": pixels}, queries=(0, 5))
+    found.save(tmp_path / "run")
+    drawn = idl.Rollouts.load(tmp_path / "run")
+    spec = drawn.charts()["pictures"].to_dict()
+    below, cells = (spec["datasets"][layer["data"]["name"]] for layer in spec["layer"])
+    rows = found.table.filter(pl.col("target") > 0)
+    assert len(cells) == 3 * len(rows) == 2 * 3 * 9
+    for number, query in enumerate((0, 5)):
+        for end, column in (("least", "lo"), ("rollout", "value"), ("most", "hi")):
+            shown = [one["rollout"] for one in cells if (one["row"], one["end"]) == (number, end)]
+            assert shown == pytest.approx(rows.filter(query=query)[column].to_list(), abs=1e-6)
+    low, high = pixels.aminmax()
+    torch.testing.assert_close(drawn.matrices["text0.picture"], (pixels[0] - low) / (high - low))
+    assert {one["address"] for one in below} == {picture(drawn.matrices["text0.picture"])}
+    assert next(one.anchor for one in drawn.sections()) == "pictures"
+    assert "pictures" not in idl.rollout(Lens(build("bert")), [TEXT], queries=3, targets=2).charts()
 
 
 def test_ranks_by_intervals_hold_those_by_pairs(bert):
@@ -96,6 +135,15 @@ def test_a_decoder_lists_the_tokens_that_a_query_can_see_and_short_rows_are_poin
     assert short["lowest_rank"].to_list() == short["rank"].to_list()
     assert found.rows.filter(query=1)["certified"].all()
     assert found.rows["tokens"].to_list() == [2, 9, 2, 5]
+
+
+def test_maps_of_a_recording_are_shown_and_not_put_back(tmp_path):
+    idl.record(tiny_decoder(2), ids(14), tmp_path / "one.safetensors")
+    recording = idl.load(tmp_path / "one.safetensors")
+    found = idl.rollout(recording, recording.texts, queries=-1, targets=2, witnesses=True)
+    assert found.witnesses["moved"].to_list() == [None, None]
+    assert "put into the model" not in found.summary().text
+    assert found.notebook_maps()[0].note.endswith("(token 2).")
 
 
 def test_tolerances_widen_and_are_said_to_be_of_first_order(bert):

@@ -104,8 +104,35 @@ def test_ends_are_those_of_linear_programs(decoder, found):
 def test_alternatives_put_back_leave_the_logits(found):
     exact, near = (found.rows.filter(tolerance=one) for one in ("0", "1%"))
     assert exact["moved"].max() < 5e-5
+    assert found.logits["ends_moved"].item() < 5e-5
     assert near["farthest"].mean() > exact["farthest"].mean()
     assert near["certified"].sum() <= exact["certified"].sum()
+
+
+def test_both_ends_of_every_source_are_put_back(decoder, monkeypatch):
+    put = []
+    substitute = Lens.substitute
+
+    def noted(lens, replacements, text, **options):
+        put.append({head[:2]: rows.weights[0] for head, rows in replacements.items()})
+        return substitute(lens, replacements, text, **options)
+
+    monkeypatch.setattr(Lens, "substitute", noted)
+    text = " ".join([TEXT, TEXT])
+    found = idl.sources(decoder, text, layers=2, heads=(1, 5))
+    assert found.logits["ends_moved"].item() < 5e-5
+    open_ = 0
+    for head in (1, 5):
+        rows = torch.stack([one[2, head] for one in put if (2, head) in one])
+        table = found.table.filter(head=head)
+        c = table["coefficient"].to_torch()
+        reached = torch.stack([c * rows.amin(0), c * rows.amax(0)])
+        for name, end in (("lo", reached.amin(0)), ("hi", reached.amax(0))):
+            torch.testing.assert_close(end, table[name].to_torch(), atol=1e-7, rtol=0)
+        open_ += int((table["hi"] - table["lo"] > 1e-3).sum())
+    assert open_ > 10
+    near = idl.sources(decoder, TEXT, layers=2, heads=1, tolerance="1%")
+    assert near.logits["ends_moved"].item() is None
 
 
 def test_a_certain_source_is_the_largest_by_linear_programs():

@@ -273,6 +273,11 @@ class RowSolver:
         moved = [(self.inside - one).clamp_min(0.0)[self._asked].sum() for one in self._seen]
         return self._seen[int(torch.stack(moved).argmax())]
 
+    def extremes(self) -> Float[Tensor, "alternative seen"]:
+        """Return the alternatives met so far with the least or the greatest weight of some key, each once."""
+        seen = torch.stack(self._seen)
+        return seen[torch.cat([seen.argmin(0), seen.argmax(0)]).unique()]
+
     def length(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
         """Return the length by which an alternative changes the output, without directions that count as none."""
         fixed = self._scales.isinf()

@@ -17,7 +17,7 @@ from identilens.linalg.threads import one_thread
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import allowed_change, movable_keys
 
-_PROGRAMS = 256
+_PROGRAMS = 512
 """Programs that run together: more are slower, as they do not stay in the cache."""
 
 Maps = list[Float[Tensor, "functional head row key"]]
@@ -237,6 +237,11 @@ class _Group:
         """The programs of the rows."""
         return SharedPrograms(self.space.kept[self.space.visible])
 
+    @cached_property
+    def corners(self) -> Int[Tensor, "row rho"]:
+        """Keys of a vertex of each row's alternatives."""
+        return self.programs.corners(self.seen)
+
     def least(
         self, costs: Float[Tensor, "functional input"]
     ) -> tuple[Float[Tensor, "functional row"], Float[Tensor, "functional row seen"]]:
@@ -250,11 +255,15 @@ class _Group:
         tolerated = bool(self.allowed.any())
         if not (len(open_) and movable_keys(self.space, float(tolerated)).any()):
             return bounds, points
-        scaled = ((costs - lowest)[open_] / size[open_]).repeat_interleave(len(self.seen), 0)
-        every = [self.seen.repeat(len(open_), 1)]
+        scaled = (costs - lowest)[open_] / size[open_]
         if tolerated:
-            every.append((self.allowed[:, None] / self.space.scales.cpu()).repeat(len(open_), 1))
-        optima = self.programs.minimise(scaled, *every)
+            reach = self.allowed[:, None] / self.space.scales.cpu()
+            optima = self.programs.minimise(
+                scaled.repeat_interleave(len(self.seen), 0),
+                *(one.repeat(len(open_), 1) for one in (self.seen, reach)),
+            )
+        else:
+            optima = self.programs.minimise_all(scaled, self.seen, self.corners)
         least = lowest[open_] * self.seen.sum(1) + size[open_] * optima.bounds.view(len(open_), -1)
         bounds[open_] = torch.minimum(bounds[open_], least)
         points[open_] = optima.points.view(len(open_), *self.seen.shape)

@@ -1,19 +1,24 @@
 """The result of bounding rollouts: values, ends and ranks, and maps that reach the ends."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import polars as pl
 from torch import Tensor
 
+from identilens.charts.cells import on_pictures
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose, intervals
+from identilens.charts.kit import Charts, choose, intervals
 from identilens.charts.labels import shortened, visible_text
+from identilens.charts.packing import BITS
 from identilens.charts.page import Section
+from identilens.charts.thumbnails import picture
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.errors import InputError
 from identilens.models.substitution import Address
-from identilens.runs.matrices import MatrixKey
+from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
 from identilens.studies.outcomes import WITHIN
@@ -25,8 +30,27 @@ _ROW: Columns = {
     "tolerance": pl.String,
 }
 _PLACE = ["text", "query", "tolerance"]
-_LINES, _SHOWN, _CELLS = 24, 3, 5_000
-"""Lines of tokens in a page, in a terminal, and values whose bars are drawn."""
+_LINES, _SHOWN, _CELLS, _PICTURES = 24, 3, 5_000, 12
+"""Lines of tokens in a page, in a terminal, values whose bars are drawn, and pictures."""
+
+PATCH = re.compile(r"patch (\d+),(\d+)")
+"""Name of a position that is a part of a picture: its row and column."""
+
+
+def picture_key(text: int) -> str:
+    """Return the name of the matrix with the picture that a text is."""
+    return f"text{text}.picture"
+
+
+def end_maps(matrices: Matrices, text: int, name: str) -> dict[Address, Tensor]:
+    """Return the maps of all heads of a text that have a name."""
+    keys = {one: MatrixKey.parse(one) for one in matrices}
+    return {
+        (key.layer, key.head, key.kind): matrices[one]  # pyright: ignore[reportReturnType] of a kind
+        for one, key in keys.items()
+        if key and (key.text, key.name) == (text, name)
+    }
+
 
 _FIXED = (
     (pl.col("hi") <= (1 + WITHIN) * pl.col("value"))
@@ -49,6 +73,8 @@ class Rollouts(Result):
             alternative can give it. The last two are missing where only some targets were asked for, without order.
         rows: One row for each query: its largest token, whether that is ``certified`` to be the largest in every
             alternative, and the ``gap``, the largest distance between an end and a value that maps were found for.
+        witnesses: One row for each target and end whose maps were saved: by how much of its length any layer's hidden
+            states ``moved`` when these maps were put into the model, in all heads at once; missing for recordings.
 
     Examples:
         >>> import identilens as idl
@@ -80,10 +106,23 @@ class Rollouts(Result):
             "certified": pl.Boolean,
             "gap": pl.Float64,
         },
+        "witnesses": {
+            "text": pl.Int64,
+            "tolerance": pl.String,
+            "target": pl.Int64,
+            "token": pl.String,
+            "end": pl.String,
+            "moved": pl.Float64,
+        },
     }
-    keys: ClassVar = {"table": [*_PLACE, "target"], "rows": _PLACE}
+    keys: ClassVar = {
+        "table": [*_PLACE, "target"],
+        "rows": _PLACE,
+        "witnesses": ["text", "target", "end"],
+    }
 
     rows: pl.DataFrame
+    witnesses: pl.DataFrame
 
     def witness(self, text: int, target: int, end: Literal["lo", "hi"]) -> dict[Address, Tensor]:
         """Return maps of all heads that give one end of a target's value at every query, for `Lens.substitute`.
@@ -91,11 +130,7 @@ class Rollouts(Result):
         Raises:
             InputError: If they were not saved.
         """
-        found = {}
-        for name in self.matrices:
-            key = MatrixKey.parse(name)
-            if key and (key.text, key.name) == (text, f"{end}{target}"):
-                found[key.layer, key.head, key.kind] = self.matrices[name]
+        found = end_maps(self.matrices, text, f"{end}{target}")
         if not found:
             raise InputError(
                 f"there are no maps for end {end!r} of target {target} of text {text}; run with witnesses=True "
@@ -125,6 +160,11 @@ class Rollouts(Result):
         if len(certified):
             lines.append(
                 f"{certified.sum():,} of {len(certified):,} queries have the same largest token in every alternative."
+            )
+        if self.witnesses["moved"].count():
+            lines.append(
+                f"The maps that reach the ends of {len(self.witnesses) // 2:,} targets, put into the model, moved no "
+                f"layer's hidden states by more than {self.witnesses['moved'].max():.1e} of their length."
             )
         for other in others:
             wider = self.table.filter(tolerance=other).select(_WIDTH.mean()).item()
@@ -178,8 +218,48 @@ class Rollouts(Result):
             lines.append(TokenLine(title, tokens, legend))
         return lines
 
-    def charts(self) -> dict[str, AnyChart]:
-        """Return ``intervals``: value and ends of each target, of one row at a time."""
+    def charts(self) -> Charts:
+        """Return ``intervals``, value and ends of each target, and ``pictures``, both on the picture that a text is."""
+        return {"intervals": self._intervals()} | self._pictures()
+
+    def _pictures(self) -> Charts:
+        shown = self.table.with_columns(
+            pl.col("token").str.extract(PATCH.pattern, group).cast(pl.Int64).alias(name)
+            for group, name in ((1, "down"), (2, "across"))
+        ).drop_nulls(["down", "across"])
+        found = [one for one in shown["text"].unique() if picture_key(one) in self.matrices]
+        shown = shown.filter(pl.col("text").is_in(found))
+        rows = (
+            shown.select(list(_ROW))
+            .unique(maintain_order=True)
+            .head(_PICTURES)
+            .with_row_index("row")
+        )
+        if not len(rows):
+            return {}
+        cells = rows.join(shown, on=_PLACE, maintain_order="left")
+        cells = cells.unpivot(
+            ["lo", "value", "hi"],
+            index=["row", "down", "across"],
+            variable_name="end",
+            value_name="rollout",
+        ).with_columns(pl.col("end").replace({"lo": "least", "value": "rollout", "hi": "most"}))
+        addresses = {one: picture(self.matrices[picture_key(one)]) for one in found}
+        drawn = rows.select("row", address=pl.col("text").replace_strict(addresses))
+        chart = on_pictures(
+            cells,
+            "end",
+            ("down", "across"),
+            "rollout",
+            drawn,
+            "address",
+            x_title="",
+            title="Rollout on the picture, between the least and the most that it may be",
+        )
+        titles = {one["row"]: _row_name(one) for one in rows.iter_rows(named=True)}
+        return {"pictures": choose(chart, "row", "Row", titles) if len(titles) > 1 else chart}
+
+    def _intervals(self) -> AnyChart:
         shown = self.table.head(_CELLS)
         names = shown.select(_PLACE).unique(maintain_order=True).with_row_index("row")
         frame = shown.join(names, on=_PLACE, maintain_order="left").with_columns(_FIXED)
@@ -205,17 +285,66 @@ class Rollouts(Result):
             height=17 * longest + 10,
             title="What rollout may be in one row",
         )
-        return {"intervals": choose(chart, "row", "Row", titles) if len(titles) > 1 else chart}
+        return choose(chart, "row", "Row", titles) if len(titles) > 1 else chart
 
     def sections(self) -> list[Section]:
         """Return the lines of tokens, the bars and the tables."""
-        lines = self.token_lines(_LINES)
+        lines, maps = self.token_lines(_LINES), self.notebook_maps()
+        pictures = []
+        if self._pictures():
+            pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
         return [
+            *pictures,
             Section("lines", "The text, marked by what is fixed", [_TEXT], lines=lines),
             Section("intervals", "Intervals", [_BARS], ["intervals"]),
+            *(
+                [
+                    Section(
+                        "witnesses",
+                        "Maps that reach the ends",
+                        [_MAPS],
+                        frame=self.witnesses,
+                        maps=maps,
+                    )
+                ]
+                if maps
+                else []
+            ),
             Section("rows", "Rows in numbers", frame=self.rows),
             Section("values", "Values in numbers", frame=self.table),
         ]
+
+    def notebook_maps(self) -> list[TokenMap]:
+        """Return the maps of the model beside those that reach both ends of each target, as far as a page has room."""
+        left, maps = MAP_BUDGET, []
+        targets = self.witnesses.group_by("text", "target", "token", maintain_order=True)
+        for (text, target, token), rows in targets:
+            raw, *ends = (
+                end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
+            )  # pyright: ignore[reportArgumentType]
+            moved = dict(rows.select("end", "moved").iter_rows())
+            note = f"The maps of all heads with the least and the largest rollout to {token!r} (token {target})"
+            if moved["lo"] is not None:
+                note += (
+                    f", put into the model, moved no layer's hidden states by more than {moved['lo']:.1e} and "
+                    f"{moved['hi']:.1e} of their length"
+                )
+            [names] = self.tokens[text].values()
+            for head, own in raw.items():
+                left -= map_characters(3 * BITS * own.numel()) + len(note)
+                if left < 0:
+                    return maps
+                layers = {"raw": own, "least": ends[0][head], "most": ends[1][head]}
+                choices = {
+                    "text": text,
+                    "layer": head[0],
+                    "head": head[1],
+                    "target": f"{target} {token}",
+                }
+                apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
+                interest = float((layers["most"] - layers["least"]).abs().sum())
+                maps.append(TokenMap(choices, layers, names, names, f"{note}.", apart, interest))
+        return maps
 
 
 def _row_name(row: dict[str, Any]) -> str:
@@ -225,6 +354,16 @@ def _row_name(row: dict[str, Any]) -> str:
 _TEXT = (
     "Every line is the rollout of one query, in percent. A value is fixed if every choice of maps that leaves the "
     "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
+)
+_MAPS = (
+    "Raw is the map of the model. Least and most are the maps with the least and the largest rollout to the target, "
+    "for all rows at once, while every head's output stays the same, up to the tolerance. The ends are reached by the "
+    "maps of all heads together."
+)
+_PICTURE = (
+    "One row of the rollout on the picture that the model read: left the least that each patch may have while every "
+    "head's output stays the same, up to the tolerance, right the most, and between them the rollout of the model's "
+    "own weights. The ends of all patches are not reached at once: each has maps of its own."
 )
 _BARS = (
     "The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, "

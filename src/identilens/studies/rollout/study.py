@@ -16,8 +16,10 @@ from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_b
 from identilens.measures.mixing.rollout import attention_rollout
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.lens import Lens
+from identilens.models.replayed import Recording
 from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
+from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.settings import LIST, Positions, Positive, Settings
 from identilens.runs.study import Output, study_function
@@ -25,7 +27,12 @@ from identilens.runs.tables import table_of
 from identilens.studies.heads import TextStudy, named_places
 from identilens.studies.items import read_items
 from identilens.studies.outcomes import Tolerance, tolerances
-from identilens.studies.rollout.result import Rollouts
+from identilens.studies.rollout.result import (
+    PATCH,
+    Rollouts,
+    end_maps,
+    picture_key,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +46,8 @@ class RolloutSettings(Settings):
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32); 0 by default. Above 0 the bounds are of first order.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
-        witnesses: Save maps that reach both ends of each target, for all queries at once. For one tolerance.
+        witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
+            For one tolerance.
         max_length: Cut longer texts to this many tokens.
     """
 
@@ -148,7 +156,13 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             for place in range(len(text.queries)):
                 own = None if above is None else above[place]
                 text.add(rows, tolerance.name, place, found, own)
-            matrices = _matrices(text, layers, found)
+            if settings.witnesses:
+                matrices = _matrices(text, layers, heads, found)
+                rows["witnesses"] = self._put_back(text, tolerance.name, matrices)
+        pixels = self.items[part].tensors.get("pixel_values")
+        if pixels is not None and len(pixels) in (1, 3) and PATCH.fullmatch(text.names[-1]):
+            low, high = pixels.aminmax()
+            matrices[picture_key(part)] = ((pixels - low) / (high - low).clamp_min(1e-9)).float()
         frames = {name: table_of(Rollouts.schema[name], one) for name, one in rows.items()}
         return Output(frames, matrices, {part: {text.sequence: text.names}} if matrices else {})
 
@@ -169,6 +183,28 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         seen = torch.ones(n, n, dtype=torch.bool)
         seen = (seen.tril() if kind == "decoder" else seen)[queries]
         return _Text(part, sequence, names, queries, targets, values, seen)
+
+    def _put_back(
+        self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]
+    ) -> list[dict[str, Any]]:
+        """Return how far hidden states move when the maps of each end are put into the model, where there is one."""
+        at: dict[str, Any] = {"text": text.number, "tolerance": tolerance, "moved": None}
+        rows = [
+            {**at, "target": target, "token": text.names[target], "end": end}
+            for target, end in product(text.targets, ("lo", "hi"))
+        ]
+        if isinstance(self.lens, Recording):
+            return rows
+
+        def states(maps: Replacements) -> Float[Tensor, "layer number"]:
+            run = self.lens.substitute(maps, self.items[text.number])
+            return run.hidden_states[text.sequence].flatten(1).double()
+
+        plain = states({})
+        for row in rows:
+            change = states(end_maps(matrices, text.number, f"{row['end']}{row['target']}")) - plain
+            row["moved"] = float((change.norm(dim=1) / plain.norm(dim=1)).max())
+        return rows
 
     def _told(self, part: int, before: int, layers: int) -> None:
         self.tell(f"text {part}", before + layers)
@@ -236,10 +272,17 @@ def _head_rows(head: Head) -> HeadRows:
 
 
 def _matrices(
-    text: _Text, layers: Sequence[CapturedLayer], found: RolloutBounds
+    text: _Text,
+    layers: Sequence[CapturedLayer],
+    heads: Sequence[Sequence[HeadRows]],
+    found: RolloutBounds,
 ) -> dict[str, Tensor]:
-    """Return the maps that reach the ends of each target, by name."""
+    """Return the maps of the model, and those that reach the ends of each target, by name."""
     kept = {}
+    for layer, own in zip(layers, heads, strict=True):
+        for number, head in enumerate(own):
+            key = MatrixKey(text.number, layer.site.layer, number, layer.site.kind, "raw")
+            kept[str(key)] = head.weights.cpu()
     for name, maps in (("lo", found.least_maps), ("hi", found.greatest_maps)):
         for layer, new in zip(layers, maps or (), strict=False):
             at = text.number, layer.site.layer

@@ -36,7 +36,9 @@ class Sources(Result):
         rows: One row for each head: its contribution, its ``largest`` source by absolute contribution, whether that is
             the largest in every alternative (``certified``), the total variation distance of the ``farthest``
             alternative met, by how much that ``moved`` any logit of the text when put into the model, and ``gap``.
-        logits: The logit, and the parts that it is the sum of, up to ``error``.
+        logits: The logit, and the parts that it is the sum of, up to ``error``. ``ends_moved``: the largest change of
+            any logit of the text when rows that reach both ends of every source were put into the model, of all heads
+            together; missing without the tolerance 0, as other rows change the heads' outputs.
         layers: The parts of each layer.
 
     Examples:
@@ -69,7 +71,14 @@ class Sources(Result):
         "logits": {
             **_AT,
             **decimals(
-                "logit", "embedding", "final_bias", "heads", "output_bias", "feed_forward", "error"
+                "logit",
+                "embedding",
+                "final_bias",
+                "heads",
+                "output_bias",
+                "feed_forward",
+                "error",
+                "ends_moved",
             ),
         },
         "layers": {
@@ -129,6 +138,11 @@ class Sources(Result):
         for other in self.rows["tolerance"].unique(maintain_order=True).to_list()[1:]:
             left = int(self.rows.filter(tolerance=other)["certified"].sum())
             lines.append(f"At the tolerance {other} of the head's output it is {left:,}.")
+        if logit["ends_moved"] is not None:
+            lines.append(
+                "Rows that reach both ends of every source of the logit, put into the model for all heads together, "
+                f"moved no logit of the text by more than {logit['ends_moved']:.1e}."
+            )
         numbers = {
             **{name: logit[name] for name in self.schema["logits"] if name not in _AT},
             "certified": certain,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from identilens.errors import SettingError
 from identilens.models.heads import Head
+from identilens.models.inputs import Item
 from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at
@@ -21,7 +22,7 @@ from identilens.models.stream import (
     require_unembedding,
     token_of,
 )
-from identilens.models.substitution import Rows
+from identilens.models.substitution import Address, Rows
 from identilens.models.token_names import token_names
 from identilens.runs.settings import LIST, WORDED, Positions
 from identilens.runs.study import Output, study_function
@@ -139,11 +140,21 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
             for name in ("heads", "output_bias", "feed_forward"):
                 whole[name] = sum(one[name] for one in layers)
             error = sum(whole.values()) - value
-            tables["logits"].append({**at, "logit": value, **whole, "error": error})
             tables["layers"] += layers
+            ends = {}
             for number, head in self.chosen:
-                self._add(tables, at, stream.layers[number].head(head), u, names)
+                one = stream.layers[number].head(head)
+                ends[one.address] = self._add(tables, at, one, u, names)
                 self.tell(f"text {part}, layer {number}, head {head}")
+            # Heads' outputs stay, so the ends of all heads can be put into the model together.
+            ends_moved = [
+                self._moved(
+                    {head: rows[number % len(rows)] for head, rows in ends.items()}, query, item
+                )
+                for number in range(max(map(len, ends.values())))
+            ]
+            whole |= {"error": error, "ends_moved": max(ends_moved, default=None)}
+            tables["logits"].append({**at, "logit": value, **whole})
         return Output({name: table_of(Sources.schema[name], one) for name, one in tables.items()})
 
     def _read(self, stream: Stream) -> tuple[Float[Tensor, " d_model"], float, float, str]:
@@ -172,11 +183,16 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         head: Head,
         u: Float[Tensor, " d_model"],
         names: Sequence[str],
-    ) -> None:
-        """Add what one head adds to the logit, by source token, and what alternatives can add, for each tolerance."""
+    ) -> Float[Tensor, "alternative key"]:
+        """Add what one head adds to the logit, by source token, and what alternatives can add, for each tolerance.
+
+        Returns:
+            Rows that reach the ends of all sources and leave the head's output the same; none without the tolerance 0.
+        """
         head.refuse_sink()
         query, item = at["query"], self.items[at["text"]]
         kept = of_head(head.attention[query], head.at(query), head.seen(query))
+        exact = torch.zeros(0, len(head.attention[query])).double()
         added = head.values.double().cpu() @ (head.row_projection(query).cpu() @ u)
         for tolerance in self.tolerances:
             solver = kept.solver(kept.allowed(tolerance))
@@ -197,10 +213,10 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
             largest = int(solver.keys[(c * solver.inside).abs().argmax()])
             farthest = torch.zeros_like(head.attention[query])
             farthest[solver.keys] = solver.farthest()
-            changed: Any = self.lens.substitute(
-                {head.address: Rows([query], farthest[None])}, item
-            ).logits
-            moved = (changed - self._logits).abs().max()
+            if not tolerance.size:
+                extremes = solver.extremes()
+                exact = exact.new_zeros(len(extremes), exact.shape[1])
+                exact[:, solver.keys] = extremes
             tables["rows"].append(
                 {
                     **place,
@@ -209,10 +225,19 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
                     "token": names[largest],
                     "certified": top is not None,
                     "farthest": float((head.attention[query] - farthest).clamp_min(0.0).sum()),
-                    "moved": float(moved),
+                    "moved": self._moved({head.address: farthest}, query, item),
                     "gap": solver.gap,
                 }
             )
+        return exact
+
+    def _moved(
+        self, rows: Mapping[Address, Float[Tensor, " key"]], query: int, item: Item
+    ) -> float:
+        """Return the largest change of any logit of the text when heads have these rows at the query."""
+        given = {head: Rows([query], row[None]) for head, row in rows.items()}
+        changed: Any = self.lens.substitute(given, item).logits
+        return float((changed - self._logits).abs().max())
 
 
 sources = study_function(SourcesStudy, "sources")
