@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, Literal
 
@@ -124,7 +124,7 @@ class AttentionCall:
             return given
         return finite if given is None else given + finite
 
-    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
+    def visible(self, rows: slice | list[int] = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows see, or None if they see every key.
 
         Raises:
@@ -148,7 +148,7 @@ class AttentionCall:
         visible = self.visible()
         return visible is None or bool(visible.all())
 
-    def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    def attend(self, rows: slice | list[int] = slice(None)) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
 
         They are computed by the family's eager attention.
@@ -187,7 +187,11 @@ class AttentionCall:
         return output, weights
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
-        """Return the output of the function that the model calls outside of capture."""
+        """Return the output of the function that the model calls outside of capture; it runs once."""
+        return self._ran
+
+    @cached_property
+    def _ran(self) -> Tensor:
         return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[
             0
         ]
