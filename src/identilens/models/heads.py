@@ -263,8 +263,8 @@ class CapturedLayer:
         visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(
             site,
-            call.query[0].clone(),
-            call.key[0].clone(),
+            call.query[0, ..., : call.d_k].clone(),
+            call.key[0, ..., : call.d_k].clone(),
             call.value[0].clone(),
             output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),

@@ -299,7 +299,8 @@ class Proof:
         kept, columns = self.lengths.of(0, site.kind, call)
         least, most = _EFFECTIVE_ROWS
         count = min(most, max(least, _ROW_ENTRIES // (site.heads * columns)))
-        places = drawn_places(kept, count, call.index)
+        known = [row for row in call.known if row < kept]
+        places = [known[at] for at in drawn_places(len(known), count, call.index)]
         rows = call.only([0], kept, columns).rows(places)
         layer = CapturedLayer.of(rows, site, *rows.attend())
         if not bool(torch.isfinite(layer.head_output.sum())):
@@ -393,7 +394,8 @@ def checked_rows(call: AttentionCall) -> list[int]:
     batch, heads, queries, _ = call.query.shape
     size = batch * heads * call.key.shape[2]
     few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
-    return drawn_places(queries, few, call.index)
+    known = call.known
+    return [known[at] for at in drawn_places(len(known), few, call.index)]
 
 
 def drawn_places(size: int, count: int, seed: int) -> list[int]:

@@ -1,21 +1,27 @@
 """A lens on recorded attention: a model that computes it again."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError, JoinedTextsError, UnsupportedModelError
 from identilens.models.eager import eager_attention_forward
+from identilens.models.inputs import Item
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
+from identilens.models.proof import ONE_TEXT
 from identilens.models.recording import RecordedLayer, read_recording
+from identilens.models.threads import attribute
 
 
 class _ReplayConfig(PreTrainedConfig):
@@ -36,13 +42,7 @@ class _Attention(nn.Module):
             rows = torch.cat([getattr(one, name) for one in texts], 1).transpose(0, 1)
             self.register_buffer(name, rows.contiguous())
         self.masks = [one.visible() for one in texts]
-        self.o_proj = nn.Linear(
-            len(first.projection), first.projection.shape[1], first.bias is not None
-        )
-        self.o_proj.to(first.projection.dtype)
-        self.o_proj.weight.data.copy_(first.projection.T)
-        if first.bias is not None:
-            self.o_proj.bias.data.copy_(first.bias)
+        self.o_proj = _projection(first)
 
     def forward(
         self, hidden_states: Tensor, ids: Int[Tensor, "text position"], seen: Tensor
@@ -59,6 +59,129 @@ class _Attention(nn.Module):
         return self.o_proj(output.flatten(2))
 
 
+def _projection(layer: RecordedLayer) -> nn.Linear:
+    """Return the output projection of a layer."""
+    linear = nn.Linear(*layer.projection.shape, layer.bias is not None).to(layer.projection.dtype)
+    linear.weight.data.copy_(layer.projection.T)
+    if layer.bias is not None:
+        linear.bias.data.copy_(layer.bias)
+    return linear
+
+
+_BASE = 128
+_DIGITS = torch.tensor([1, _BASE, _BASE**2, _BASE**3])
+"""What the digits of a place stand for."""
+
+
+class _WeightsAttention(nn.Module):
+    """Gives recorded weights and what they mix; queries and keys are the places of the rows and of the tokens.
+
+    Attributes:
+        rows: The row of each token's weights; -1 where they were not recorded.
+    """
+
+    def __init__(self, config: PreTrainedConfig, texts: Sequence[RecordedLayer]) -> None:
+        super().__init__()
+        self.config, self.o_proj, first = config, _projection(texts[0]), texts[0]
+        self.sinks = torch.zeros(first.mixed.shape[1]) if first.sink else None
+        self.is_causal, self.masks = first.mask == "causal", [one.mask for one in texts]
+        self.starts = [0]
+        rows, mixed = [], []
+        for number, one in enumerate(texts):
+            self.register_buffer(f"weights_{number}", one.weights)
+            group = one.mixed.shape[1] // len(one.value)
+            # The output of a row that was not recorded is its own value: nobody sees its weights.
+            own = one.value.repeat_interleave(group, 0).transpose(0, 1).clone()
+            own[one.places] = one.mixed
+            mixed.append(own)
+            rows.append(torch.full((len(own),), -1))
+            rows[-1][one.places] = torch.arange(len(one.places))
+            self.starts.append(self.starts[-1] + len(own))
+        self.register_buffer("value", torch.cat([one.value for one in texts], 1).transpose(0, 1))
+        self.register_buffer("mixed", torch.cat(mixed))
+        self.register_buffer("rows", torch.cat(rows))
+
+    def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
+        if len(ids) > 1:
+            raise JoinedTextsError(f"Recorded weights belong to one text each. {ONE_TEXT}")
+        heads, groups = self.get_buffer("mixed").shape[1], self.get_buffer("value").shape[1]
+        # Digits that every precision holds exactly.
+        places = ids[:, None, :, None] // _DIGITS.to(ids.device) % _BASE
+        value = self.get_buffer("value")[ids].transpose(1, 2) * hidden_states.any()
+        places, [own] = places.to(value.dtype), ids
+        recorded = torch.nonzero(self.get_buffer("rows")[own] >= 0).flatten()
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            str(self.config._attn_implementation), _recorded_output
+        )
+        output, _ = attend(
+            self,
+            places.expand(-1, heads, -1, -1),
+            places.expand(-1, groups, -1, -1),
+            value,
+            self._mask(own),
+            scaling=1.0,
+            s_aux=self.sinks,
+            recorded=recorded,
+        )
+        return self.o_proj(output.flatten(2))
+
+    def _mask(self, ids: Int[Tensor, " position"]) -> Tensor | None:
+        """Return which keys each row sees; None where it follows from the module: every key, or those before."""
+        text = bisect_right(self.starts, int(ids[0])) - 1
+        mask = self.masks[text]
+        if not isinstance(mask, Tensor):
+            return None
+        local, rows = ids - self.starts[text], self.get_buffer("rows")[ids]
+        seen = torch.eye(len(ids), dtype=torch.bool, device=ids.device)
+        seen[rows >= 0] = mask[rows[rows >= 0]][:, local]
+        return seen[None, None]
+
+    def weights_of_rows(
+        self, query: Tensor, key: Tensor
+    ) -> Float[Tensor, "text head row position"]:
+        """Return the weights of some rows of one text.
+
+        Raises:
+            InputError: For rows that were not recorded, or a part of a text.
+        """
+        ids, seen = _places(query), _places(key)
+        text = bisect_right(self.starts, int(seen[0])) - 1
+        rows, whole = self.get_buffer("rows")[ids], self.starts[text + 1] - self.starts[text]
+        if len(seen) != whole:
+            raise InputError(
+                f"weights were recorded of a text of {whole} tokens; got {len(seen)} of them. Give the whole text."
+            )
+        if bool((rows < 0).any()):
+            known = self.get_buffer("rows")[self.starts[text] : self.starts[text + 1]]
+            raise InputError(
+                f"the row at position {int(ids[rows < 0][0]) - self.starts[text]} was not recorded; the rows at "
+                f"{torch.nonzero(known >= 0).flatten().tolist()[:16]} were. Ask for these alone: audit or certify with "
+                "queries=… (--queries)."
+            )
+        return self.get_buffer(f"weights_{text}")[:, rows][None]
+
+    def recorded_weights(
+        self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return what recorded weights mix, and the weights: the layer's eager attention."""
+        weights = self.weights_of_rows(query, key)
+        value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        mixed = weights.to(value.dtype) @ value
+        return mixed.transpose(1, 2), weights
+
+
+def _recorded_output(
+    module: _WeightsAttention, query: Tensor, *_: Any, **__: Any
+) -> tuple[Tensor, None]:
+    """Return what was recorded that the heads mix."""
+    return module.get_buffer("mixed")[_places(query)][None], None
+
+
+def _places(digits: Tensor) -> Int[Tensor, " row"]:
+    """Return the places of rows or tokens of one text from their digits."""
+    return (digits[0, 0].long() * _DIGITS.to(digits.device)).sum(-1)
+
+
 class NotRecorded(nn.Module):
     """A layer that was not recorded."""
 
@@ -72,9 +195,12 @@ class _Layer(nn.Module):
         self, config: PreTrainedConfig, texts: Sequence[RecordedLayer], starts: Tensor
     ) -> None:
         super().__init__()
-        self.attention, self.starts = _Attention(config, texts), starts
+        kind = _Attention if texts[0].weights is None else _WeightsAttention
+        self.attention, self.starts = kind(config, texts), starts
 
     def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
+        if isinstance(self.attention, _WeightsAttention):
+            return hidden_states + self.attention(hidden_states, ids)
         masks, n = self.attention.masks, ids.shape[1]
         seen = torch.zeros(len(ids), 1, n, n, dtype=torch.bool)
         for row, first in enumerate(ids[:, 0].tolist()):
@@ -170,6 +296,8 @@ class Recording(Lens):
             same = [one.layer for one in others] == list(first) and all(
                 torch.equal(one.projection, first[one.layer].projection)
                 and one.factor == first[one.layer].factor
+                and (one.weights is None) == (first[one.layer].weights is None)
+                and (one.sink, str(one.mask)[:6]) == (first[one.layer].sink, str(first[one.layer].mask)[:6])
                 for one in others
             )
             if not same:
@@ -177,7 +305,7 @@ class Recording(Lens):
                     f"{paths[text]} is of another model, or of other layers, than {paths[0]}. Read them one by one."
                 )
         lengths = [len(one) for one in tokens]
-        heads, width = len(layers[0][0].query), layers[0][0].projection.shape[1]
+        heads, width = layers[0][0].mixed.shape[1], layers[0][0].projection.shape[1]
         config = _ReplayConfig()
         config.update(
             {
@@ -189,8 +317,15 @@ class Recording(Lens):
         )
         config._attn_implementation = "eager"
         super().__init__(Replay(config, layers, lengths).eval(), name=names[0])
+        self._joins_texts = any(one.weights is not None for one in first.values())
         self.paths = tuple(str(path) for path in paths)
         self.names = [name for one in tokens for name in one]
         starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
         self.texts = [list(range(*ends)) for ends in pairwise(starts)]
         self.reader.names = lambda ids: tuple(self.names[one] for one in ids)
+
+    def _discovered(self, start: Item) -> tuple[Site, ...]:
+        # Where heads go shows in their outputs, which are there for every row and any part of a text.
+        kept = [one for one in self.model.modules() if isinstance(one, _WeightsAttention)]
+        with attribute(kept, "recorded_weights", partial(_recorded_output)):
+            return super()._discovered(start)
