@@ -171,10 +171,11 @@ class _WeightsAttention(nn.Module):
 
 
 def _recorded_output(
-    module: _WeightsAttention, query: Tensor, *_: Any, **__: Any
-) -> tuple[Tensor, None]:
-    """Return what was recorded that the heads mix."""
-    return module.get_buffer("mixed")[_places(query)][None], None
+    module: _WeightsAttention, query: Tensor, key: Tensor, *_: Any, **__: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what was recorded that the heads mix, which is there for every row, and no weights."""
+    mixed = module.get_buffer("mixed")[_places(query)][None]
+    return mixed, key.new_zeros(()).expand(*query.shape[:3], key.shape[2])
 
 
 def _places(digits: Tensor) -> Int[Tensor, " row"]:
