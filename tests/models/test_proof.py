@@ -29,7 +29,15 @@ from identilens.models import Lens
 from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
-from identilens.models.proof import Check, Proof, _in_float32, _waves, by_text, checked_rows, drawn_places
+from identilens.models.proof import (
+    Check,
+    Proof,
+    _in_float32,
+    _waves,
+    by_text,
+    checked_rows,
+    drawn_places,
+)
 from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = [ids(9), ids(6)]

@@ -262,7 +262,7 @@ def test_attention_to_another_sequence_is_not_recorded(family, tmp_path):
 
 def test_rounded_weights_with_a_sink_are_not_recorded(tmp_path):
     lens = idl.Lens(build("gpt_oss").bfloat16())
-    with pytest.raises(UnsupportedModelError, match="Load the model with dtype=\"float32\""):
+    with pytest.raises(UnsupportedModelError, match='Load the model with dtype="float32"'):
         idl.record(lens, TEXTS[1], tmp_path / "x.safetensors")
 
 
@@ -279,7 +279,7 @@ def of_weights(family, folder, **options):
 
 @pytest.mark.parametrize("family", ["llama", "bert", "mistral", "gpt_oss", "gemma2", "t5"])
 def test_weights_take_the_place_of_queries_and_keys(family, tmp_path):
-    lens, recording, (layers, tokens, _) = of_weights(family, tmp_path)
+    lens, recording, (layers, _, _) = of_weights(family, tmp_path)
     assert layers[0].query is None
     assert layers[0].sink == (family == "gpt_oss")
     tables = [
@@ -320,7 +320,8 @@ def test_some_rows_are_recorded(family, tmp_path):
         lambda: next(recording.capture(recording.texts, weights=True)),
     ):
         with pytest.raises(
-            InputError, match=r"position 0 was not recorded; the rows at \[3, 20, 23\] were. Ask for"
+            InputError,
+            match=r"position 0 was not recorded; the rows at \[3, 20, 23\] were. Ask for",
         ):
             study()
     with pytest.raises(InputError, match="expected rows from 0 to 23, at least one; got"):

@@ -34,7 +34,9 @@ def test_a_trace_becomes_a_recording_with_the_tables_of_the_model(family, tmp_pa
             weights=weights[0].detach(),
             sink=family == "gpt_oss",
             projection=block.self_attn.o_proj.weight.detach().T,
-            bias=None if block.self_attn.o_proj.bias is None else block.self_attn.o_proj.bias.detach(),
+            bias=None
+            if block.self_attn.o_proj.bias is None
+            else block.self_attn.o_proj.bias.detach(),
             output=output[0].detach(),
             mask=lens_mask(lens, given, number),
             layer=number,

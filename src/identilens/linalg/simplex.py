@@ -56,7 +56,9 @@ class SimplexSpace:
         if self.basis is None:
             return self.kept[:, :0]
         free = _complete(self.basis)[:, self.rank :]
-        return _spread(free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible)
+        return _spread(
+            free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible
+        )
 
     @property
     def movable(self) -> Bool[Tensor, " key"]:

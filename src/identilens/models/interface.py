@@ -135,7 +135,9 @@ class AttentionCall:
             return given
         return finite if given is None else given + finite
 
-    def visible(self, rows: slice | list[int] = slice(None)) -> Bool[Tensor, "batch row key"] | None:
+    def visible(
+        self, rows: slice | list[int] = slice(None)
+    ) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows see, or None if they see every key.
 
         Raises:

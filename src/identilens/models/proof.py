@@ -197,7 +197,9 @@ class Proof:
         output, weights = call.attend(rows)
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
-            remark = f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
+            remark = (
+                f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
+            )
             self._refuse(
                 "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
             )

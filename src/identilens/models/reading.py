@@ -48,7 +48,9 @@ def read_layer(
         if call.index != number:
             return call.run()
         site = lens.sites(item)[number]
-        output, weights = call.attend() if rows is None else (call.run(), call.rows(rows).attend()[1])
+        output, weights = (
+            call.attend() if rows is None else (call.run(), call.rows(rows).attend()[1])
+        )
         captured.append(CapturedLayer.of(call, site, output, weights, rows))
         return output
 

@@ -159,24 +159,24 @@ class RecordedLayer:
 
     def _mixed(self, place: str) -> Float[Tensor, "row head d_v"]:
         """Return weights times values, in float64."""
-        value = self.value.double()
         if self.query is not None and self.key is not None:
-            hidden = torch.zeros(self.visible().shape).masked_fill(~self.visible(), -torch.inf)
-            query, key, shown = self.query[None].double(), self.key[None].double(), hidden[None, None]
-            module = nn.Module()
-            return eager_attention_forward(module, query, key, value[None], shown, self.factor)[0][0]
+            shown = torch.zeros(self.visible().shape).masked_fill(~self.visible(), -torch.inf)
+            query, key, value = (one[None].double() for one in (self.query, self.key, self.value))
+            mask, module = shown[None, None], nn.Module()
+            return eager_attention_forward(module, query, key, value, mask, self.factor)[0][0]
         weights = cast(Tensor, self.weights).double()
         sums, unseen = weights.sum(-1), weights.masked_fill(self.visible(), 0.0)
         wrong = (sums - 1).clamp_min(0.0) if self.sink else (sums - 1).abs()
         # Not a number is no smaller than the limit.
         if not float(wrong.max()) <= SUM or bool((weights < 0).any() | (unseen != 0).any()):
             raise InputError(
-                f"{place}: its weights are no attention: expected none below 0 or on a hidden key, and rows that sum to "
-                f"1 within {SUM:g}{' or to less' if self.sink else ''}; the sums are {float(sums.min()):.6g} to "
+                f"{place}: its weights are no attention: expected none below 0 or on a hidden key, and rows that sum "
+                f"to 1 within {SUM:g}{' or to less' if self.sink else ''}; the sums are {float(sums.min()):.6g} to "
                 f"{float(sums.max()):.6g}. Record weights before they are rounded to half precision, with the mask in "
                 "use, and with sink=True where a sink takes its part."
             )
-        return (weights @ value.repeat_interleave(len(weights) // len(value), 0)).transpose(0, 1)
+        group = len(weights) // len(self.value)
+        return (weights @ self.value.double().repeat_interleave(group, 0)).transpose(0, 1)
 
     def check(self, place: str) -> None:
         """Check that sizes fit, rows are attention, A V = z, and z W + b is the output, up to the precision's rounding.
@@ -307,11 +307,9 @@ def record(
     """
     item = lens.read([text])[0]
     sites, layers = lens.sites(item), []
-    if rows is not None and not (rows and 0 <= min(rows) <= max(rows) < item.length):
-        raise InputError(
-            f"expected rows from 0 to {item.length - 1}, at least one; got {list(rows)}."
-        )
     places = None if rows is None else sorted(set(rows))
+    if places is not None and not (places and 0 <= places[0] <= places[-1] < item.length):
+        raise InputError(f"expected rows from 0 to {item.length - 1}, at least one; got {places}.")
 
     def keep(call: AttentionCall) -> Tensor:
         site, output = sites[call.index], call.run()
@@ -321,14 +319,14 @@ def record(
                 "recording does not hold. Audit the model itself."
             )
         more = call.has_sink or call.bias is not None or call.arguments.get("softcap") is not None
-        form: dict[str, Any] = {"query": call.query[0].detach(), "key": call.key[0].detach()}
+        form: dict[str, Any] = {"query": call.query[0], "key": call.key[0]}
         part, mixed = call, output[0].detach()
         if weights or more or places is not None:
             part = call if places is None else call.rows(places)
             heads = CapturedLayer.of(part, site, *part.attend()).heads
             exact = torch.promote_types(mixed.dtype, torch.float32)
             form = {
-                "weights": torch.stack([head.attention.detach().to(exact) for head in heads]),
+                "weights": torch.stack([head.attention.to(exact) for head in heads]),
                 "sink": call.has_sink,
             }
         if places is not None:

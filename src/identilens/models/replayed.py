@@ -3,12 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
@@ -36,8 +36,8 @@ class _Attention(nn.Module):
     def __init__(self, config: PreTrainedConfig, texts: Sequence[RecordedLayer]) -> None:
         super().__init__()
         self.config, first = config, texts[0]
-        heads, groups = len(first.query), len(first.key)
-        self.num_key_value_groups, self.factor = heads // groups, first.factor
+        self.num_key_value_groups = first.mixed.shape[1] // len(first.value)
+        self.factor = first.factor
         for name in ("query", "key", "value"):
             rows = torch.cat([getattr(one, name) for one in texts], 1).transpose(0, 1)
             self.register_buffer(name, rows.contiguous())
@@ -61,126 +61,103 @@ class _Attention(nn.Module):
 
 def _projection(layer: RecordedLayer) -> nn.Linear:
     """Return the output projection of a layer."""
-    linear = nn.Linear(*layer.projection.shape, layer.bias is not None).to(layer.projection.dtype)
+    width, d_model = layer.projection.shape
+    linear = nn.Linear(width, d_model, layer.bias is not None).to(layer.projection.dtype)
     linear.weight.data.copy_(layer.projection.T)
     if layer.bias is not None:
         linear.bias.data.copy_(layer.bias)
     return linear
 
 
-_BASE = 128
-_DIGITS = torch.tensor([1, _BASE, _BASE**2, _BASE**3])
-"""What the digits of a place stand for."""
-
-
 class _WeightsAttention(nn.Module):
-    """Gives recorded weights and what they mix; queries and keys are the places of the rows and of the tokens.
+    """Gives recorded weights and what they mix, of one text at a time; its queries and keys are positions.
 
     Attributes:
-        rows: The row of each token's weights; -1 where they were not recorded.
+        rows: By text, the row of each position whose weights were recorded.
+        masks: By text, which keys each row sees; None where every key is seen, or those before.
     """
 
     def __init__(self, config: PreTrainedConfig, texts: Sequence[RecordedLayer]) -> None:
         super().__init__()
-        self.config, self.o_proj, first = config, _projection(texts[0]), texts[0]
-        self.sinks = torch.zeros(first.mixed.shape[1]) if first.sink else None
-        self.is_causal, self.masks = first.mask == "causal", [one.mask for one in texts]
-        self.starts = [0]
-        rows, mixed = [], []
-        for number, one in enumerate(texts):
-            self.register_buffer(f"weights_{number}", one.weights)
-            group = one.mixed.shape[1] // len(one.value)
+        self.config, self.o_proj, self.texts = config, _projection(texts[0]), texts
+        self.sinks = torch.zeros(texts[0].mixed.shape[1]) if texts[0].sink else None
+        self.rows = [{place: row for row, place in enumerate(one.places)} for one in texts]
+        self.starts = [0, *accumulate(one.value.shape[1] for one in texts)]
+        named = {one.mask if isinstance(one.mask, str) else "own" for one in texts}
+        self.is_causal = named == {"causal"}
+        self.masks = None if named in ({"causal"}, {"full"}) else [one.visible() for one in texts]
+        for text, one in enumerate(texts):
             # The output of a row that was not recorded is its own value: nobody sees its weights.
-            own = one.value.repeat_interleave(group, 0).transpose(0, 1).clone()
-            own[one.places] = one.mixed
-            mixed.append(own)
-            rows.append(torch.full((len(own),), -1))
-            rows[-1][one.places] = torch.arange(len(one.places))
-            self.starts.append(self.starts[-1] + len(own))
-        self.register_buffer("value", torch.cat([one.value for one in texts], 1).transpose(0, 1))
-        self.register_buffer("mixed", torch.cat(mixed))
-        self.register_buffer("rows", torch.cat(rows))
+            mixed = one.value.repeat_interleave(one.mixed.shape[1] // len(one.value), 0).mT
+            mixed = mixed.permute(2, 0, 1).clone()
+            mixed[one.places] = one.mixed
+            for name, tensor in (("weights", one.weights), ("value", one.value), ("mixed", mixed)):
+                self.register_buffer(f"{name}_{text}", tensor)
 
     def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
         if len(ids) > 1:
             raise JoinedTextsError(f"Recorded weights belong to one text each. {ONE_TEXT}")
-        heads, groups = self.get_buffer("mixed").shape[1], self.get_buffer("value").shape[1]
-        # Digits that every precision holds exactly.
-        places = ids[:, None, :, None] // _DIGITS.to(ids.device) % _BASE
-        value = self.get_buffer("value")[ids].transpose(1, 2) * hidden_states.any()
-        places, [own] = places.to(value.dtype), ids
-        recorded = torch.nonzero(self.get_buffer("rows")[own] >= 0).flatten()
+        text = bisect_right(self.starts, int(ids[0, 0])) - 1
+        [places], one = ids - self.starts[text], self.texts[text]
+        known = torch.tensor([place in self.rows[text] for place in places.tolist()])
+        mask = None
+        if self.masks is not None:
+            mask = torch.eye(len(places), dtype=torch.bool)
+            mask[known] = self.masks[text][
+                [self.rows[text][place] for place in places[known].tolist()]
+            ][:, places]
+            mask = mask[None, None].to(ids.device)
+        value = self.get_buffer(f"value_{text}")[None, :, places]
+        queries, keys = (
+            places.double()[:, None].expand(1, size, -1, 1)
+            for size in (one.mixed.shape[1], len(one.value))
+        )
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(
             str(self.config._attn_implementation), _recorded_output
         )
-        output, _ = attend(
-            self,
-            places.expand(-1, heads, -1, -1),
-            places.expand(-1, groups, -1, -1),
-            value,
-            self._mask(own),
-            scaling=1.0,
-            s_aux=self.sinks,
-            recorded=recorded,
-        )
-        return self.o_proj(output.flatten(2))
+        named = {"scaling": 1.0, "s_aux": self.sinks, "text": text}
+        value = value * hidden_states.any()
+        recorded = torch.nonzero(known).flatten()
+        output, _ = attend(self, queries, keys, value, mask, recorded=recorded, **named)
+        return self.o_proj(output.flatten(2).to(value.dtype))
 
-    def _mask(self, ids: Int[Tensor, " position"]) -> Tensor | None:
-        """Return which keys each row sees; None where it follows from the module: every key, or those before."""
-        text = bisect_right(self.starts, int(ids[0])) - 1
-        mask = self.masks[text]
-        if not isinstance(mask, Tensor):
-            return None
-        local, rows = ids - self.starts[text], self.get_buffer("rows")[ids]
-        seen = torch.eye(len(ids), dtype=torch.bool, device=ids.device)
-        seen[rows >= 0] = mask[rows[rows >= 0]][:, local]
-        return seen[None, None]
-
-    def weights_of_rows(
-        self, query: Tensor, key: Tensor
-    ) -> Float[Tensor, "text head row position"]:
-        """Return the weights of some rows of one text.
+    def recorded_weights(
+        self,
+        _module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: Any,
+        text: int,
+        **__: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what recorded weights mix, and the weights: the layer's eager attention.
 
         Raises:
             InputError: For rows that were not recorded, or a part of a text.
         """
-        ids, seen = _places(query), _places(key)
-        text = bisect_right(self.starts, int(seen[0])) - 1
-        rows, whole = self.get_buffer("rows")[ids], self.starts[text + 1] - self.starts[text]
-        if len(seen) != whole:
+        rows, whole = self.rows[text], self.texts[text].value.shape[1]
+        if key.shape[2] != whole:
             raise InputError(
-                f"weights were recorded of a text of {whole} tokens; got {len(seen)} of them. Give the whole text."
+                f"weights were recorded of a text of {whole} tokens; got {key.shape[2]} of them. Give the whole text."
             )
-        if bool((rows < 0).any()):
-            known = self.get_buffer("rows")[self.starts[text] : self.starts[text + 1]]
+        places = query[0, 0, :, 0].long().tolist()
+        if missing := [place for place in places if place not in rows]:
             raise InputError(
-                f"the row at position {int(ids[rows < 0][0]) - self.starts[text]} was not recorded; the rows at "
-                f"{torch.nonzero(known >= 0).flatten().tolist()[:16]} were. Ask for these alone: audit or certify with "
-                "queries=… (--queries)."
+                f"the row at position {missing[0]} was not recorded; the rows at {[*rows][:16]} were. Ask for these "
+                "alone: audit or certify with queries=… (--queries)."
             )
-        return self.get_buffer(f"weights_{text}")[:, rows][None]
-
-    def recorded_weights(
-        self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Return what recorded weights mix, and the weights: the layer's eager attention."""
-        weights = self.weights_of_rows(query, key)
+        weights = self.get_buffer(f"weights_{text}")[:, [rows[place] for place in places]][None]
         value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
-        mixed = weights.to(value.dtype) @ value
-        return mixed.transpose(1, 2), weights
+        return (weights.to(value.dtype) @ value).transpose(1, 2), weights
 
 
 def _recorded_output(
-    module: _WeightsAttention, query: Tensor, key: Tensor, *_: Any, **__: Any
+    module: _WeightsAttention, query: Tensor, key: Tensor, *_: Any, text: int, **__: Any
 ) -> tuple[Tensor, Tensor]:
     """Return what was recorded that the heads mix, which is there for every row, and no weights."""
-    mixed = module.get_buffer("mixed")[_places(query)][None]
+    mixed = module.get_buffer(f"mixed_{text}")[query[0, 0, :, 0].long()][None]
     return mixed, key.new_zeros(()).expand(*query.shape[:3], key.shape[2])
-
-
-def _places(digits: Tensor) -> Int[Tensor, " row"]:
-    """Return the places of rows or tokens of one text from their digits."""
-    return (digits[0, 0].long() * _DIGITS.to(digits.device)).sum(-1)
 
 
 class NotRecorded(nn.Module):
@@ -298,7 +275,7 @@ class Recording(Lens):
                 torch.equal(one.projection, first[one.layer].projection)
                 and one.factor == first[one.layer].factor
                 and (one.weights is None) == (first[one.layer].weights is None)
-                and (one.sink, str(one.mask)[:6]) == (first[one.layer].sink, str(first[one.layer].mask)[:6])
+                and one.sink == first[one.layer].sink
                 for one in others
             )
             if not same:
@@ -325,8 +302,8 @@ class Recording(Lens):
         self.texts = [list(range(*ends)) for ends in pairwise(starts)]
         self.reader.names = lambda ids: tuple(self.names[one] for one in ids)
 
-    def _discovered(self, start: Item) -> tuple[Site, ...]:
+    def _discovered(self, item: Item) -> tuple[Site, ...]:
         # Where heads go shows in their outputs, which are there for every row and any part of a text.
         kept = [one for one in self.model.modules() if isinstance(one, _WeightsAttention)]
         with attribute(kept, "recorded_weights", partial(_recorded_output)):
-            return super()._discovered(start)
+            return super()._discovered(item)
