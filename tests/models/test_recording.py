@@ -422,3 +422,19 @@ def test_an_engine_needs_no_transformers_to_write_a_recording(tmp_path):
     torch.testing.assert_close(captured.layers[0].weights, weights, atol=1e-6, rtol=0)
     assert next(iter(captured.heads)).projected.compact.shape[0] == 7
     assert idl.audit(recording, recording.texts, certain_rows=1).table["rank"].max() == 4
+
+
+def test_texts_within_and_beyond_a_window_are_of_one_model(tmp_path):
+    model = build("mistral")
+    model.config.sliding_window = 16
+    lens = idl.Lens(model)
+    files = [tmp_path / f"{number}.safetensors" for number in range(2)]
+    for text, file in zip(TEXTS, files, strict=True):
+        idl.record(lens, text, file, weights=True)
+    assert [type(read_recording(file)[0][0].mask) for file in files] == [torch.Tensor, str]
+    recording = idl.Recording(*files)
+    tables = [
+        idl.audit(one, texts, certain_rows=0, effects="none").table.drop("d_k")
+        for one, texts in ((lens, TEXTS), (recording, recording.texts))
+    ]
+    assert apart(*tables) < 1e-5

@@ -203,7 +203,9 @@ class Proof:
             self._refuse(
                 "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
             )
-        reference = output if call.own is call.eager else _in_float32(call).attend(rows)[0]
+        reference = output
+        if call.own is not call.eager and call.query.dtype in HALF:
+            reference = _in_float32(call).attend(rows)[0]
         for text in range(len(self.items)):
             found = own[text, rows], output[text], reference[text], weights[text]
             self._check_text(call, text, rows, found)
