@@ -149,7 +149,7 @@ def test_intervals_are_those_of_the_rows_own_values():
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     norms = (head.attention[13, keys, None] * own[keys]).norm(dim=1)
     torch.testing.assert_close(
-        exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-6, rtol=0
+        exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-9, rtol=0
     )
     # A small enough move of weight between two keys is an alternative, in the gated norm.
     limit = 0.1 * float((head.attention[13] @ own).norm())

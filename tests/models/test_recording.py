@@ -12,6 +12,7 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import _T5, build, ids
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
+from identilens.models import reading
 from identilens.models.recording import read_recording
 from identilens.models.replayed import NotRecorded
 
@@ -438,3 +439,16 @@ def test_texts_within_and_beyond_a_window_are_of_one_model(tmp_path):
         for one, texts in ((lens, TEXTS), (recording, recording.texts))
     ]
     assert apart(*tables) < 1e-5
+
+
+def test_rows_are_read_alone_in_long_texts(lens, monkeypatch):
+    """As they are read from whole maps."""
+    whole = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2, rows=[3, 20])
+    monkeypatch.setattr(reading, "_WEIGHTS", 0)
+    alone = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2, rows=[3, 20])
+    every = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2)
+    assert alone.weights.shape == whole.weights.shape == (2, 24)
+    for query in (3, 20):
+        for one in (whole, alone):
+            torch.testing.assert_close(one.row(query), every.row(query), atol=1e-6, rtol=0)
+            assert torch.equal(one.seen(query), every.seen(query))

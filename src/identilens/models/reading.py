@@ -11,6 +11,9 @@ from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind
 
+_WEIGHTS = 2**24
+"""Weights of a call that are held at once though rows alone are asked for."""
+
 
 def read_head(
     lens: Lens,
@@ -37,7 +40,7 @@ def read_layer(
 ) -> CapturedLayer:
     """Return the heads of one attention, given by its number in call order, on one text, with their weights.
 
-    Of some rows, m rows of n keys are computed, and nothing of the size of n rows of n keys.
+    Of some rows of a long text, m rows of n keys are computed, and nothing of the size of n rows of n keys.
 
     Raises:
         UnsupportedModelError: If the attention cannot be captured faithfully.
@@ -45,13 +48,18 @@ def read_layer(
     captured: list[CapturedLayer] = []
 
     def keep(call: AttentionCall) -> Tensor:
-        if call.index != number:
-            return call.run()
-        site = lens.sites(item)[number]
-        output, weights = (
-            call.attend() if rows is None else (call.run(), call.rows(rows).attend()[1])
-        )
-        captured.append(CapturedLayer.of(call, site, output, weights, rows))
+        heads, queries = call.query.shape[1:3]
+        # Eager attention, as in whole maps, where it is small and known.
+        whole = len(call.known) == queries and heads * queries * call.key.shape[2] <= _WEIGHTS
+        whole |= rows is None and call.index == number
+        output, weights = call.attend() if whole else (call.run(), None)
+        if call.index == number:
+            if rows is not None and weights is not None:
+                weights = weights[:, :, list(rows)]
+            elif rows is not None:
+                weights = call.rows(rows).attend()[1]
+            site = lens.sites(item)[number]
+            captured.append(CapturedLayer.of(call, site, output, weights, rows))
         return output
 
     lens.run([item], keep)

@@ -90,7 +90,7 @@ def test_the_factor_is_what_the_head_mixes(written, bundled):
     np.testing.assert_allclose(
         held["factor"] @ held["factor"].T, T @ T.T, atol=1e-6 * (T @ T.T).max()
     )
-    np.testing.assert_allclose(held["row"], head.attention[10].numpy(), atol=1e-6)
+    np.testing.assert_allclose(held["row"], head.attention[10].numpy(), atol=1e-15)
 
 
 def changed(file, **new):
