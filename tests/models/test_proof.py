@@ -29,7 +29,15 @@ from identilens.models import Lens
 from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
-from identilens.models.proof import Check, Proof, _blocks, _in_float32, _waves, by_text
+from identilens.models.proof import (
+    Check,
+    Proof,
+    _in_float32,
+    _waves,
+    by_text,
+    checked_rows,
+    drawn_places,
+)
 from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = [ids(9), ids(6)]
@@ -392,12 +400,48 @@ def test_calls_of_another_form_are_refused(call, said):
         proof._check_layout(call)
 
 
-def test_many_rows_are_checked_at_both_ends(monkeypatch):
-    monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 4)
-    assert _blocks(called(2, 3, 4, 7)) == [slice(4)]
-    assert _blocks(called(2, 3, 5, 7)) == [slice(2), slice(3, 5)]
-    assert _blocks(called(2, 3, 9, 700)) == [slice(1), slice(8, 9)]
-    assert _blocks(called(2, 3, 2, 700)) == [slice(2)]
+def test_of_a_large_call_drawn_rows_are_checked_with_both_ends(monkeypatch):
+    monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 40)
+    monkeypatch.setattr(proofs, "_DRAWN", 2 * 3 * 7 * 12)
+    assert checked_rows(called(2, 3, 40, 7)) == [*range(40)]
+    rows = checked_rows(called(2, 3, 41, 7))
+    assert len(rows) == 12
+    assert (rows[0], rows[-1]) == (0, 40)
+    assert rows != checked_rows(replace(called(2, 3, 41, 7), index=1)), "each layer draws its own"
+    assert len(checked_rows(called(2, 3, 41, 700))) == 8, "a row of many keys is a row"
+
+
+def test_places_are_drawn_with_the_last_and_then_the_first():
+    assert drawn_places(9, 1, 0) == [8]
+    assert drawn_places(9, 9, 0) == drawn_places(9, 99, 0) == [*range(9)]
+    assert {8} < set(drawn_places(9, 2, 5))
+    assert {0, 8} < set(drawn_places(9, 3, 5))
+    assert drawn_places(9, 4, 5) != drawn_places(9, 4, 6)
+
+
+@pytest.mark.parametrize("run", ["a row of one layer", "the keys that are seen", "a head's block"])
+def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
+    """Where a twentieth of the rows is checked, what is wrong in the middle of a text is found, too."""
+    monkeypatch.setattr(proofs, "_ENTRIES", 0)
+    monkeypatch.setattr(proofs, "_DRAWN", 0)
+    lens = Lens(build("gpt2"))
+    items = lens.read([ids(40)])
+    sites, attend = lens.sites(items[0]), AttentionCall.attend
+
+    def forged(call, rows=slice(None)):
+        if run == "the keys that are seen":
+            return attend(replace(call, mask=None, own=call.eager), rows)
+        output, weights = attend(call, rows)
+        middle = torch.tensor([10 < row < 30 for row in rows])
+        return output, torch.where(middle[:, None], weights.flip(-1), weights)
+
+    if run == "a head's block":
+        projection = sites[1].projection
+        projection.register_forward_hook(lambda _, args, output: output + args[0].roll(1, 1))
+    else:
+        monkeypatch.setattr(AttentionCall, "attend", forged)
+    with pytest.raises(UnsupportedModelError, match="failed with"):
+        lens.prove_once(items)
 
 
 def test_a_few_sums_stand_for_a_row():

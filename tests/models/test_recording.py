@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.zoo import build, ids
+from helpers.zoo import _T5, build, ids
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
+from identilens.models import reading
 from identilens.models.recording import read_recording
 from identilens.models.replayed import NotRecorded
 
@@ -252,11 +254,130 @@ def test_what_needs_the_model_is_refused(files, study):
         study(recording, recording.texts)
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt_oss", "gemma2", "bart"])
-def test_attention_that_is_more_than_a_softmax_is_not_recorded(family, tmp_path):
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_attention_to_another_sequence_is_not_recorded(family, tmp_path):
     lens = idl.Lens(build(family))
     with pytest.raises(UnsupportedModelError, match="which a recording does not hold"):
+        idl.record(lens, TEXTS[1], tmp_path / "x.safetensors", weights=True)
+
+
+def test_rounded_weights_with_a_sink_are_not_recorded(tmp_path):
+    lens = idl.Lens(build("gpt_oss").bfloat16())
+    with pytest.raises(UnsupportedModelError, match='Load the model with dtype="float32"'):
         idl.record(lens, TEXTS[1], tmp_path / "x.safetensors")
+
+
+def of_weights(family, folder, **options):
+    """A model, its recording with weights, and what was recorded: sinks, soft caps and position biases included."""
+    torch.manual_seed(0)
+    model = hf.T5EncoderModel(hf.T5Config(**_T5)).eval() if family == "t5" else build(family)
+    lens = idl.Lens(model)
+    files = [folder / f"{number}.safetensors" for number in range(len(TEXTS))]
+    for text, file in zip(TEXTS, files, strict=True):
+        idl.record(lens, text, file, weights=family in ("llama", "bert", "mistral"), **options)
+    return lens, idl.Recording(*files), read_recording(files[0])
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "mistral", "gpt_oss", "gemma2", "t5"])
+def test_weights_take_the_place_of_queries_and_keys(family, tmp_path):
+    lens, recording, (layers, _, _) = of_weights(family, tmp_path)
+    assert layers[0].query is None
+    assert layers[0].sink == (family == "gpt_oss")
+    tables = [
+        idl.audit(one, texts, examples=1, effects="none").table
+        for one, texts in ((lens, TEXTS), (recording, recording.texts))
+    ]
+    assert apart(*(one.drop("d_k") for one in tables)) < 1e-5
+    assert tables[1]["d_k"].null_count() == len(tables[1]), "it is not known"
+    if family != "gpt_oss":
+        rows = [
+            idl.certify(one, texts[:1], layers=1, heads=0, queries=-1, outcome="layer").table
+            for one, texts in ((lens, TEXTS), (recording, recording.texts))
+        ]
+        assert apart(*rows) < 1e-5
+    with pytest.raises(InputError, match="of a text of 24 tokens; got 9 of them. Give the whole"):
+        idl.audit(recording, [recording.texts[0][:9]])
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "gemma2", "gpt_oss"])
+def test_some_rows_are_recorded(family, tmp_path):
+    """A row of a long text is n numbers a head, and is measured as in the model; what was not recorded is refused."""
+    lens, places = idl.Lens(build(family)), [3, 20, 23]
+    idl.record(lens, TEXTS[0], tmp_path / "x.safetensors", rows=[20, 3, 23])
+    layers, _, _ = read_recording(tmp_path / "x.safetensors")
+    assert layers[0].weights.shape[1:] == (3, 24)
+    assert layers[0].places == places
+    assert layers[0].mask == ("full" if family == "bert" else layers[0].mask)
+    recording = idl.load(tmp_path / "x.safetensors")
+    tables = [
+        idl.audit(one, texts, queries=places, examples=1, effects="none").table.drop("d_k")
+        for one, texts in ((lens, TEXTS[:1]), (recording, recording.texts))
+    ]
+    assert apart(*tables) < 1e-5
+    for study in (
+        lambda: idl.audit(recording, recording.texts),
+        lambda: idl.audit(recording, recording.texts, queries=[0, 3]),
+        lambda: idl.rollout(recording, recording.texts),
+        lambda: next(recording.capture(recording.texts, weights=True)),
+    ):
+        with pytest.raises(
+            InputError,
+            match=r"position 0 was not recorded; the rows at \[3, 20, 23\] were. Ask for",
+        ):
+            study()
+    with pytest.raises(InputError, match="expected rows from 0 to 23, at least one; got"):
+        idl.record(lens, TEXTS[0], tmp_path / "y.safetensors", rows=[24])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: replace(one, projection=one.projection.roll(8, 0)), "a row is .* away"),
+        (lambda one: replace(one, value=one.value.flip(0)), "a row is .* away"),
+        (lambda one: replace(one, mixed=one.mixed.roll(1, 0)), "a row is .* away"),
+        (lambda one: replace(one, weights=one.weights.flip(0)), "a row is .* away"),
+        (lambda one: replace(one, weights=one.weights.roll(1, 1)), "no attention: expected none"),
+        (lambda one: replace(one, weights=0.99 * one.weights), "the sums are 0.99 to 0.99"),
+        (lambda one: replace(one, weights=0.99 * one.weights, sink=True), "a row is .* away"),
+        (lambda one: replace(one, weights=1.01 * one.weights, sink=True), "or to less; the sums"),
+        (lambda one: replace(one, weights=one.weights.bfloat16().float()), "rounded to half"),
+        (lambda one: replace(one, weights=one.weights * torch.nan), "no attention"),
+        (lambda one: replace(one, mask=torch.eye(24).bool()), "no attention"),
+        (lambda one: replace(one, weights=one.weights.half()), "sizes of its tensors"),
+        (lambda one: replace(one, weights=one.weights[:, 1:]), "sizes of its tensors"),
+        (lambda one: replace(one, query=one.weights), "sizes of its tensors"),
+        (lambda one: replace(one, rows=torch.arange(24).flip(0)), "sizes of its tensors"),
+        (lambda one: replace(one, rows=torch.arange(1, 25)), "sizes of its tensors"),
+        (lambda one: replace(one, weights=None), "sizes of its tensors"),
+    ],
+)
+def test_forged_weights_are_refused(lens, change, said, tmp_path_factory, tmp_path):
+    idl.record(lens, TEXTS[0], tmp_path / "x.safetensors", weights=True)
+    layers, tokens, model = read_recording(tmp_path / "x.safetensors")
+    changed = change(layers[1])
+    with pytest.raises(InputError, match=f"layer 1: .*{said}"):
+        idl.write_recording(tmp_path / "y.safetensors", [layers[0], changed], tokens)
+    tensors = {name: one for one in (layers[0], changed) for name, one in one.tensors().items()}
+    facts = {
+        "format": "identilens recording 1",
+        "model": model,
+        "tokens": tokens,
+        "layers": [layers[0].facts(), changed.facts()],
+    }
+    save_file(tensors, tmp_path / "x.safetensors", metadata={"identilens": json.dumps(facts)})
+    with pytest.raises(InputError, match=f"x.safetensors, layer 1: .*{said}"):
+        idl.load(tmp_path / "x.safetensors")
+
+
+def test_what_needs_queries_and_keys_has_none_of_recorded_weights(lens, tmp_path):
+    idl.record(lens, TEXTS[1], tmp_path / "x.safetensors", weights=True)
+    recording = idl.load(tmp_path / "x.safetensors")
+    head = next(next(recording.capture(recording.texts, weights=True)).heads)
+    assert head.d_k == head.queries.shape[1] == head.keys.shape[1] == 0
+    assert not head.follows_logits
+    assert torch.equal(head.attention, head.family_weights.double())
+    with pytest.raises(UnsupportedModelError, match="a recording has attention alone"):
+        idl.alternatives(recording, recording.texts, layers=0, heads=0)
 
 
 def test_the_command_line_takes_a_recording_with_its_text(files, lens, tmp_path):
@@ -302,3 +423,32 @@ def test_an_engine_needs_no_transformers_to_write_a_recording(tmp_path):
     torch.testing.assert_close(captured.layers[0].weights, weights, atol=1e-6, rtol=0)
     assert next(iter(captured.heads)).projected.compact.shape[0] == 7
     assert idl.audit(recording, recording.texts, certain_rows=1).table["rank"].max() == 4
+
+
+def test_texts_within_and_beyond_a_window_are_of_one_model(tmp_path):
+    model = build("mistral")
+    model.config.sliding_window = 16
+    lens = idl.Lens(model)
+    files = [tmp_path / f"{number}.safetensors" for number in range(2)]
+    for text, file in zip(TEXTS, files, strict=True):
+        idl.record(lens, text, file, weights=True)
+    assert [type(read_recording(file)[0][0].mask) for file in files] == [torch.Tensor, str]
+    recording = idl.Recording(*files)
+    tables = [
+        idl.audit(one, texts, certain_rows=0, effects="none").table.drop("d_k")
+        for one, texts in ((lens, TEXTS), (recording, recording.texts))
+    ]
+    assert apart(*tables) < 1e-5
+
+
+def test_rows_are_read_alone_in_long_texts(lens, monkeypatch):
+    """As they are read from whole maps."""
+    whole = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2, rows=[3, 20])
+    monkeypatch.setattr(reading, "_WEIGHTS", 0)
+    alone = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2, rows=[3, 20])
+    every = reading.read_head(lens, lens.read([TEXTS[0]])[0], 1, 2)
+    assert alone.weights.shape == whole.weights.shape == (2, 24)
+    for query in (3, 20):
+        for one in (whole, alone):
+            torch.testing.assert_close(one.row(query), every.row(query), atol=1e-6, rtol=0)
+            assert torch.equal(one.seen(query), every.seen(query))

@@ -130,12 +130,12 @@ class IrregularRows:
             seen = self.visible[begin : min(begin + _CHUNK, stop)]
             used = torch.nonzero(seen.any(0)).flatten()
             keys = slice(int(used[0]), int(used[-1]) + 1)
-            inside, sizes = seen[:, keys].double(), seen.sum(-1)
+            sizes = seen.sum(-1)
             tolerance = self.tolerance(int(sizes.max()))
             for head, compact in enumerate(self.compact):
                 values = compact[keys]
-                outer = (values[:, :, None] * values[:, None, :]).flatten(1)
-                gram = (inside @ outer).unflatten(1, (width, width))
+                parts = (values[row] for row in seen[:, keys])
+                gram = torch.stack([part.mT @ part for part in parts])
                 certified = certified_full_rank(gram, tolerance)
                 # The identity elsewhere keeps later solves finite.
                 gram = torch.where(certified[:, None, None], gram, torch.eye(width).to(gram))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,17 +24,17 @@ class SimplexSpace:
             The first column is constant.
         scales: Size of the change of T's rows' mixture for a unit change of xᵀ B along each column, infinite for the
             first: the sum of a row never changes.
-        free: N, orthonormal basis of LN([T, 1]) on the visible keys; zero rows elsewhere.
         visible: True on the keys that the row sees.
         tolerance: Share of σ_max(T) below which a direction of T counts as zero.
+        basis: Columns that span what B spans, on the visible keys, which `free` completes.
         blocks: Number of the row that each key belongs to, where several rows beside each other change together.
     """
 
     kept: Float[Tensor, "key rho"]
     scales: Float[Tensor, " rho"]
-    free: Float[Tensor, "key nullity"]
     visible: Bool[Tensor, " key"]
     tolerance: float
+    basis: Float[Tensor, "seen rho"] | None = None
     blocks: Int[Tensor, " key"] | None = None
 
     @property
@@ -43,13 +44,35 @@ class SimplexSpace:
 
     @property
     def nullity(self) -> int:
-        """Simplex nullity: dimension of LN([T, 1]) on the visible keys."""
-        return self.free.shape[1]
+        """Simplex nullity: dimension of LN([T, 1]) on the visible keys; 0 of several rows together, see `free`."""
+        return 0 if self.basis is None else len(self.basis) - self.rank
+
+    @cached_property
+    def free(self) -> Float[Tensor, "key nullity"]:
+        """N, orthonormal basis of LN([T, 1]) on the visible keys, zero rows elsewhere; without columns of several rows.
+
+        As large as the square of the keys, and made when it is first asked for.
+        """
+        if self.basis is None:
+            return self.kept[:, :0]
+        free = _complete(self.basis)[:, self.rank :]
+        return _spread(
+            free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible
+        )
 
     @property
     def movable(self) -> Bool[Tensor, " key"]:
         """True on the keys that take part in some alternative; the others keep their weight."""
-        return torch.linalg.vector_norm(self.free, dim=1) > 0
+        if not self.nullity:
+            return torch.zeros_like(self.visible)
+        # The length of a row of N is that of a unit vector outside B: where it is small, it is computed exactly.
+        moves = self.visible & (self.kept.square().sum(1) < 1 - CLEAR_SHARE)
+        for key in torch.nonzero(self.visible & ~moves).flatten().tolist():
+            outside = -self.kept @ self.kept[key]
+            outside[key] += 1
+            outside = outside - self.kept @ (self.kept.mT @ outside)
+            moves[key] = torch.linalg.vector_norm(outside) > ROUNDING
+        return moves
 
 
 CLEAR_SHARE = 1e-4
@@ -131,18 +154,20 @@ def space_on(
 ) -> SimplexSpace:
     """Return the space of a row that sees some keys; its rank is by `centred_rank`.
 
-    ``compact`` is F, float64; at least one key is visible. On one thread. Cost O(n² r).
+    ``compact`` is F, float64; at least one key is visible. On one thread. Cost O(n r²).
     """
     span = simplex_span(compact[visible], tolerance)
     # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
-    rank = int(span.rank)
-    full = torch.linalg.qr(span.basis[:, :rank], mode="complete").Q
-    free = full[:, rank:]
-    free = free * (torch.linalg.vector_norm(free, dim=1, keepdim=True) > ROUNDING)
-    kept = full[:, :rank]
+    basis = span.basis[:, : int(span.rank)]
+    kept = torch.linalg.qr(basis).Q
     scales = torch.linalg.vector_norm(kept.mT @ compact[visible], dim=1)
     scales[0] = torch.inf
-    return SimplexSpace(_spread(kept, visible), scales, _spread(free, visible), visible, tolerance)
+    return SimplexSpace(_spread(kept, visible), scales, visible, tolerance, basis)
+
+
+@one_thread()
+def _complete(basis: Float[Tensor, "seen rho"]) -> Float[Tensor, "seen seen"]:
+    return torch.linalg.qr(basis, mode="complete").Q
 
 
 def _spread(
@@ -171,4 +196,4 @@ def joint_space(
     scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])
     columns = _spread(torch.cat([ones, left[:, kept]], 1), everywhere)
     blocks = torch.arange(heads).repeat_interleave(len(visible))
-    return SimplexSpace(columns, scales, columns[:, :0], everywhere, tolerance, blocks)
+    return SimplexSpace(columns, scales, everywhere, tolerance, blocks=blocks)

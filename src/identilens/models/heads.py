@@ -38,6 +38,7 @@ class Head:
         group: Number of query heads that share these keys and values.
         sink: Whether a learnt sink, a key without value, takes part in the softmax: rows then sum to less than one.
         gate: What the output A V is multiplied with, row by row, before W_O, if the family has a gate there.
+        rows: The rows that weights, mask and bias are of; every row of queries and outputs by default.
     """
 
     site: Site
@@ -46,14 +47,15 @@ class Head:
     keys: Float[Tensor, "key d_k"]
     values: Float[Tensor, "key d_v"]
     head_output: Float[Tensor, "query d_v"]
-    weights: Float[Tensor, "query key"] | None
-    visible: Bool[Tensor, "query key"] | None
+    weights: Float[Tensor, "row key"] | None
+    visible: Bool[Tensor, "row key"] | None
     scaling: float
-    bias: Float[Tensor, "query key"] | None
+    bias: Float[Tensor, "row key"] | None
     softcap: float | None
     group: int
     sink: bool = False
     gate: Float[Tensor, "query d_v"] | None = None
+    rows: Sequence[int] | None = None
 
     @property
     def layer(self) -> int:
@@ -114,7 +116,7 @@ class Head:
         return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
 
     @cached_property
-    def attention(self) -> Float[Tensor, "query key"]:
+    def attention(self) -> Float[Tensor, "row key"]:
         """A in float64: `recomputed` if the family's weights equal that up to rounding, else the family's weights.
 
         Raises:
@@ -133,7 +135,7 @@ class Head:
         return self.family_weights.double()
 
     @cached_property
-    def effective(self) -> Float[Tensor, "query key"]:
+    def effective(self) -> Float[Tensor, "row key"]:
         """Effective attention in float64: the part of A that the output depends on (Brunner et al. 2020, Eq. 9)."""
         return self.projected.effective(self.attention, self.visible)
 
@@ -146,7 +148,7 @@ class Head:
         )
 
     @cached_property
-    def recomputed(self) -> Float[Tensor, "query key"]:
+    def recomputed(self) -> Float[Tensor, "row key"]:
         """softmax(s Q Kᵀ + bias) in float64, with the family's soft cap if it has one.
 
         The logits have the rank of Q Kᵀ. Weights that the model's precision rounds to zero stay positive.
@@ -168,7 +170,7 @@ class Head:
             self._logits if self.visible is None else self._logits.masked_fill(~self.visible, 0.0)
         )
         norms = (
-            torch.linalg.vector_norm(one.double(), dim=-1) for one in (self.queries, self.keys)
+            torch.linalg.vector_norm(one.double(), dim=-1) for one in (self._asking, self.keys)
         )
         product = abs(self.scaling) * next(norms) * next(norms).max()
         limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
@@ -178,11 +180,15 @@ class Head:
         return bool((near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all())
 
     @cached_property
-    def _logits(self) -> Float[Tensor, "query key"]:
-        return attention_logits(self.queries, self.keys, self.scaling, self.bias, self.softcap)
+    def _logits(self) -> Float[Tensor, "row key"]:
+        return attention_logits(self._asking, self.keys, self.scaling, self.bias, self.softcap)
 
     @property
-    def family_weights(self) -> Float[Tensor, "query key"]:
+    def _asking(self) -> Float[Tensor, "row d_k"]:
+        return self.queries if self.rows is None else self.queries[list(self.rows)]
+
+    @property
+    def family_weights(self) -> Float[Tensor, "row key"]:
         """A in the model's own precision, as it was multiplied with the values.
 
         Raises:
@@ -196,7 +202,14 @@ class Head:
 
     def seen(self, query: int) -> Bool[Tensor, " key"] | None:
         """Return which keys a query may use; None where every query may use all."""
-        return None if self.visible is None else self.visible[query]
+        return None if self.visible is None else self.visible[self._place(query)]
+
+    def row(self, query: int) -> Float[Tensor, " key"]:
+        """Return a query's weights: its row of `attention`."""
+        return self.attention[self._place(query)]
+
+    def _place(self, query: int) -> int:
+        return query if self.rows is None else self.rows.index(query)
 
     def refuse_sink(self) -> None:
         """Raise for a head with a learnt sink, whose rows are no distributions over its keys.
@@ -213,7 +226,7 @@ class Head:
 
     def distributions(
         self, T: ProjectedValues
-    ) -> tuple[Float[Tensor, "query key"], ProjectedValues, Bool[Tensor, "query key"] | None]:
+    ) -> tuple[Float[Tensor, "row key"], ProjectedValues, Bool[Tensor, "row key"] | None]:
         """Return rows that sum to 1, T of their keys, and which keys they see: a sink is one more key, of value zero.
 
         It takes part in the softmax as any key does, however little attention it gets.
@@ -227,7 +240,7 @@ class Head:
         visible = None if self.visible is None else pad(self.visible, (0, 1), value=True)
         return torch.cat([self.attention, rest], -1), T.with_sink(), visible
 
-    def output_error(self, weights: Float[Tensor, "query key"]) -> float:
+    def output_error(self, weights: Float[Tensor, "row key"]) -> float:
         """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""
         compact = self.projected.compact
         lost = torch.linalg.matrix_norm((weights - self.attention) @ compact)
@@ -246,25 +259,35 @@ class CapturedLayer:
     keys: Float[Tensor, "group key d_k"]
     values: Float[Tensor, "group key d_v"]
     head_output: Float[Tensor, "head query d_v"]
-    weights: Float[Tensor, "head query key"] | None
-    visible: Bool[Tensor, "query key"] | None
+    weights: Float[Tensor, "head row key"] | None
+    visible: Bool[Tensor, "row key"] | None
     scaling: float
-    bias: Float[Tensor, "biases query key"] | None
+    bias: Float[Tensor, "biases row key"] | None
     softcap: float | None
     sink: bool = False
     gate: Float[Tensor, "head query d_v"] | None = None
+    rows: Sequence[int] | None = None
 
     @classmethod
     def of(
-        cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None
+        cls,
+        call: AttentionCall,
+        site: Site,
+        output: Tensor,
+        weights: Tensor | None,
+        only: Sequence[int] | None = None,
     ) -> "CapturedLayer":
-        """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights."""
-        rows, columns = call.query.shape[-2], call.key.shape[-2]
-        visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
+        """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights.
+
+        Weights may be those of ``only`` some rows.
+        """
+        part = call if only is None else call.rows(only)
+        rows, columns = part.query.shape[-2], call.key.shape[-2]
+        visible, bias, scaling = part.visible(), part.bias, call.arguments.get("scaling")
         return cls(
             site,
-            call.query[0].clone(),
-            call.key[0].clone(),
+            call.query[0, ..., : call.d_k].clone(),
+            call.key[0, ..., : call.d_k].clone(),
             call.value[0].clone(),
             output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),
@@ -276,6 +299,7 @@ class CapturedLayer:
             call.arguments.get("softcap"),
             call.has_sink,
             None if call.gate is None else call.gate[0].transpose(0, 1).clone(),
+            only,
         )
 
     @property
@@ -303,4 +327,5 @@ class CapturedLayer:
             size,
             self.sink,
             None if self.gate is None else self.gate[head],
+            self.rows,
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, Literal
 
@@ -71,6 +71,17 @@ class AttentionCall:
         """What the outputs of the heads are multiplied with before they are projected, if anything."""
         return None if self.gating is None else self.gating()
 
+    @property
+    def d_k(self) -> int:
+        """Size of a query; 0 where weights were recorded in place of queries and keys."""
+        return 0 if "recorded" in self.arguments else self.query.shape[-1]
+
+    @property
+    def known(self) -> Sequence[int]:
+        """The rows whose weights are known: all, but of a recording of some rows."""
+        rows = self.arguments.get("recorded")
+        return range(self.query.shape[2]) if rows is None else rows.tolist()
+
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
         places = places_of(texts)
@@ -124,7 +135,9 @@ class AttentionCall:
             return given
         return finite if given is None else given + finite
 
-    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
+    def visible(
+        self, rows: slice | list[int] = slice(None)
+    ) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows see, or None if they see every key.
 
         Raises:
@@ -148,7 +161,7 @@ class AttentionCall:
         visible = self.visible()
         return visible is None or bool(visible.all())
 
-    def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    def attend(self, rows: slice | list[int] = slice(None)) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
 
         They are computed by the family's eager attention.
@@ -187,7 +200,11 @@ class AttentionCall:
         return output, weights
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
-        """Return the output of the function that the model calls outside of capture."""
+        """Return the output of the function that the model calls outside of capture; it runs once."""
+        return self._ran
+
+    @cached_property
+    def _ran(self) -> Tensor:
         return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[
             0
         ]
@@ -336,6 +353,8 @@ def _intercepted(
     if _calls.get() is None:
         return own(module, query, key, value, attention_mask, **arguments)
     handler, index = next_call()
+    # A recording gives its output whole, and its weights row by row.
+    eager = getattr(module, "recorded_weights", eager)
     return handler(
         AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
     ), None

@@ -26,9 +26,15 @@ from identilens.models.threads import only_here
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
 
-_ENTRIES = 2**24
-"""Largest number of attention weights in memory; of larger calls only the first and last rows are checked."""
-_EFFECTIVE_ROWS = 8
+_ENTRIES = 2**22
+"""Largest number of a call's attention weights up to which all its rows are checked."""
+_DRAWN = 2**20
+"""Number of attention weights in the rows that are checked of a larger call."""
+_EFFECTIVE_ROWS = 2, 8
+"""Fewest and most rows whose effective attention is checked."""
+_ROW_ENTRIES = 2**16
+"""Number of attention weights in the rows whose effective attention is checked, if that is no fewer rows."""
+_LEAST_ROWS = 8
 
 _OTHER_MODEL = (
     "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
@@ -95,7 +101,7 @@ class Proof:
         self.checks: dict[str, Check] = {}
         self.finite = True
         self.lone = min(range(len(items)), key=lambda text: items[text].length)
-        self._rows: dict[int, list[tuple[slice, tuple[Tensor, Tensor]]]] = {}
+        self._rows: dict[int, tuple[list[int], tuple[Tensor, Tensor]]] = {}
         self._pending: tuple[AttentionCall, Tensor] | None = None
         self._calls = 0
 
@@ -146,7 +152,8 @@ class Proof:
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""
         own, who = call.run(), type(call.module).__name__
-        for rows, before in self._rows.pop(call.index, ()):
+        if call.index in self._rows:
+            rows, before = self._rows.pop(call.index)
             weights = call.attend(rows)[1]
             after = _waves(weights[0]), _waves(own[0, rows].flatten(1))
             same = all(one.shape == other.shape for one, other in zip(after, before, strict=True))
@@ -186,23 +193,22 @@ class Proof:
 
     def _check(self, call: AttentionCall) -> None:
         self._check_layout(call)
-        own = call.run()
-        for rows in _blocks(call):
-            output, weights = call.attend(rows)
-            shape = (len(self.items), call.query.shape[1], output.shape[1], call.key.shape[2])
-            if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
-                remark = f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
-                self._refuse(
-                    "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
-                )
-            reference = output if call.own is call.eager else _in_float32(call).attend(rows)[0]
-            for text in range(len(self.items)):
-                self._check_text(
-                    call,
-                    text,
-                    rows,
-                    (own[text, rows], output[text], reference[text], weights[text]),
-                )
+        own, rows = call.run(), checked_rows(call)
+        output, weights = call.attend(rows)
+        shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
+        if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
+            remark = (
+                f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
+            )
+            self._refuse(
+                "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
+            )
+        reference = output
+        if call.own is not call.eager and call.query.dtype in HALF:
+            reference = _in_float32(call).attend(rows)[0]
+        for text in range(len(self.items)):
+            found = own[text, rows], output[text], reference[text], weights[text]
+            self._check_text(call, text, rows, found)
         self._check_effective(call)
 
     def _check_layout(self, call: AttentionCall) -> None:
@@ -234,13 +240,13 @@ class Proof:
         self,
         call: AttentionCall,
         text: int,
-        rows: slice,
+        rows: list[int],
         found: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
         kind = self.sites[call.index].kind
         kept, columns = self.lengths.of(text, kind, call)
-        places = range(*rows.indices(call.query.shape[2]))
-        here = torch.tensor([place < kept for place in places], device=call.query.device)
+        places = [row for row in rows if row < kept]
+        here = slice(len(places))
         own, output, reference = (one[here].double() for one in found[:3])
         weights = found[3][:, here]
         if not bool(torch.isfinite(own.sum())) or not len(own):
@@ -253,9 +259,8 @@ class Proof:
                 )
             return
         if text == self.lone and len(self.items) > 1:
-            part = slice(places.start, places.start + len(own))
-            kept_rows = _waves(weights[..., :columns]), _waves(own.flatten(1))
-            self._rows.setdefault(call.index, []).append((part, kept_rows))
+            sums_of_rows = _waves(weights[..., :columns]), _waves(own.flatten(1))
+            self._rows[call.index] = places, sums_of_rows
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
         mixed = (weights.double() @ values.double()).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
@@ -271,8 +276,8 @@ class Proof:
         name = "rows sum to 1, or to 1 less a sink"
         self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
         seen = torch.ones_like(weights[0], dtype=torch.bool)
-        if (visible := call.visible(rows)) is not None:
-            seen = visible[text][here].clone()
+        if (visible := call.visible(places)) is not None:
+            seen = visible[text].clone()
         seen[:, columns:] = False
         self._note(
             _HIDDEN,
@@ -280,23 +285,26 @@ class Proof:
             0.0,
             "largest weight on padding or a masked key",
         )
-        self._check_padding(call, text, seen if len(places) == call.query.shape[2] else None)
+        self._check_padding(call, text)
 
-    def _check_padding(self, call: AttentionCall, text: int, seen: Tensor | None) -> None:
+    def _check_padding(self, call: AttentionCall, text: int) -> None:
         kind = self.sites[call.index].kind
         sequence = sides(kind, self.items[text].tokens).key
-        if seen is None or kind == "cross" or self.lengths.counted(sequence, seen.shape[1]):
+        if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
             return
+        visible = call.visible()
+        unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
         remedy = "Give recordings and images without padding, one at a time (a batch of one)."
-        self._note(_CUT, int((~seen.any(0)).sum()), 0.0, "positions that no query sees", remedy)
+        self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
 
     def _check_effective(self, call: AttentionCall) -> None:
-        """Check effective attention of some rows of the first text."""
+        """Check effective attention of some rows of the first text: all heads at its last row, and at drawn ones."""
         site = self.sites[call.index]
         kept, columns = self.lengths.of(0, site.kind, call)
-        places = sorted(
-            {round(place) for place in torch.linspace(0, kept - 1, _EFFECTIVE_ROWS).tolist()}
-        )
+        least, most = _EFFECTIVE_ROWS
+        count = min(most, max(least, _ROW_ENTRIES // (site.heads * columns)))
+        known = [row for row in call.known if row < kept]
+        places = [known[at] for at in drawn_places(len(known), count, call.index)]
         rows = call.only([0], kept, columns).rows(places)
         layer = CapturedLayer.of(rows, site, *rows.attend())
         if not bool(torch.isfinite(layer.head_output.sum())):
@@ -320,7 +328,7 @@ class Proof:
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
-        summed = HeadsSum(site)
+        summed, checked = HeadsSum(site), checked_rows(call)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
@@ -331,8 +339,8 @@ class Proof:
             self._note(
                 "the module hands on the attention output", handed, self.noise, f"relative, {name}"
             )
-            total = summed(given[text, own])
-            added = relative(total, left[text, own].double())
+            rows = [row for row in checked if row < own.stop]
+            added = relative(summed(given[text, rows]), left[text, rows].double())
             self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
 
 
@@ -385,14 +393,20 @@ def _waves(rows: Float[Tensor, "*row entry"]) -> Float[Tensor, "*row wave"]:
     return rows.double() @ torch.cos(torch.outer(places, waves))
 
 
-def _blocks(call: AttentionCall) -> list[slice]:
+def checked_rows(call: AttentionCall) -> list[int]:
+    """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly."""
     batch, heads, queries, _ = call.query.shape
-    rows = max(2, _ENTRIES // (batch * heads * call.key.shape[2]))
-    return (
-        [slice(queries)]
-        if queries <= rows
-        else [slice(rows // 2), slice(queries - rows // 2, queries)]
-    )
+    size = batch * heads * call.key.shape[2]
+    few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
+    known = call.known
+    return [known[at] for at in drawn_places(len(known), few, call.index)]
+
+
+def drawn_places(size: int, count: int, seed: int) -> list[int]:
+    """Return some of a number of places in order: the last, the first of more than two, and others drawn by a seed."""
+    ends = [size - 1, 0][: max(1, count - 1)]
+    drawn = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
+    return sorted(list(dict.fromkeys([*ends, *drawn]))[:count])
 
 
 def _in_float32(call: AttentionCall) -> AttentionCall:

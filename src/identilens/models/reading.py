@@ -1,5 +1,7 @@
 """Attention heads as they compute on one text."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from identilens.models.heads import CapturedLayer, Head
@@ -9,9 +11,19 @@ from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind
 
+_WEIGHTS = 2**24
+"""Weights of a call that are held at once though rows alone are asked for."""
 
-def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None = None) -> Head:
-    """Return one head on one text, with its weights.
+
+def read_head(
+    lens: Lens,
+    item: Item,
+    layer: int,
+    head: int,
+    kind: Kind | None = None,
+    rows: Sequence[int] | None = None,
+) -> Head:
+    """Return one head on one text, with its weights, or those of some rows.
 
     Layers count from 0 within their kind, heads from 0; the kind is needed if the model has several.
 
@@ -19,11 +31,16 @@ def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None =
         InputError: If the model has no such head.
         UnsupportedModelError: If the attention cannot be captured faithfully.
     """
-    return read_layer(lens, item, find_site(lens.sites(item), layer, head, kind)).head(head)
+    number = find_site(lens.sites(item), layer, head, kind)
+    return read_layer(lens, item, number, rows).head(head)
 
 
-def read_layer(lens: Lens, item: Item, number: int) -> CapturedLayer:
+def read_layer(
+    lens: Lens, item: Item, number: int, rows: Sequence[int] | None = None
+) -> CapturedLayer:
     """Return the heads of one attention, given by its number in call order, on one text, with their weights.
+
+    Of some rows of a long text, m rows of n keys are computed, and nothing of the size of n rows of n keys.
 
     Raises:
         UnsupportedModelError: If the attention cannot be captured faithfully.
@@ -31,9 +48,18 @@ def read_layer(lens: Lens, item: Item, number: int) -> CapturedLayer:
     captured: list[CapturedLayer] = []
 
     def keep(call: AttentionCall) -> Tensor:
-        output, weights = call.attend()
+        heads, queries = call.query.shape[1:3]
+        # Eager attention, as in whole maps, where it is small and known.
+        whole = len(call.known) == queries and heads * queries * call.key.shape[2] <= _WEIGHTS
+        whole |= rows is None and call.index == number
+        output, weights = call.attend() if whole else (call.run(), None)
         if call.index == number:
-            captured.append(CapturedLayer.of(call, lens.sites(item)[number], output, weights))
+            if rows is not None and weights is not None:
+                weights = weights[:, :, list(rows)]
+            elif rows is not None:
+                weights = call.rows(rows).attend()[1]
+            site = lens.sites(item)[number]
+            captured.append(CapturedLayer.of(call, site, output, weights, rows))
         return output
 
     lens.run([item], keep)

@@ -4,16 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
 from identilens.models.eager import eager_attention_forward
+from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
@@ -27,22 +28,29 @@ _MOST = 2**16
 """No model has as many layers."""
 
 _MASKS = ("full", "causal")
+SUM = 1e-5
+"""Largest distance of a row's sum from 1, which rounding to half precision exceeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedLayer:
     """Self-attention of one layer on one text, as an engine computed it.
 
+    Either queries and keys are recorded, or the weights that were made of them, by whatever way.
+
     Attributes:
+        value: Values, (group, position, d_v).
+        mixed: Weights times values, (row, head, d_v), before the output projection; every position is a row by default.
+        projection: Output projection, (head · d_v, d_model), heads in order: x W, without its bias.
+        output: What the layer's attention adds, (row, d_model): mixed · projection + bias.
         query: Queries after positions are applied, (head, position, d_k).
         key: Keys after positions are applied, (group, position, d_k); groups divide heads.
-        value: Values, (group, position, d_v).
-        mixed: Weights times values, (position, head, d_v), before the output projection.
-        projection: Output projection, (head · d_v, d_model), heads in order: x W, without its bias.
-        output: What the layer's attention adds, (position, d_model): mixed · projection + bias.
+        weights: Attention after softmax, (head, row, position), in float32 or float64, in place of queries and keys.
+        rows: The positions of the queries that are recorded, in order, (row); with weights alone.
+        sink: Whether weights have a sink, so that rows sum to less than 1.
         bias: Bias of the output projection, (d_model).
         scaling: Factor of the products of queries and keys; 1 / √d_k by default.
-        mask: Which keys a query sees: full, causal, or True in a (position, position) tensor.
+        mask: Which keys a query sees: full, causal, or True in a (row, position) tensor.
         layer: Number of the layer in the model.
 
     Examples:
@@ -56,12 +64,15 @@ class RecordedLayer:
         (0.5, True)
     """
 
-    query: Tensor
-    key: Tensor
     value: Tensor
     mixed: Tensor
     projection: Tensor
     output: Tensor
+    query: Tensor | None = None
+    key: Tensor | None = None
+    weights: Tensor | None = None
+    rows: Tensor | None = None
+    sink: bool = False
     bias: Tensor | None = None
     scaling: float | None = None
     mask: str | Tensor = "causal"
@@ -81,51 +92,94 @@ class RecordedLayer:
         return {
             "layer": self.layer,
             "scaling": self.factor,
+            "sink": self.sink,
             "mask": self.mask if isinstance(self.mask, str) else "own",
         }
 
     @property
     def factor(self) -> float:
-        """Factor of the products of queries and keys."""
-        return self.query.shape[-1] ** -0.5 if self.scaling is None else self.scaling
+        """Factor of the products of queries and keys; 1 without them."""
+        if self.scaling is None:
+            return 1.0 if self.query is None else self.query.shape[-1] ** -0.5
+        return self.scaling
 
-    def visible(self) -> Bool[Tensor, "position position"]:
-        """Return which keys each query sees."""
+    @property
+    def places(self) -> list[int]:
+        """The positions of the rows."""
+        return list(range(self.value.shape[1])) if self.rows is None else self.rows.tolist()
+
+    def visible(self) -> Bool[Tensor, "row position"]:
+        """Return which keys each row sees."""
         if isinstance(self.mask, Tensor):
             return self.mask.bool()
-        every = torch.ones(self.query.shape[1], self.query.shape[1], dtype=torch.bool)
-        return every.tril() if self.mask == "causal" else every
+        positions, rows = torch.arange(self.value.shape[1]), torch.tensor(self.places)
+        causal = positions <= rows[:, None]
+        return causal if self.mask == "causal" else torch.ones_like(causal)
 
     def _fits(self, tensors: Mapping[str, Tensor]) -> bool:
-        if [self.query.ndim, self.value.ndim, self.output.ndim] != [3, 3, 2]:
+        if [self.value.ndim, self.mixed.ndim, self.output.ndim] != [3, 3, 2]:
             return False
-        (heads, n, d_k), (groups, _, d_v), d_model = (
-            self.query.shape,
+        (groups, n, d_v), (rows, heads, _), d_model = (
             self.value.shape,
+            self.mixed.shape,
             self.output.shape[1],
         )
+        d_k = None if self.query is None else self.query.shape[-1]
         sizes = {
             "query": (heads, n, d_k),
             "key": (groups, n, d_k),
+            "weights": (heads, rows, n),
+            "rows": (rows,),
             "value": (groups, n, d_v),
-            "mixed": (n, heads, d_v),
+            "mixed": (rows, heads, d_v),
             "projection": (heads * d_v, d_model),
-            "output": (n, d_model),
+            "output": (rows, d_model),
             "bias": (d_model,),
-            "mask": (n, n),
+            "mask": (rows, n),
         }
         given = {name: tuple(one.shape) for name, one in tensors.items()}
-        kinds = {one.dtype for name, one in tensors.items() if name != "mask"}
-        known = isinstance(self.mask, Tensor) or self.mask in _MASKS
-        same = known and len(kinds) == 1 and kinds <= NOISE.keys()
+        own = {"mask", "weights", "rows"}
+        kinds = {one.dtype for name, one in tensors.items() if name not in own}
+        forms = {"query", "key", "weights"} & given.keys()
+        placed = self.rows is None or (
+            self.rows.dtype == torch.int64
+            and bool((self.rows.diff() > 0).all() & (self.rows >= 0).all() & (self.rows < n).all())
+        )
         return (
-            same
+            (isinstance(self.mask, Tensor) or self.mask in _MASKS)
+            and len(kinds) == 1
+            and kinds <= NOISE.keys()
+            and (forms == {"weights"} or (forms == {"query", "key"} and not self.sink))
+            and (self.weights is None or self.weights.dtype in (torch.float32, torch.float64))
+            and (rows == n if self.rows is None else forms == {"weights"} and placed)
             and heads % max(groups, 1) == 0 < n
+            and rows > 0
             and all(sizes[name] == size for name, size in given.items())
         )
 
+    def _mixed(self, place: str) -> Float[Tensor, "row head d_v"]:
+        """Return weights times values, in float64."""
+        if self.query is not None and self.key is not None:
+            shown = torch.zeros(self.visible().shape).masked_fill(~self.visible(), -torch.inf)
+            query, key, value = (one[None].double() for one in (self.query, self.key, self.value))
+            mask, module = shown[None, None], nn.Module()
+            return eager_attention_forward(module, query, key, value, mask, self.factor)[0][0]
+        weights = cast(Tensor, self.weights).double()
+        sums, unseen = weights.sum(-1), weights.masked_fill(self.visible(), 0.0)
+        wrong = (sums - 1).clamp_min(0.0) if self.sink else (sums - 1).abs()
+        # Not a number is no smaller than the limit.
+        if not float(wrong.max()) <= SUM or bool((weights < 0).any() | (unseen != 0).any()):
+            raise InputError(
+                f"{place}: its weights are no attention: expected none below 0 or on a hidden key, and rows that sum "
+                f"to 1 within {SUM:g}{' or to less' if self.sink else ''}; the sums are {float(sums.min()):.6g} to "
+                f"{float(sums.max()):.6g}. Record weights before they are rounded to half precision, with the mask in "
+                "use, and with sink=True where a sink takes its part."
+            )
+        group = len(weights) // len(self.value)
+        return (weights @ self.value.double().repeat_interleave(group, 0)).transpose(0, 1)
+
     def check(self, place: str) -> None:
-        """Check that sizes fit, A V = z, and z W + b is the output, up to the rounding of the precision.
+        """Check that sizes fit, rows are attention, A V = z, and z W + b is the output, up to the precision's rounding.
 
         Raises:
             InputError: Naming what does not fit.
@@ -134,10 +188,7 @@ class RecordedLayer:
         if not self._fits(tensors):
             shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
             raise InputError(f"{place}: the sizes of its tensors do not fit each other: {shapes}.")
-        hidden = torch.zeros(self.visible().shape).masked_fill(~self.visible(), -torch.inf)
-        query, key, value = (one[None].double() for one in (self.query, self.key, self.value))
-        shown = hidden[None, None]
-        mixed = eager_attention_forward(nn.Module(), query, key, value, shown, self.factor)[0][0]
+        mixed = self._mixed(place)
         output = self.mixed.double().flatten(1) @ self.projection.double()
         output = output if self.bias is None else output + self.bias.double()
         limit = NOISE[self.value.dtype]
@@ -215,23 +266,36 @@ def _check(layers: Sequence[RecordedLayer], tokens: Sequence[str], place: str) -
         )
     for one in layers:
         one.check(f"{place}layer {one.layer}")
-        if one.query.shape[1] != len(tokens):
+        if one.value.shape[1] != len(tokens):
             raise InputError(
-                f"{place}layer {one.layer} has {one.query.shape[1]} positions, and there are {len(tokens)} tokens."
+                f"{place}layer {one.layer} has {one.value.shape[1]} positions, and there are {len(tokens)} tokens."
             )
 
 
-def record(lens: Lens, text: Any, path: str | Path) -> None:
+def record(
+    lens: Lens,
+    text: Any,
+    path: str | Path,
+    *,
+    weights: bool = False,
+    rows: Sequence[int] | None = None,
+) -> None:
     """Write what a model's self-attention computes on one text as a recording, to be looked at without the model.
+
+    Of attention that is a softmax of queries and keys alone, these are recorded; of attention with sinks, soft caps or
+    biases of positions, the weights.
 
     Args:
         lens: The model.
         text: A text or token ids.
         path: The file, ending in .safetensors.
+        weights: Record weights in place of queries and keys: n² numbers a head.
+        rows: Record the weights of these positions' queries alone; all by default.
 
     Raises:
-        UnsupportedModelError: For attention with sinks, gates, soft caps, biases of positions, windows of a picture, or
-            cross attention.
+        InputError: For rows that the text does not have.
+        UnsupportedModelError: For attention with gates, windows of a picture, or cross attention; for attention in half
+            precision with sinks.
 
     Examples:
         >>> import identilens as idl, tempfile, pathlib
@@ -243,34 +307,40 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
     """
     item = lens.read([text])[0]
     sites, layers = lens.sites(item), []
+    places = None if rows is None else sorted(set(rows))
+    if places is not None and not (places and 0 <= places[0] <= places[-1] < item.length):
+        raise InputError(f"expected rows from 0 to {item.length - 1}, at least one; got {places}.")
 
     def keep(call: AttentionCall) -> Tensor:
         site, output = sites[call.index], call.run()
-        others = {name for name in _OTHER_TERMS if call.arguments.get(name) is not None}
-        if (
-            site.kind == "cross"
-            or call.windows > 1
-            or call.has_sink
-            or call.bias is not None
-            or site.gated
-            or others
-        ):
+        if site.kind == "cross" or call.windows > 1 or site.gated:
             raise UnsupportedModelError(
-                f"{site.kind} layer {site.layer} of {lens.name} computes more than a softmax of queries and keys "
-                f"({', '.join(sorted(others)) or 'a bias, a sink, a gate, windows or another sequence'}), which a "
+                f"{site.kind} layer {site.layer} of {lens.name} has a gate, windows or another sequence, which a "
                 "recording does not hold. Audit the model itself."
             )
-        seen = call.visible()
+        more = call.has_sink or call.bias is not None or call.arguments.get("softcap") is not None
+        form: dict[str, Any] = {"query": call.query[0], "key": call.key[0]}
+        part, mixed = call, output[0].detach()
+        if weights or more or places is not None:
+            part = call if places is None else call.rows(places)
+            heads = CapturedLayer.of(part, site, *part.attend()).heads
+            exact = torch.promote_types(mixed.dtype, torch.float32)
+            form = {
+                "weights": torch.stack([head.attention.to(exact) for head in heads]),
+                "sink": call.has_sink,
+            }
+        if places is not None:
+            mixed, form["rows"] = mixed[places], torch.tensor(places)
+        seen = part.visible()
         mask: str | Tensor = "full" if seen is None else seen[0]
-        if isinstance(mask, Tensor) and torch.equal(mask, torch.ones_like(mask).tril()):
-            mask = "causal"
-        mixed = output[0].detach()
+        if isinstance(mask, Tensor):
+            positions = torch.arange(mask.shape[1], device=mask.device)
+            ends = positions if places is None else positions[places]
+            mask = "causal" if torch.equal(mask, positions <= ends[:, None]) else mask
         projection = site.output_projection.flatten(0, 1).to(mixed)
         bias = site.output_bias.to(mixed)
         layers.append(
             RecordedLayer(
-                query=call.query[0].detach(),
-                key=call.key[0].detach(),
                 value=call.value[0].detach(),
                 mixed=mixed,
                 projection=projection,
@@ -279,15 +349,13 @@ def record(lens: Lens, text: Any, path: str | Path) -> None:
                 scaling=float(call.arguments.get("scaling") or call.query.shape[-1] ** -0.5),
                 mask=mask,
                 layer=site.layer,
+                **form,
             )
         )
         return output
 
     lens.run([item], keep)
     write_recording(path, layers, next(iter(item.tokens.values())), model=lens.name)
-
-
-_OTHER_TERMS = ("softcap", "s_aux", "position_bias")
 
 
 def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:
@@ -316,7 +384,8 @@ def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:
                 if name.startswith(start)
             }
             mask = {} if one["mask"] == "own" else {"mask": one["mask"]}
-            layers.append(RecordedLayer(**own, **mask, scaling=float(one["scaling"]), layer=number))
+            rest = {"scaling": float(one["scaling"]), "sink": bool(one.get("sink"))}
+            layers.append(RecordedLayer(**own, **mask, **rest, layer=number))
     except (
         OSError,
         ValueError,

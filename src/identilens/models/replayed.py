@@ -1,7 +1,9 @@
 """A lens on recorded attention: a model that computes it again."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,14 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError, JoinedTextsError, UnsupportedModelError
 from identilens.models.eager import eager_attention_forward
+from identilens.models.inputs import Item
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
+from identilens.models.proof import ONE_TEXT
 from identilens.models.recording import RecordedLayer, read_recording
+from identilens.models.threads import attribute
 
 
 class _ReplayConfig(PreTrainedConfig):
@@ -30,19 +36,13 @@ class _Attention(nn.Module):
     def __init__(self, config: PreTrainedConfig, texts: Sequence[RecordedLayer]) -> None:
         super().__init__()
         self.config, first = config, texts[0]
-        heads, groups = len(first.query), len(first.key)
-        self.num_key_value_groups, self.factor = heads // groups, first.factor
+        self.num_key_value_groups = first.mixed.shape[1] // len(first.value)
+        self.factor = first.factor
         for name in ("query", "key", "value"):
             rows = torch.cat([getattr(one, name) for one in texts], 1).transpose(0, 1)
             self.register_buffer(name, rows.contiguous())
         self.masks = [one.visible() for one in texts]
-        self.o_proj = nn.Linear(
-            len(first.projection), first.projection.shape[1], first.bias is not None
-        )
-        self.o_proj.to(first.projection.dtype)
-        self.o_proj.weight.data.copy_(first.projection.T)
-        if first.bias is not None:
-            self.o_proj.bias.data.copy_(first.bias)
+        self.o_proj = _projection(first)
 
     def forward(
         self, hidden_states: Tensor, ids: Int[Tensor, "text position"], seen: Tensor
@@ -59,6 +59,107 @@ class _Attention(nn.Module):
         return self.o_proj(output.flatten(2))
 
 
+def _projection(layer: RecordedLayer) -> nn.Linear:
+    """Return the output projection of a layer."""
+    width, d_model = layer.projection.shape
+    linear = nn.Linear(width, d_model, layer.bias is not None).to(layer.projection.dtype)
+    linear.weight.data.copy_(layer.projection.T)
+    if layer.bias is not None:
+        linear.bias.data.copy_(layer.bias)
+    return linear
+
+
+class _WeightsAttention(nn.Module):
+    """Gives recorded weights and what they mix, of one text at a time; its queries and keys are positions.
+
+    Attributes:
+        rows: By text, the row of each position whose weights were recorded.
+        masks: By text, which keys each row sees; None where every key is seen, or those before.
+    """
+
+    def __init__(self, config: PreTrainedConfig, texts: Sequence[RecordedLayer]) -> None:
+        super().__init__()
+        self.config, self.o_proj, self.texts = config, _projection(texts[0]), texts
+        self.sinks = torch.zeros(texts[0].mixed.shape[1]) if texts[0].sink else None
+        self.rows = [{place: row for row, place in enumerate(one.places)} for one in texts]
+        self.starts = [0, *accumulate(one.value.shape[1] for one in texts)]
+        named = {one.mask if isinstance(one.mask, str) else "own" for one in texts}
+        self.is_causal = named == {"causal"}
+        self.masks = None if named in ({"causal"}, {"full"}) else [one.visible() for one in texts]
+        for text, one in enumerate(texts):
+            # The output of a row that was not recorded is its own value: nobody sees its weights.
+            mixed = one.value.repeat_interleave(one.mixed.shape[1] // len(one.value), 0).mT
+            mixed = mixed.permute(2, 0, 1).clone()
+            mixed[one.places] = one.mixed
+            for name, tensor in (("weights", one.weights), ("value", one.value), ("mixed", mixed)):
+                self.register_buffer(f"{name}_{text}", tensor)
+
+    def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
+        if len(ids) > 1:
+            raise JoinedTextsError(f"Recorded weights belong to one text each. {ONE_TEXT}")
+        text = bisect_right(self.starts, int(ids[0, 0])) - 1
+        [places], one = ids - self.starts[text], self.texts[text]
+        known = torch.tensor([place in self.rows[text] for place in places.tolist()])
+        mask = None
+        if self.masks is not None:
+            mask = torch.eye(len(places), dtype=torch.bool)
+            mask[known] = self.masks[text][
+                [self.rows[text][place] for place in places[known].tolist()]
+            ][:, places]
+            mask = mask[None, None].to(ids.device)
+        value = self.get_buffer(f"value_{text}")[None, :, places]
+        queries, keys = (
+            places.double()[:, None].expand(1, size, -1, 1)
+            for size in (one.mixed.shape[1], len(one.value))
+        )
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            str(self.config._attn_implementation), _recorded_output
+        )
+        named = {"scaling": 1.0, "s_aux": self.sinks, "text": text}
+        value = value * hidden_states.any()
+        recorded = torch.nonzero(known).flatten()
+        output, _ = attend(self, queries, keys, value, mask, recorded=recorded, **named)
+        return self.o_proj(output.flatten(2).to(value.dtype))
+
+    def recorded_weights(
+        self,
+        _module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: Any,
+        text: int,
+        **__: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what recorded weights mix, and the weights: the layer's eager attention.
+
+        Raises:
+            InputError: For rows that were not recorded, or a part of a text.
+        """
+        rows, whole = self.rows[text], self.texts[text].value.shape[1]
+        if key.shape[2] != whole:
+            raise InputError(
+                f"weights were recorded of a text of {whole} tokens; got {key.shape[2]} of them. Give the whole text."
+            )
+        places = query[0, 0, :, 0].long().tolist()
+        if missing := [place for place in places if place not in rows]:
+            raise InputError(
+                f"the row at position {missing[0]} was not recorded; the rows at {[*rows][:16]} were. Ask for these "
+                "alone: audit or certify with queries=… (--queries)."
+            )
+        weights = self.get_buffer(f"weights_{text}")[:, [rows[place] for place in places]][None]
+        value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        return (weights.to(value.dtype) @ value).transpose(1, 2), weights
+
+
+def _recorded_output(
+    module: _WeightsAttention, query: Tensor, key: Tensor, *_: Any, text: int, **__: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what was recorded that the heads mix, which is there for every row, and no weights."""
+    mixed = module.get_buffer(f"mixed_{text}")[query[0, 0, :, 0].long()][None]
+    return mixed, key.new_zeros(()).expand(*query.shape[:3], key.shape[2])
+
+
 class NotRecorded(nn.Module):
     """A layer that was not recorded."""
 
@@ -72,9 +173,12 @@ class _Layer(nn.Module):
         self, config: PreTrainedConfig, texts: Sequence[RecordedLayer], starts: Tensor
     ) -> None:
         super().__init__()
-        self.attention, self.starts = _Attention(config, texts), starts
+        kind = _Attention if texts[0].weights is None else _WeightsAttention
+        self.attention, self.starts = kind(config, texts), starts
 
     def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
+        if isinstance(self.attention, _WeightsAttention):
+            return hidden_states + self.attention(hidden_states, ids)
         masks, n = self.attention.masks, ids.shape[1]
         seen = torch.zeros(len(ids), 1, n, n, dtype=torch.bool)
         for row, first in enumerate(ids[:, 0].tolist()):
@@ -170,6 +274,8 @@ class Recording(Lens):
             same = [one.layer for one in others] == list(first) and all(
                 torch.equal(one.projection, first[one.layer].projection)
                 and one.factor == first[one.layer].factor
+                and (one.weights is None) == (first[one.layer].weights is None)
+                and one.sink == first[one.layer].sink
                 for one in others
             )
             if not same:
@@ -177,7 +283,7 @@ class Recording(Lens):
                     f"{paths[text]} is of another model, or of other layers, than {paths[0]}. Read them one by one."
                 )
         lengths = [len(one) for one in tokens]
-        heads, width = len(layers[0][0].query), layers[0][0].projection.shape[1]
+        heads, width = layers[0][0].mixed.shape[1], layers[0][0].projection.shape[1]
         config = _ReplayConfig()
         config.update(
             {
@@ -189,8 +295,15 @@ class Recording(Lens):
         )
         config._attn_implementation = "eager"
         super().__init__(Replay(config, layers, lengths).eval(), name=names[0])
+        self._joins_texts = any(one.weights is not None for one in first.values())
         self.paths = tuple(str(path) for path in paths)
         self.names = [name for one in tokens for name in one]
         starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
         self.texts = [list(range(*ends)) for ends in pairwise(starts)]
         self.reader.names = lambda ids: tuple(self.names[one] for one in ids)
+
+    def _discovered(self, item: Item) -> tuple[Site, ...]:
+        # Where heads go shows in their outputs, which are there for every row and any part of a text.
+        kept = [one for one in self.model.modules() if isinstance(one, _WeightsAttention)]
+        with attribute(kept, "recorded_weights", partial(_recorded_output)):
+            return super()._discovered(item)

@@ -136,14 +136,19 @@ class TextHeads:
         """Whether a part is a whole text."""
         return self.items.streamed
 
-    def read(self, place: Place) -> Head:
-        """Return a head as it computes on its text.
+    def read(self, place: Place, rows: Sequence[int] | None = None) -> Head:
+        """Return a head as it computes on its text, with the weights of all its rows or of some.
 
         Raises:
             InputError: If the head has an attention sink.
         """
         head = read_head(
-            self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind
+            self.lens,
+            self.items[place.text],
+            place.site.layer,
+            place.head,
+            place.site.kind,
+            rows,
         )
         head.refuse_sink()
         return head
@@ -273,7 +278,9 @@ class RowStudy(HeadStudy[W, R]):
 
     def _output(self, place: Place, queries: Sequence[int]) -> Output:
         if self._read is None or self._read[0] is not place:
-            self._read = place, self.heads.read(place)
+            asked = self.settings.queries
+            rows = None if asked is None else self.heads.requested(place, asked)
+            self._read = place, self.heads.read(place, rows)
         return self.output(place, self._read[1], queries)
 
     @abstractmethod

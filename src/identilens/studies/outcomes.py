@@ -174,11 +174,11 @@ def of_head(
 
 def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
     """Return the sum of all heads' outputs, which enters the residual stream, as what must stay."""
-    own, visible = heads[head], heads[head].visible
-    seen = torch.ones(len(own.keys), dtype=torch.bool) if visible is None else visible[query]
+    own, visible = heads[head], heads[head].seen(query)
+    seen = torch.ones(len(own.keys), dtype=torch.bool) if visible is None else visible
     rows = [
         checked_weights(
-            one.attention[query][None], one.projected, None if visible is None else seen[None]
+            one.row(query)[None], one.projected, None if visible is None else seen[None]
         )[0]
         for one in heads
     ]
@@ -196,7 +196,7 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     number = find_site(answer.lens.sites(answer.item), *head.address)
     root = answer.root([number], query)[0, head.head]
     values = ProjectedValues.of(head.values.double(), root)
-    kept = of_head(head.attention[query], values, head.seen(query))
+    kept = of_head(head.row(query), values, head.seen(query))
     return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)
 
 
@@ -209,7 +209,7 @@ def kept_outcome(
 ) -> KeptOutcome:
     """Return what must stay the same when a row changes; ``layer`` and ``answer`` are asked for only if needed."""
     if outcome == "head":
-        return of_head(head.attention[query], head.at(query), head.seen(query))
+        return of_head(head.row(query), head.at(query), head.seen(query))
     if outcome == "layer":
         return of_layer(layer(), head.head, query)
     return of_answer(answer(), head, query)

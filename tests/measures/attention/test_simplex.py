@@ -272,3 +272,18 @@ def test_an_unknown_method_lists_the_choices(unchecked_shapes):
     A, T = random_head(0, 5, 2)
     with pytest.raises(InputError, match="'brunner', 'bhardwaj' or 'uniform'; got 'gibbs'"):
         sample_alternatives(A, T, 1, method="gibbs")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_that_never_move_are_those_outside_the_directions(seed):
+    """Found without the directions, which are as many as the keys; of some keys a value has no like."""
+    generator = seeded(seed)
+    alone = torch.randn(3, 12, generator=generator, dtype=torch.float64)
+    T = torch.cat([torch.randn(20, 2, generator=generator, dtype=torch.float64) @ alone[:2], alone])
+    seen = torch.rand(23, generator=generator) < 0.8
+    seen[-1] = True
+    space = ProjectedValues.of(T).simplex_space(seen)
+    expected = torch.linalg.vector_norm(space.free, dim=1) > 0
+    assert torch.equal(space.movable, expected)
+    assert not space.movable[-1]
+    assert space.nullity == space.free.shape[1]

@@ -177,7 +177,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 settings.outcome,
                 head,
                 query,
-                lambda: self._heads_beside(place),
+                lambda: self._heads_beside(place, head.rows),
                 lambda: self._answer(place, tokens),
             )
             radii = None
@@ -220,12 +220,12 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             CertificateFile(one.certificate, said).write(self.folder / name)  # pyright: ignore[reportOptionalOperand]
             one.columns["certificate"] = name
 
-    def _heads_beside(self, place: Place) -> list[Head]:
+    def _heads_beside(self, place: Place, rows: Sequence[int] | None) -> list[Head]:
         """Return all heads of a layer."""
         lens, item = self.heads.lens, self.heads.items[place.text]
         number = lens.sites(item).index(place.site)
         if self._layer[0] != (place.text, number):
-            self._layer = (place.text, number), list(read_layer(lens, item, number).heads)
+            self._layer = (place.text, number), list(read_layer(lens, item, number, rows).heads)
         return self._layer[1]
 
     def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> Answer:

@@ -116,7 +116,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             row
             for place in places
             if settings.queries is not None
-            for row in self._keys(answer, heads.read(place), place, heads)
+            for rows in [heads.requested(place, settings.queries)]
+            for row in self._keys(answer, heads.read(place, rows), place, heads)
         ]
         return Output(
             {
@@ -132,7 +133,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         tokens = heads.tokens(head, place.text)
         side = sides(head.kind, self.items[place.text].tokens)
         for query in heads.requested(place, self.settings.queries):
-            row = head.attention[query]
+            row = head.row(query)
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
