@@ -75,6 +75,10 @@ def test_differences_are_seen(tmp_path, monkeypatch):
         ):  # fmt: skip
             assert stored.differences(case, "table", held, frame.with_columns(changed))
         assert stored.differences(case, "table", held, frame[1:])
+        solved = frame.rename({"share": "lo"})
+        for change, differs in ((1e-9, False), (1e-7, True)):
+            moved = solved.with_columns(pl.col("lo") + change)
+            assert bool(stored.differences(case, "table", solved, moved)) == differs
         assert stored.differences(case, "table", held, frame.drop("rank"))
     assert (tmp_path / "made.table.csv").is_file()
     other = table.with_columns(maps=pl.Series([[0.5], [0.25, 0.5], []]))
