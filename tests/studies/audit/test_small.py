@@ -245,7 +245,7 @@ def test_means_are_shown_of_as_many_texts_as_fit_and_of_one_always(monkeypatch):
     tokens = {text: {"encoder": [f" {name}" for name in "abcdef"]} for text in (0, 1, 2)}
     maps = mean_maps(frame, matrices, tokens)
     assert len(maps) == 6
-    assert maps[0].queries == ["0  a", "2  c", "4  e"]
+    assert maps[0].queries == ["0 a", "2 c", "4 e"]
     assert maps[0].choices["text"] == "0 (6 tokens): ␣a b c d e f"
     assert "to all keys of a block (of up to 2 tokens)" in maps[0].note
     assert list(maps[0].layers) == ["block means"]

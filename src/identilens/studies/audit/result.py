@@ -224,7 +224,8 @@ class Audit(Result):
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
                 f"{percent(numbers['certain_mass'])}{spread}" or "not looked at",
-                "of a row's attention is determined (certain mass, with its standard error)",
+                "of a row's attention is determined (certain mass"
+                f"{spread and ', with its standard error'})",
             ),
             (
                 f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(
