@@ -41,7 +41,7 @@ class ClaimRow:
     """The row of attention that a claim is about.
 
     Attributes:
-        head: The head, on one text.
+        head: The head, on one text. Its weights may be those of some rows only: take ``head.row(query)``.
         query: Position of the row.
         tokens: What stands at each key.
         text: Number of the text.

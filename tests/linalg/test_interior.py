@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
-from identilens.linalg import interior, programs
+from identilens.linalg import head_values, interior, programs
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
 
@@ -147,3 +147,35 @@ def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
     )
     assert asked
     torch.testing.assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-5])
+@pytest.mark.parametrize("seed", range(6))
+def test_keys_of_equal_values_and_weights_of_zero(seed, apart):
+    """Bases of equal keys are singular, and points near P need not be in it: neither may prove anything."""
+    row, T = random_row(seed, 14, 4, (0.5, 4.0, 15.0)[seed % 3])
+    generator = torch.Generator().manual_seed(seed)
+    T[1::3] = T[0] + apart * torch.randn(T[1::3].shape, generator=generator, dtype=torch.float64)
+    if seed % 2:
+        row = torch.where(row < row.median(), 0.0, row)
+        row = row / row.sum()
+    kept = head_values(T).simplex_space().kept
+    costs, rows = torch.cat([torch.eye(14), 1 - torch.eye(14)]).double(), row.expand(28, 14)
+    shared = SharedPrograms(kept)
+    for optima in (
+        shared.minimise(costs, rows),
+        shared.minimise_all(costs, row[None], shared.corners(row[None])),
+    ):
+        assert optima.gap <= ACCEPTED_ERROR
+        assert (optima.points >= 0).all()
+        assert ((optima.points - rows) @ kept).abs().max() <= ACCEPTED_ERROR
+        # A point of one program is feasible in all others: no bound is above its cost.
+        least = (costs @ optima.points.T).amin(1)
+        assert (optima.bounds <= least + 2 * ACCEPTED_ERROR).all()
+
+
+def test_huge_multipliers_prove_nothing():
+    row, T = random_row(0, 12, 4, 2.0)
+    kept = kept_basis(T)
+    multipliers = 1e16 * torch.ones(1, kept.shape[1], dtype=torch.float64)
+    assert float(SharedPrograms(kept).proven(row[None], row[None], multipliers)) < -1

@@ -35,7 +35,6 @@ from identilens.models.proof import (
     _in_float32,
     _waves,
     by_text,
-    checked_rows,
     drawn_places,
 )
 from identilens.studies.audit.selfcheck import selfcheck
@@ -403,12 +402,23 @@ def test_calls_of_another_form_are_refused(call, said):
 def test_of_a_large_call_drawn_rows_are_checked_with_both_ends(monkeypatch):
     monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 40)
     monkeypatch.setattr(proofs, "_DRAWN", 2 * 3 * 7 * 12)
-    assert checked_rows(called(2, 3, 40, 7)) == [*range(40)]
-    rows = checked_rows(called(2, 3, 41, 7))
-    assert len(rows) == 12
-    assert (rows[0], rows[-1]) == (0, 40)
-    assert rows != checked_rows(replace(called(2, 3, 41, 7), index=1)), "each layer draws its own"
-    assert len(checked_rows(called(2, 3, 41, 700))) == 8, "a row of many keys is a row"
+
+    def rows(kept, keys=7, **changed):
+        lengths = SimpleNamespace(of=lambda text, *_: (kept[text], keys))
+        sites = [SimpleNamespace(kind="encoder")] * 2
+        proof = SimpleNamespace(lengths=lengths, sites=sites, items=[None, None])
+        call = replace(called(2, 3, max(kept), keys), **changed)
+        return Proof._checked_rows(proof, call)
+
+    assert rows((40, 40)) == [*range(40)]
+    few = rows((41, 41))
+    assert 12 <= len(few) <= 12 + 8
+    assert (few[0], few[-1]) == (0, 40)
+    assert few != rows((41, 41), index=1), "each layer draws its own"
+    assert len(rows((41, 41), 700)) <= 16, "a row of many keys is a row"
+    padded = rows((41, 9), 700)
+    assert len([row for row in padded if row < 9]) >= 8, "a short text has rows of its own"
+    assert 8 in padded
 
 
 def test_places_are_drawn_with_the_last_and_then_the_first():

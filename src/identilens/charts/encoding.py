@@ -17,7 +17,7 @@ AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
 Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
-_MOST_MARKS = 20_000
+MOST_MARKS = 20_000
 _MOST_TICKS = 12
 _MOST_CLASSES = 8
 _DIGITS = 6
@@ -81,7 +81,7 @@ def base_chart(
         raise TypeError(
             f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}."
         )
-    if (step := -(-len(frame) // _MOST_MARKS)) > 1:
+    if (step := -(-len(frame) // MOST_MARKS)) > 1:
         title = f"{look.get('title', '')} (one of every {step} of {len(frame):,} values)"
         frame, look = frame.gather_every(step), Look(**look) | {"title": title.strip()}
     names = [x, y, *([color] if color else []), *look.get("also", ())]

@@ -192,7 +192,10 @@ def verify_folder(folder: str, /, *, trust_remote_code: Switch = False) -> None:
     """
     found = verify(folder, trust_remote_code=trust_remote_code)
     if found.is_empty():
-        say(f"{folder}: identical, every column of every table.")
+        say(
+            f"{folder}: identical, every column of every table. The report is not compared; identilens report {folder} "
+            "writes it again from the tables."
+        )
         return
     print_table(f"Columns of {folder} that differ", found)
     if not found.select((pl.col("share") <= ROUNDING).fill_null(False).all()).item():

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from identilens.errors import NumericalError
 from identilens.linalg.columns import Columns
 from identilens.linalg.cone import Scaling, product, quotient, room
 from identilens.linalg.programs import (
@@ -24,6 +25,7 @@ _CLOSE = 1e-9
 _SHORT_OF_BOUNDARY = 0.99
 _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
+_EPS = torch.finfo(torch.float64).eps
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
 _TABLEAUX = 2**20
@@ -119,23 +121,31 @@ class SharedPrograms:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
         Costs should be of size one: programs are solved to an absolute accuracy. The bound is proven and the point is
-        an alternative; how near they are is what `Optima.gap` says. Linear programs for which that is more than
-        ``ACCEPTED_ERROR`` go to `RowPrograms`.
+        an alternative; how near they are is what `Optima.gap` says. Linear programs whose point is further than
+        ``ACCEPTED_ERROR`` from the bound, or from the alternatives, go to `RowPrograms`.
 
         Raises:
-            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
+            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither, or a bound that
+                is not finite.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
             points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-            points = self._corrected(points, rows, reach)
-            parts = values, bounds, *_ = self._bounded(costs, rows, reach, points, multipliers)
+            points = self.within(self._corrected(points, rows, reach), rows, reach)
+            parts = self._bounded(costs, rows, reach, points, multipliers)
+            error = ((points - rows) @ self.kept).abs().amax(1)
+            apart = (parts[0] - self.proven(costs, rows, multipliers, reach)).abs()
             # Written so that NaN is solved again, too.
-            loose = ~(values - bounds <= ACCEPTED_ERROR) & (reach == 0).all(1)
+            loose = ~(torch.maximum(error, apart) <= ACCEPTED_ERROR) & (reach == 0).all(1)
             for program in torch.nonzero(loose).flatten().tolist():
                 optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
                 for part, one in zip(parts, astuple(optimum), strict=True):
                     part[program] = one
+            if not bool(parts[1].isfinite().all()):
+                raise NumericalError(
+                    f"expected bounds that are finite for programs of {len(self.kept)} weights; the values may be too "
+                    "badly scaled: try a larger tolerance."
+                )
             return parts
 
         return Optima(*self._in_parts(solve, costs, rows, reach))
@@ -145,9 +155,8 @@ class SharedPrograms:
         """Return the keys of a vertex of each row's alternatives; nothing is certified."""
         generator = torch.Generator().manual_seed(0)
         cost = torch.rand(len(self.kept), generator=generator, dtype=torch.float64)
-        right = rows @ self.kept
-        points, _ = self._interior(_CLOSE, cost.expand_as(rows), right, torch.zeros_like(right))
-        return points.topk(self.kept.shape[1], dim=1).indices
+        moves, _ = self.near(cost.expand_as(rows), rows, complementarity=_CLOSE)
+        return (rows + moves).topk(self.kept.shape[1], dim=1).indices
 
     @one_thread()
     def minimise_all(
@@ -198,7 +207,8 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            return self._bounded(costs, rows, reach, *split(costs, rows, self._columns, reach))
+            points, multipliers = split(costs, rows, self._columns, reach)
+            return self._bounded(costs, rows, reach, self.within(points, rows, reach), multipliers)
 
         return Optima(*self._in_parts(solve, costs, rows, reach, equations=False))
 
@@ -211,11 +221,13 @@ class SharedPrograms:
     ) -> Float[Tensor, " program"]:
         """Return y·Bᵀa − ‖reach ∘ y‖ + Σ (sum of a row) · min (c − B y): a lower bound whatever the multipliers y are.
 
-        For every x in P, c·x = y·Bᵀa + y·Bᵀ(x − a) + (c − B y)·x, and none of the last two can be less.
+        For every x in P, c·x = y·Bᵀa + y·Bᵀ(x − a) + (c − B y)·x, and none of the last two can be less. What these sums
+        are rounded by at most is taken off.
         """
-        reduced = costs - multipliers @ self.kept.mT
-        least = self._by_row(reduced, torch.inf, "amin") * self._by_row(rows, 0.0, "sum")
-        bounds = (multipliers * (rows @ self.kept)).sum(1) + least.sum(1)
+        reduced, sums = costs - multipliers @ self.kept.mT, self._by_row(rows, 0.0, "sum")
+        least = (self._by_row(reduced, torch.inf, "amin") * sums).sum(1)
+        rounding = len(self.kept) * _EPS * multipliers.abs().sum(1) * sums.sum(1)
+        bounds = (multipliers * (rows @ self.kept)).sum(1) + least - rounding
         if reach is None:
             return bounds
         return bounds - torch.linalg.vector_norm(reach * multipliers, dim=1)
@@ -246,7 +258,7 @@ class SharedPrograms:
             diagonal.add_(_RIDGE * diagonal.amax(1, keepdim=True))
             factor = torch.linalg.cholesky_ex(equations)[0]
             change = self._columns.solve(factor, missing) @ self.kept.mT
-            points = (points + points * change.nan_to_num(0.0)).clamp_min(0.0)
+            points = (points + points * change.nan_to_num(0.0, 0.0, 0.0)).clamp_min(0.0)
         return points
 
     def _by_row(self, numbers: Tensor, empty: float, how: str) -> Float[Tensor, "program block"]:
@@ -274,7 +286,6 @@ class SharedPrograms:
     def _bounded(
         self, costs: Tensor, rows: Tensor, reach: Tensor, points: Tensor, multipliers: Tensor
     ) -> tuple[Tensor, ...]:
-        points = self.within(points, rows, reach)
         values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
         return values, torch.minimum(bounds, values), points, multipliers
 

@@ -151,7 +151,8 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
             "segments need a tokenizer that knows the characters of each token (a fast one). Load the model with its "
             "tokenizer.json, or pass such a tokenizer to Lens."
         )
-    text, spans = chat.prompt, {"prompt": [(0, len(chat.prompt))]}
+    named = "rest of the prompt" if chat.segments else "prompt"
+    text, spans = chat.prompt, {named: [(0, len(chat.prompt))]}
     if chat.messages:
         text, spans = _templated(tokenizer, chat.messages, number)
     for name, place in chat.segments.items():

@@ -193,7 +193,7 @@ class Proof:
 
     def _check(self, call: AttentionCall) -> None:
         self._check_layout(call)
-        own, rows = call.run(), checked_rows(call)
+        own, rows = call.run(), self._checked_rows(call)
         output, weights = call.attend(rows)
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
@@ -287,6 +287,21 @@ class Proof:
         )
         self._check_padding(call, text)
 
+    def _checked_rows(self, call: AttentionCall) -> list[int]:
+        """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly.
+
+        Among them are the last row of each text, and several of the shortest one.
+        """
+        batch, heads, queries, _ = call.query.shape
+        size = batch * heads * call.key.shape[2]
+        few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
+        kind, texts = self.sites[call.index].kind, range(len(self.items))
+        kept = [self.lengths.of(text, kind, call)[0] for text in texts]
+        known = call.known
+        drawn = {known[at] for at in drawn_places(len(known), few, call.index)}
+        own = {one - 1 for one in kept} | {*drawn_places(min(kept), _LEAST_ROWS, call.index)}
+        return sorted(drawn | (own & {*known}))
+
     def _check_padding(self, call: AttentionCall, text: int) -> None:
         kind = self.sites[call.index].kind
         sequence = sides(kind, self.items[text].tokens).key
@@ -328,7 +343,7 @@ class Proof:
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
-        summed, checked = HeadsSum(site), checked_rows(call)
+        summed, checked = HeadsSum(site), self._checked_rows(call)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
@@ -391,15 +406,6 @@ def _waves(rows: Float[Tensor, "*row entry"]) -> Float[Tensor, "*row wave"]:
     places = torch.arange(rows.shape[-1], device=rows.device, dtype=torch.float64)
     waves = torch.arange(1, _WAVES + 1, device=rows.device, dtype=torch.float64)
     return rows.double() @ torch.cos(torch.outer(places, waves))
-
-
-def checked_rows(call: AttentionCall) -> list[int]:
-    """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly."""
-    batch, heads, queries, _ = call.query.shape
-    size = batch * heads * call.key.shape[2]
-    few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
-    known = call.known
-    return [known[at] for at in drawn_places(len(known), few, call.index)]
 
 
 def drawn_places(size: int, count: int, seed: int) -> list[int]:

@@ -116,6 +116,24 @@ class RecordedLayer:
         causal = positions <= rows[:, None]
         return causal if self.mask == "causal" else torch.ones_like(causal)
 
+    def is_like(self, other: "RecordedLayer") -> bool:
+        """Return whether both can be of one layer of a model, on two texts."""
+        tensors = [(self.projection, other.projection)]
+        if self.bias is not None and other.bias is not None:
+            tensors.append((self.bias, other.bias))
+        facts = [
+            (
+                one.factor,
+                one.sink,
+                one.weights is None,
+                one.bias is None,
+                one.mixed.shape[1:],
+                len(one.value),
+            )
+            for one in (self, other)
+        ]
+        return facts[0] == facts[1] and all(torch.equal(*both) for both in tensors)
+
     def _fits(self, tensors: Mapping[str, Tensor]) -> bool:
         if [self.value.ndim, self.mixed.ndim, self.output.ndim] != [3, 3, 2]:
             return False
@@ -187,7 +205,13 @@ class RecordedLayer:
         tensors = {name: one for name, one in vars(self).items() if isinstance(one, Tensor)}
         if not self._fits(tensors):
             shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
-            raise InputError(f"{place}: the sizes of its tensors do not fit each other: {shapes}.")
+            mask = self.mask if isinstance(self.mask, str) else "a tensor"
+            raise InputError(
+                f"{place}: its tensors do not fit each other: expected sizes as RecordedLayer names them, one "
+                "precision, queries and keys or else weights in single or double precision (a sink, or chosen rows in "
+                f"rising order, with weights only), and the mask to be a tensor or one of {', '.join(_MASKS)}; got the "
+                f"mask {mask}, sink {self.sink}, and {shapes}."
+            )
         mixed = self._mixed(place)
         output = self.mixed.double().flatten(1) @ self.projection.double()
         output = output if self.bias is None else output + self.bias.double()
@@ -201,9 +225,11 @@ class RecordedLayer:
                 rows.max() / given.double().flatten(1).norm(dim=1).max().clamp_min(1e-300)
             )
             if not share <= limit:
+                record = "the projection as x W"
+                if self.weights is None:
+                    record = f"queries and keys after positions are applied, {record}, and the scaling and mask in use"
                 raise InputError(
-                    f"{place}: {what}: a row is {share:.2g} of the largest one away (limit {limit:g}). Record queries "
-                    "and keys after positions are applied, the projection as x W, and the scaling and mask in use."
+                    f"{place}: {what}: a row is {share:.2g} of the largest one away (limit {limit:g}). Record {record}."
                 )
 
 

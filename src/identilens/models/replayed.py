@@ -103,9 +103,8 @@ class _WeightsAttention(nn.Module):
         mask = None
         if self.masks is not None:
             mask = torch.eye(len(places), dtype=torch.bool)
-            mask[known] = self.masks[text][
-                [self.rows[text][place] for place in places[known].tolist()]
-            ][:, places]
+            rows = [self.rows[text][place] for place in places[known].tolist()]
+            mask[known] = self.masks[text][rows][:, places.cpu()]
             mask = mask[None, None].to(ids.device)
         value = self.get_buffer(f"value_{text}")[None, :, places]
         queries, keys = (
@@ -145,7 +144,7 @@ class _WeightsAttention(nn.Module):
         if missing := [place for place in places if place not in rows]:
             raise InputError(
                 f"the row at position {missing[0]} was not recorded; the rows at {[*rows][:16]} were. Ask for these "
-                "alone: audit or certify with queries=… (--queries)."
+                "alone, with queries=… (--queries), in a study that has them; whole maps need every row."
             )
         weights = self.get_buffer(f"weights_{text}")[:, [rows[place] for place in places]][None]
         value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
@@ -272,11 +271,7 @@ class Recording(Lens):
         first = {one.layer: one for one in layers[0]}
         for text, others in enumerate(layers):
             same = [one.layer for one in others] == list(first) and all(
-                torch.equal(one.projection, first[one.layer].projection)
-                and one.factor == first[one.layer].factor
-                and (one.weights is None) == (first[one.layer].weights is None)
-                and one.sink == first[one.layer].sink
-                for one in others
+                one.is_like(first[one.layer]) for one in others
             )
             if not same:
                 raise InputError(

@@ -9,7 +9,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose
 from identilens.models.sequences import Kind, names_at, sides
 from identilens.runs.matrices import Tokens
-from identilens.runs.tables import HEAD, Row
+from identilens.runs.tables import HEAD, Row, counted
 
 HEAD_NUMBER = "head_number"
 """Column that numbers the heads of a chart, to choose by."""
@@ -74,6 +74,6 @@ def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]
 def size_in_words(queries: int, keys: int, d_v: int, rank: int, nullity: int) -> str:
     """Return the size of a map, and in how many directions its rows have no effect; of masked maps the last row."""
     return (
-        f"{queries} queries × {keys} keys, d_v = {d_v}, rank {rank}, nullity {nullity}: in so many directions a row "
-        "(the last one, if rows see different keys) may change without any effect on the output."
+        f"{queries} queries × {keys} keys, d_v = {d_v}, rank {rank}. A row (the last one, if rows see different keys) "
+        f"can change in {counted(nullity, 'direction')} without any effect on the output (nullity)."
     )

@@ -55,6 +55,8 @@ INFLUENTIAL = {"prediction": 0.1, "states": 0.3}
 Nats grow with the square of a small change of the output, the relative change of states with the change itself.
 """
 
+ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
+
 _UNITS = {"nats": "prediction", "change": "states"}
 
 

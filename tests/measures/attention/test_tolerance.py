@@ -124,3 +124,15 @@ def test_order_and_functionals_up_to_a_tolerance():
 def test_a_tolerance_is_a_share(tolerance):
     with pytest.raises(InputError, match="tolerance of 0 or more"):
         line(tolerance)
+
+
+def test_a_row_without_output_does_not_speak_for_the_others():
+    T = random_row(0, 10, 9, 1.0)[1]
+    T[1] = -T[0]
+    rows = torch.stack([random_row(seed, 10, 9, 1.0)[0] for seed in range(9)])
+    rows[0] = 0.0
+    rows[0, :2] = 0.5
+    found = certain_mass(rows, T, tolerance=0.1)
+    alone = [attention_intervals(row, T, tolerance=0.1).lo.sum() for row in rows[1:]]
+    torch.testing.assert_close(found[1:], torch.stack(alone), atol=1e-6, rtol=0)
+    assert float(found[1:].max()) < 0.9

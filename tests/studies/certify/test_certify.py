@@ -116,7 +116,7 @@ def test_short_texts_are_points(bundled):
     assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
     assert (found.rows["simplex_nullity"] == 0).all()
     assert "(100.0 %) are pinned" in found.summary().text
-    assert "The least certain" not in found.summary().text
+    assert "The widest range" not in found.summary().text
 
 
 def test_rows_of_a_decoder_have_their_own_null_spaces():

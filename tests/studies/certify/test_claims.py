@@ -165,15 +165,16 @@ def test_claims_from_the_command_line(tmp_path):
     said = " ".join(identilens(*words, *claims, code=0).output.split())
     assert (
         "Claim 'storm > ferry': attention to 'storm' minus that to 'ferry' is 0.011, and 0.008 to 0.014 in the "
-        "alternatives; true in every alternative in 1 of 1 rows" in said
-    )
-    assert (
-        "Claim 'ferry > 0.9': attention to 'ferry' is 0.017, and 0.015 to 0.019 in the alternatives; "
-        "false in every alternative in 1 of 1" in said
-    )
-    assert (
-        "Claim 'the storm': attention to 'the storm' is 0.033, and 0.027 to 0.036 in the alternatives."
+        "alternatives that keep the head's output exactly; true in every alternative in 1 of 1 rows"
         in said
+    )
+    assert (
+        "Claim 'ferry > 0.9': attention to 'ferry' is 0.017, and 0.015 to 0.019 in the alternatives that keep the head's "
+        "output exactly; false in every alternative in 1 of 1" in said
+    )
+    assert (
+        "Claim 'the storm': attention to 'the storm' is 0.033, and 0.027 to 0.036 in the alternatives that "
+        "keep the head's output exactly." in said
     )
     loaded = idl.load_result(tmp_path / "run")
     assert loaded.claims["claim"].to_list() == ["storm > ferry", "ferry > 0.9", "the storm"]

@@ -287,7 +287,10 @@ def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_th
     assert [one.value for one in first.tokens] == ["-0.38 ✓", "-0.12 ✓", "", "+0.12"]
     assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
     assert len(written(5).token_lines()) == 3
-    assert "It needs most: 'terri' (-0.38), 'ble' (-0.12). Enough" in written(1).summary().text
+    assert (
+        "It needs most: 'terri' (0.75 → 0.38), 'ble' (0.75 → 0.62). Enough"
+        in written(1).summary().text
+    )
     tenth = pl.col("change") / 10
     little = (
         replace(written(1), needed=written(1).needed.with_columns(tenth, enough=False))

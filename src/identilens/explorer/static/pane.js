@@ -246,7 +246,9 @@ class Pane {
 
   async alternative(which) {
     const found = await this.other("alternative", { which }, which === "far" ? "alternative" : "drawn", "looking for an alternative and putting it back");
-    if (found) this.told(`Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
+    if (!found) return;
+    const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
+    this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
   }
 
   // The head's own weights once its W_Q and W_K are others.

@@ -29,7 +29,7 @@ _OF_A_KEY, _SPREAD = 16, 2
 _NEARLY = 0.6
 """A program runs for the smallest tolerance whose bounds are at least this share as far apart as the widest."""
 
-_TINY = torch.finfo(torch.float64).tiny
+_TINY, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).eps
 
 Lower = Float[Tensor, "row seen"]
 
@@ -53,11 +53,10 @@ class MapSolver:
 
         Every round runs one program a row. A key is open as long as no alternative met so far has its weight at zero.
         While that settles keys, a row's program looks for an alternative with little on all open keys, by costs drawn
-        at random so that it is a single point; then for the least weight of a single one. All changes of the output
-        that are ``allowed`` are zero, or none is.
+        at random so that it is a single point; then for the least weight of a single one.
         """
         inside, generator = self._seen(rows), torch.Generator().manual_seed(0)
-        movable = movable_keys(self._space, float(allowed[0]))
+        movable = movable_keys(self._space, float(allowed.max()))
         lo = torch.where(movable, 0.0, inside)
         open_ = movable & (inside > 0)
         together = torch.ones(len(rows), dtype=torch.bool)
@@ -119,6 +118,7 @@ class MapSolver:
             moves, multipliers = self._programs.near(costs, inside[row], reach)
             # Each proof bounds its cost in every row: y·Bᵀa + (Σ a) min(cost − B y) − δ ‖y / scales‖.
             least = (costs - multipliers @ self._kept.mT).amin(1)
+            least -= self._kept.numel() * _EPS * multipliers.abs().amax(1)
             proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
             proven -= most[:, None] * torch.linalg.vector_norm(multipliers / self._scales, dim=1)
             every = key.expand(len(inside), -1)

@@ -106,7 +106,7 @@ def certify_row(
     order: bool = True,
     tolerance: float = 0.0,
 ) -> RowCertificate:
-    """Return intervals, certified order and certified top of one row; the programs' vertices are computed only once.
+    """Return intervals, certified order and certified top of one row; alternatives are found only once.
 
     Pairs of keys are certified only with ``order``: a'_j > a'_k in every alternative if min (a'_j − a'_k) > 0. A pair
     needs no program if the intervals do not overlap, or if an alternative found before reverses its order. At most n²/2

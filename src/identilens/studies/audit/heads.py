@@ -115,6 +115,7 @@ def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
 
     Several texts are the sample. Of a single one it is the rows drawn in each layer, the same for all its heads.
     """
+    rows = rows.drop_nulls("certain_mass")
     if rows["text"].n_unique() > 1:
         texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"].to_numpy()
         return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"

@@ -33,6 +33,7 @@ from identilens.studies.audit.maps import (
 )
 from identilens.studies.audit.reading import certify_kept
 from identilens.studies.certify.result import Certainty
+from identilens.studies.outcomes import ONLY_CHOSEN
 
 _MEASURES = (
     "certain_mass",
@@ -219,11 +220,11 @@ class Audit(Result):
             certain_rows=pl.col("certain_rows").sum(),
         ).row(0, named=True)
         pearson, (error, _) = numbers["pearson"], certain_error(self.rows)
-        spread = "" if error is None else f" ± {100 * error:.1f}"
+        spread = "" if error is None else f"± {100 * error:.1f} "
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
-                f"{percent(numbers['certain_mass'])}{spread}" or "not looked at",
+                percent(numbers["certain_mass"]).replace("%", f"{spread}%") or "not looked at",
                 "of a row's attention is determined (certain mass"
                 f"{spread and ', with its standard error'})",
             ),
@@ -423,7 +424,7 @@ class Audit(Result):
             f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
             f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
             f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by vector "
-            "length."
+            f"length.{ONLY_CHOSEN if self.provenance['settings'].get('layers') is not None else ''}"
         )
         over = f"{len(table):,} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)

@@ -13,7 +13,7 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
-from identilens.studies.outcomes import exactness
+from identilens.studies.outcomes import UNITS, exactness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,16 +270,19 @@ class Certainty(Result):
         )
 
     def _claimed(self) -> Iterator[str]:
-        for (claim,), rows in self.claims.group_by("claim", maintain_order=True):
+        places = ["claim", "outcome", "tolerance"]
+        for (claim, outcome, tolerance), rows in self.claims.group_by(places, maintain_order=True):
             value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
             verdicts = rows["verdict"].drop_nulls().value_counts(sort=True).iter_rows()
             counts = [
                 f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
             ]
             mean = " on average" if len(rows) > 1 else ""
+            first_order = " (to first order)" if outcome in UNITS else ""
             yield (
-                f"Claim {claim!r}: {rows['subject'][0]} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} "
-                f"in the alternatives{''.join(counts)}."
+                f"Claim {claim!r}: {rows['subject'][0]} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} in the "
+                f"alternatives that keep {OUTCOMES[outcome].rstrip(',')} {exactness(tolerance, outcome)}{first_order}"
+                f"{''.join(counts)}."
             )
 
     def _least_certain(self) -> Iterator[str]:
@@ -290,9 +293,9 @@ class Certainty(Result):
         )
         for row in free.tail(1).iter_rows(named=True):
             yield (
-                f"The least certain is the weight of {row['query_token']!r} (query {row['query']}) on "
-                f"{row['token']!r} (key {row['key']}), {row['weight']:.3f}, which may be anything from "
-                f"{row['lo']:.3f} to {row['hi']:.3f}."
+                f"The widest range has the weight of {row['query_token']!r} (query {row['query']}) on "
+                f"{row['token']!r} (key {row['key']}), {row['weight']:.3f}: it lies between {row['lo']:.3f} and "
+                f"{row['hi']:.3f}."
             )
 
 

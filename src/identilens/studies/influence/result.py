@@ -14,6 +14,7 @@ from identilens.runs.tables import HEAD, counted
 from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import (
     INFLUENTIAL,
+    ONLY_CHOSEN,
     RELATIVE_EFFECT,
     UNITS,
     Answered,
@@ -75,6 +76,11 @@ class Influence(Result):
             .with_columns(RELATIVE_EFFECT)
         )
 
+    @property
+    def _some_heads(self) -> bool:
+        settings = self.provenance["settings"]
+        return any(settings.get(name) is not None for name in ("layers", "heads"))
+
     def summary(self) -> Finding:
         """Return the finding: the head of the largest effect, how many come near it, how well estimates order heads."""
         heads, texts = self.heads(), self.table["text"].n_unique()
@@ -87,7 +93,7 @@ class Influence(Result):
         lines = [
             f"Without {without}; mean over {counted(texts, 'text')}{error}.",
             f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this "
-            "effect.",
+            f"effect.{ONLY_CHOSEN if self._some_heads else ''}",
         ]
         if ranks["effect_of_mean"] is not None:
             lines.append(
@@ -108,7 +114,8 @@ class Influence(Result):
             lines.append(
                 f"Of {len(self.hidden_keys)} keys of single rows, {key['key_token']!r} ({key['key']}) in the row of "
                 f"{key['query_token']!r} ({key['query']}) of {head_in_words(key)} "
-                f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}."
+                f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}. The other keys "
+                "then take over its weight, so that this can be more than without the head."
             )
         numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
         headline = (

@@ -219,7 +219,10 @@ def decision_line(tokens: pl.DataFrame, name: str = "") -> TokenLine:
 def decided(tokens: pl.DataFrame) -> str:
     """Return in words what the decision on a text needs, and what is enough for it; a part of ``needed``."""
     most = tokens.filter(_SHARE <= -0.1).sort("change", maintain_order=True).head(SHOWN)
-    lost = [f"{unmarked(row['token'])!r} ({row['change']:+.2g})" for row in most.to_dicts()]
+    lost = [
+        f"{unmarked(row['token'])!r} ({row['probability']:.2g} → {row['probability'] + row['change']:.2g})"
+        for row in most.to_dicts()
+    ]
     enough = ", ".join(repr(unmarked(token)) for token in tokens.filter("enough")["token"])
     words = (
         f"It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "

@@ -8,7 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from identilens.charts.cells import on_pictures
-from identilens.charts.encoding import AnyChart
+from identilens.charts.encoding import MOST_MARKS, AnyChart
 from identilens.charts.kit import Charts, choose, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BITS
@@ -219,24 +219,31 @@ class Rollouts(Result):
         return lines
 
     def charts(self) -> Charts:
-        """Return ``intervals``, value and ends of each target, and ``pictures``, both on the picture that a text is."""
+        """Return ``intervals``, value and ends of each target.
+
+        Where the text is a picture and all its patches are targets, ``pictures`` has the same on the picture.
+        """
         return {"intervals": self._intervals()} | self._pictures()
 
     def _pictures(self) -> Charts:
+        if self.provenance["settings"]["targets"] is not None:
+            return {}
         shown = self.table.with_columns(
             pl.col("token").str.extract(PATCH.pattern, group).cast(pl.Int64).alias(name)
             for group, name in ((1, "down"), (2, "across"))
         ).drop_nulls(["down", "across"])
         found = [one for one in shown["text"].unique() if picture_key(one) in self.matrices]
         shown = shown.filter(pl.col("text").is_in(found))
+        if shown.is_empty():
+            return {}
+        # As many as leave no cell out of the chart: three for each patch of a row.
+        patches = shown.group_by(_PLACE).len()["len"].max()
         rows = (
             shown.select(list(_ROW))
             .unique(maintain_order=True)
-            .head(_PICTURES)
+            .head(max(1, min(_PICTURES, MOST_MARKS // (3 * patches))))
             .with_row_index("row")
         )
-        if not len(rows):
-            return {}
         cells = rows.join(shown, on=_PLACE, maintain_order="left")
         cells = cells.unpivot(
             ["lo", "value", "hi"],

@@ -37,8 +37,8 @@ class Sources(Result):
             the largest in every alternative (``certified``), the total variation distance of the ``farthest``
             alternative met, by how much that ``moved`` any logit of the text when put into the model, and ``gap``.
         logits: The logit, and the parts that it is the sum of, up to ``error``. ``ends_moved``: the largest change of
-            any logit of the text when rows that reach both ends of every source were put into the model, of all heads
-            together; missing without the tolerance 0, as other rows change the heads' outputs.
+            any logit of the text when rows that reach both ends of every source were put into the model, of all
+            measured heads together; missing without the tolerance 0, as other rows change the heads' outputs.
         layers: The parts of each layer.
 
     Examples:
@@ -140,8 +140,8 @@ class Sources(Result):
             lines.append(f"At the tolerance {other} of the head's output it is {left:,}.")
         if logit["ends_moved"] is not None:
             lines.append(
-                "Rows that reach both ends of every source of the logit, put into the model for all heads together, "
-                f"moved no logit of the text by more than {logit['ends_moved']:.1e}."
+                "Rows that reach both ends of every source of these heads, put into the model for all of them "
+                f"together, moved no logit of the text by more than {logit['ends_moved']:.1e}."
             )
         numbers = {
             **{name: logit[name] for name in self.schema["logits"] if name not in _AT},
