@@ -205,9 +205,9 @@ def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_c
     spans = {"document 1": (3, 12), "document 2": (12, 40)}
     for (start, end), name in zip(offsets, prompt.segments, strict=True):
         inside = {one: max(0, min(end, b) - max(start, a)) for one, (a, b) in spans.items()}
-        inside["prompt"] = end - start - sum(inside.values())
+        inside["rest of the prompt"] = end - start - sum(inside.values())
         assert name == "template" if start == end else inside[name] == max(inside.values())
-    assert {"document 1", "document 2", "prompt"} < set(prompt.segments)
+    assert {"document 1", "document 2", "rest of the prompt"} < set(prompt.segments)
 
 
 def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
@@ -284,7 +284,7 @@ def test_two_results_are_compared_segment_by_segment():
     )
     table = idl.compare(first, second).table
     means = [one.segments().select("segment", "mass") for one in (first, second)]
-    for name in ("where", "prompt", "answer so far"):
+    for name in ("where", "rest of the prompt", "answer so far"):
         row = table.row(by_predicate=pl.col("measure") == f"attention to {name}", named=True)
         for side, mean in zip("ab", means, strict=True):
             assert row[side] == pytest.approx(mean.filter(segment=name)["mass"].item())

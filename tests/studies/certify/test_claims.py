@@ -169,8 +169,8 @@ def test_claims_from_the_command_line(tmp_path):
         in said
     )
     assert (
-        "Claim 'ferry > 0.9': attention to 'ferry' is 0.017, and 0.015 to 0.019 in the alternatives that keep the head's "
-        "output exactly; false in every alternative in 1 of 1" in said
+        "Claim 'ferry > 0.9': attention to 'ferry' is 0.017, and 0.015 to 0.019 in the alternatives that "
+        "keep the head's output exactly; false in every alternative in 1 of 1" in said
     )
     assert (
         "Claim 'the storm': attention to 'the storm' is 0.033, and 0.027 to 0.036 in the alternatives that "
