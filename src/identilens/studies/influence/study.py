@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Le
 
-from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
 from identilens.models.heads import Head
 from identilens.models.layout import chosen_heads
@@ -22,7 +21,7 @@ from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
 from identilens.studies.influence.result import Influence
 from identilens.studies.items import read_items
 from identilens.studies.outcomes import (
-    Outcome,
+    Answered,
     asked_answer,
     head_effects,
     head_estimates,
@@ -42,19 +41,10 @@ class InfluenceSettings(RowSettings):
         seed: Seed of the random directions.
     """
 
-    outcome: Outcome = "prediction"
+    outcome: Answered = "prediction"
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
     seed: Annotated[int, Ge(0)] = 0
-
-    def check(self) -> None:
-        """Check that the outcome is the model's."""
-        if self.outcome in ("head", "layer"):
-            raise SettingError(
-                "outcome",
-                "to be prediction or states: heads are removed from the model",
-                self.outcome,
-            )
 
 
 class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):

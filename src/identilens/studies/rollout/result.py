@@ -237,7 +237,7 @@ class Rollouts(Result):
         if shown.is_empty():
             return {}
         # As many as leave no cell out of the chart: three for each patch of a row.
-        patches = shown.group_by(_PLACE).len()["len"].max()
+        patches = max(shown.group_by(_PLACE).len()["len"].to_list())
         rows = (
             shown.select(list(_ROW))
             .unique(maintain_order=True)

@@ -147,12 +147,11 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
                 ends[one.address] = self._add(tables, at, one, u, names)
                 self.tell(f"text {part}, layer {number}, head {head}")
             # Heads' outputs stay, so the ends of all heads can be put into the model together.
-            ends_moved = [
-                self._moved(
-                    {head: rows[number % len(rows)] for head, rows in ends.items()}, query, item
-                )
-                for number in range(max(map(len, ends.values())))
-            ]
+            ends_moved = []
+            for number in range(many := max(map(len, ends.values()))):
+                rows = {head: some[number % len(some)] for head, some in ends.items()}
+                ends_moved.append(self._moved(rows, query, item))
+                self.tell(f"text {part}, both ends put back, {number + 1} of {many}")
             whole |= {"error": error, "ends_moved": max(ends_moved, default=None)}
             tables["logits"].append({**at, "logit": value, **whole})
         return Output({name: table_of(Sources.schema[name], one) for name, one in tables.items()})
