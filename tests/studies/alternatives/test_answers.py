@@ -150,7 +150,9 @@ def test_the_command(tmp_path):
     )
     assert "The model was run with these weights" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
-    assert "--tolerance" in failing("alternatives", *options, "--tolerance", "much")
+    assert "--tolerance" in failing(
+        "alternatives", *options, "--tolerance", "much", "--out", tmp_path / "no"
+    )
 
 
 @pytest.mark.parametrize("trading", [True, False])
