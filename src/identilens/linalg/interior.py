@@ -238,7 +238,10 @@ class SharedPrograms:
         rows: Float[Tensor, "program key"],
         reach: Float[Tensor, "program rho"],
     ) -> Float[Tensor, "program key"]:
-        """Return points near these in P: with the rows' sums, then drawn towards the rows as far as needed."""
+        """Return points near these with the rows' sums, drawn towards the rows as far as the ellipsoid needs.
+
+        They are in P if xᵀ B is that of the rows where the ``reach`` is 0.
+        """
         wanted = self._by_row(rows, 0.0, "sum")
         sums = self._by_row(points, 0.0, "sum").clamp_min(SOLVER_TOLERANCE)
         moves = points * (wanted / sums)[:, self._blocks] - rows
