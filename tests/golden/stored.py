@@ -22,7 +22,7 @@ NOISE = {
 
 SOLVED = {
     "certain_mass", "certain_mass_rounded", "certain_mass_error", "sink_lo", "sink_hi", "lo", "hi", "gap", "farthest",
-    "distance_bound",
+    "distance_bound", "radius",
 }  # fmt: skip
 """Columns that programs are solved for."""
 

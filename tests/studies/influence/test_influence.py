@@ -146,4 +146,4 @@ def test_on_the_command_line(bundled_path, tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
     assert "predicts nothing: it has no logits" in failing(*asked, tmp_path / "no")
     layer = failing(*asked, tmp_path / "no", "--outcome", "layer")
-    assert 'Choose from: "states", "prediction"' in layer
+    assert "--outcome to be prediction or states" in layer

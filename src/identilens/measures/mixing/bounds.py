@@ -264,7 +264,8 @@ class _Group:
             )
         else:
             optima = self.programs.minimise_all(scaled, self.seen, self.corners)
-        least = lowest[open_] * self.seen.sum(1) + size[open_] * optima.bounds.view(len(open_), -1)
+        over = optima.bounds.clamp_min(0.0).view(len(open_), -1)
+        least = lowest[open_] * self.seen.sum(1) + size[open_] * over
         bounds[open_] = torch.minimum(bounds[open_], least)
         points[open_] = optima.points.view(len(open_), *self.seen.shape)
         return bounds, points

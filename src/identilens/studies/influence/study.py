@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Le
 
+from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
 from identilens.models.heads import Head
 from identilens.models.layout import chosen_heads
@@ -21,7 +22,7 @@ from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
 from identilens.studies.influence.result import Influence
 from identilens.studies.items import read_items
 from identilens.studies.outcomes import (
-    Answered,
+    Outcome,
     asked_answer,
     head_effects,
     head_estimates,
@@ -41,10 +42,19 @@ class InfluenceSettings(RowSettings):
         seed: Seed of the random directions.
     """
 
-    outcome: Answered = "prediction"
+    outcome: Outcome = "prediction"
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
     seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that the outcome is the model's."""
+        if self.outcome in ("head", "layer"):
+            raise SettingError(
+                "outcome",
+                "to be prediction or states: heads are removed from the model",
+                self.outcome,
+            )
 
 
 class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
@@ -106,8 +116,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             row
             for place in places
             if settings.queries is not None
-            for rows in [heads.requested(place, settings.queries)]
-            for row in self._keys(answer, heads.read(place, rows), place, heads)
+            for row in self._keys(answer, heads.read(place), place, heads)
         ]
         return Output(
             {
@@ -123,7 +132,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         tokens = heads.tokens(head, place.text)
         side = sides(head.kind, self.items[place.text].tokens)
         for query in heads.requested(place, self.settings.queries):
-            row = head.row(query)
+            row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
