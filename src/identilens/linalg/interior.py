@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import NumericalError
@@ -132,11 +132,8 @@ class SharedPrograms:
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
             points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
             points = self.within(self._corrected(points, rows, reach), rows, reach)
-            parts = self._bounded(costs, rows, reach, points, multipliers)
-            error = ((points - rows) @ self.kept).abs().amax(1)
-            apart = (parts[0] - self.proven(costs, rows, multipliers, reach)).abs()
-            # Written so that NaN is solved again, too.
-            loose = ~(torch.maximum(error, apart) <= ACCEPTED_ERROR) & (reach == 0).all(1)
+            parts, solved = self._bounded(costs, rows, reach, points, multipliers)
+            loose = ~solved & (reach == 0).all(1)
             for program in torch.nonzero(loose).flatten().tolist():
                 optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
                 for part, one in zip(parts, astuple(optimum), strict=True):
@@ -183,15 +180,12 @@ class SharedPrograms:
         weights = torch.linalg.lu_solve(*factors, (rows @ self.kept)[..., None], adjoint=True)
         multipliers = torch.linalg.lu_solve(*factors, costs.gather(1, bases)[..., None])[..., 0]
         points = torch.zeros_like(costs).scatter_(1, bases, weights[..., 0].clamp_min(0.0))
-        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers)
-        optima = Optima(values, torch.minimum(bounds, values), points, multipliers)
-        error = ((points - rows) @ self.kept).abs().amax(1)
-        # Written so that NaN is solved again, too.
-        open_ = ~(torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR)
-        if open_.any():
-            again = self.minimise(costs[open_], rows[open_])
+        parts, solved = self._bounded(costs, rows, None, points, multipliers)
+        optima = Optima(*parts)
+        if not solved.all():
+            again = self.minimise(costs[~solved], rows[~solved])
             for name, one in vars(again).items():
-                getattr(optima, name)[open_] = one
+                getattr(optima, name)[~solved] = one
         return optima
 
     @one_thread()
@@ -208,7 +202,8 @@ class SharedPrograms:
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
             points, multipliers = split(costs, rows, self._columns, reach)
-            return self._bounded(costs, rows, reach, self.within(points, rows, reach), multipliers)
+            points = self.within(points, rows, reach)
+            return self._bounded(costs, rows, reach, points, multipliers)[0]
 
         return Optima(*self._in_parts(solve, costs, rows, reach, equations=False))
 
@@ -287,10 +282,18 @@ class SharedPrograms:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def _bounded(
-        self, costs: Tensor, rows: Tensor, reach: Tensor, points: Tensor, multipliers: Tensor
-    ) -> tuple[Tensor, ...]:
+        self,
+        costs: Tensor,
+        rows: Tensor,
+        reach: Tensor | None,
+        points: Tensor,
+        multipliers: Tensor,
+    ) -> tuple[tuple[Tensor, ...], Bool[Tensor, " program"]]:
+        """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not."""
         values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
-        return values, torch.minimum(bounds, values), points, multipliers
+        error = ((points - rows) @ self.kept).abs().amax(1)
+        solved = torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR
+        return (values, torch.minimum(bounds, values), points, multipliers), solved
 
     def _interior(
         self,
