@@ -193,8 +193,12 @@ class LensStudy(Study[S, R]):
 class TextStudy(LensStudy[S, R]):
     """A study of whole texts: each text is a part."""
 
-    lens: Lens
     items: Items
+
+    def __init__(self, lens: Lens, texts: Any, settings: S) -> None:
+        super().__init__(settings)
+        options: Any = settings
+        self.lens, self.items = lens, read_items(lens, texts, options.max_length)
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
@@ -210,6 +214,12 @@ class HeadStudy(LensStudy[S, R]):
 
     unit = "heads"
     heads: TextHeads
+
+    def __init__(self, lens: Lens, texts: Any, settings: S) -> None:
+        super().__init__(settings)
+        options: Any = settings
+        items = read_items(lens, texts, options.max_length)
+        self.take(TextHeads.of(lens, items, options, options.kind))
 
     def take(self, heads: TextHeads) -> None:
         """Take the heads to look at; progress counts texts where a part is one."""
@@ -239,12 +249,7 @@ class RowStudy(HeadStudy[W, R]):
     joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
-        super().__init__(settings)
-        self.take(
-            TextHeads.of(
-                lens, read_items(lens, texts, settings.max_length), settings, settings.kind
-            )
-        )
+        super().__init__(lens, texts, settings)
         self._read: tuple[Place, Head] | None = None
         if self.heads.by_text:
             return

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import expm1, sqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
 import torch
@@ -22,6 +22,7 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left
+from identilens.runs.settings import LIST, Settings
 from identilens.runs.tables import counted
 from identilens.studies.heads import named_places
 
@@ -77,7 +78,7 @@ class Tolerance:
 
 
 def tolerances(
-    given: Iterable[float | int | str] | None, outcome: Outcome, precision: str
+    given: Iterable[float | int | str] | None, outcome: Outcome, precision: str | torch.dtype
 ) -> list[Tolerance]:
     """Return tolerances by the way they are written; ``model`` is the model's precision.
 
@@ -86,7 +87,7 @@ def tolerances(
     """
     read = {}
     for one in DEFAULTS[outcome] if given is None else given:
-        name = precision if one == "model" else str(one).strip()
+        name = str(precision if one == "model" else one).strip().removeprefix("torch.")
         match = re.fullmatch(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?", name)
         if name in ROUNDING:
             found = Tolerance(name, ROUNDING[name])
@@ -102,6 +103,26 @@ def tolerances(
             found = Tolerance(f"{100 * size:g}%" if size else "0", size)
         read[found.name] = found
     return list(read.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToleranceSettings(Settings):
+    """How much each head's output may change.
+
+    Attributes:
+        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32); 0 by default.
+    """
+
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+
+    def check(self) -> None:
+        """Check that tolerances can be read."""
+        self.read_tolerances("float32")
+
+    def read_tolerances(self, precision: str | torch.dtype) -> list[Tolerance]:
+        """Return the tolerances; 0 if there are none."""
+        return tolerances(self.tolerance or ("0",), "head", precision)
 
 
 def exactness(tolerance: str, outcome: str = "head") -> str:

@@ -30,11 +30,9 @@ from identilens.studies.heads import (
     HeadStudy,
     KindSettings,
     Place,
-    TextHeads,
     joined,
     named_places,
 )
-from identilens.studies.items import read_items
 from identilens.studies.outcomes import Outcome, asked_answer, tolerances
 
 LAST = ("last",)
@@ -132,12 +130,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     joins: ClassVar = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
-        self.lens, self.settings = lens, settings
-        self.take(
-            TextHeads.of(
-                lens, read_items(lens, texts, settings.max_length), settings, settings.kind
-            )
-        )
+        super().__init__(lens, texts, settings)
+        self.lens = lens
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}

@@ -206,8 +206,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                 "language model."
             )
         self._sites, self._heads = sites, _by_call(sites, settings)
-        precision = str(lens.dtype).removeprefix("torch.")
-        self._tolerances = tolerances(settings.tolerance, "head", precision)
+        self._tolerances = tolerances(settings.tolerance, "head", lens.dtype)
 
     def identity(self) -> Identity:
         """Return the model and the conversations."""

@@ -146,8 +146,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         # What the heads of a layer share is made once.
         self._layer: tuple[Any, list[Head]] = None, []
         self._answers: dict[int, Answer] = {}
-        precision = str(lens.dtype).removeprefix("torch.")
-        self._tolerances = tolerances(settings.tolerance, settings.outcome, precision)
+        self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
         files = (
             len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
         )

@@ -41,7 +41,6 @@ from identilens.studies.faithfulness.sampling import (
     sampled_maps,
 )
 from identilens.studies.heads import TextStudy
-from identilens.studies.items import read_items
 
 Removal = Callable[[Bool[Tensor, "set part"]], Mapping[str, Float[Tensor, " set"]]]
 """Gives what removing sets of parts does to each outcome."""
@@ -349,9 +348,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     joins: ClassVar = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: FaithfulnessSettings) -> None:
-        super().__init__(settings)
-        self.lens = lens
-        self.items = read_items(lens, texts, settings.max_length)
+        super().__init__(lens, texts, settings)
         places_of(lens, self.items[0], settings)
         if settings.attribution:
             captum()

@@ -20,7 +20,6 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
 from identilens.studies.influence.result import Influence
-from identilens.studies.items import read_items
 from identilens.studies.outcomes import (
     Outcome,
     asked_answer,
@@ -89,9 +88,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
-        self.lens = lens
-        self.items = read_items(lens, texts, settings.max_length)
-        super().__init__(settings)
+        super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
 

@@ -28,7 +28,6 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import TextStudy
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
-from identilens.studies.items import read_items
 
 _PAIRED = 4
 """Substitutes of a token that are tried together with as many of its neighbour."""
@@ -141,9 +140,8 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
     result_type = Inversion
 
     def __init__(self, lens: Lens, texts: Any, settings: InversionSettings) -> None:
-        super().__init__(settings)
-        self.lens, self.noises = lens, noises_of(settings)
-        self.items = read_items(lens, texts, settings.max_length)
+        super().__init__(lens, texts, settings)
+        self.noises = noises_of(settings)
         self.candidates = Candidates(
             lens,
             self.items[0],

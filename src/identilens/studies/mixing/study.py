@@ -37,7 +37,7 @@ from identilens.runs.settings import (
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import TextStudy
-from identilens.studies.items import identities, read_items
+from identilens.studies.items import identities
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
@@ -116,8 +116,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
     result_type = Mixing
 
     def __init__(self, lens: Lens, texts: Any, settings: MixingSettings) -> None:
-        self.lens, self.settings = lens, settings
-        self.items = read_items(lens, texts, settings.max_length)
+        super().__init__(lens, texts, settings)
         if settings.track is not None:
             find_token(
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track

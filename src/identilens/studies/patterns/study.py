@@ -24,8 +24,8 @@ from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import KindSettings, TextStudy
-from identilens.studies.items import ItemList, read_items, sample, token_places, word_at
-from identilens.studies.outcomes import Tolerance, of_head, tolerances
+from identilens.studies.items import ItemList, sample, token_places, word_at
+from identilens.studies.outcomes import Tolerance, ToleranceSettings, of_head
 from identilens.studies.patterns.result import MEANS, PatternScores
 
 ARCS = "arcs"
@@ -52,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatternSettings(KindSettings):
+class PatternSettings(ToleranceSettings, KindSettings):
     """Which patterns of which heads, on how many rows.
 
     Attributes:
@@ -60,8 +60,6 @@ class PatternSettings(KindSettings):
             Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
         rows: Rows (or arcs) of each text and pattern that the score rests on, drawn by the seed from those that have
             the pattern.
-        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
         least_score: Score from which on a head is called by the pattern.
         repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
             usually measured on them.
@@ -71,7 +69,6 @@ class PatternSettings(KindSettings):
 
     pattern: Annotated[tuple[str, ...], LIST] = tuple(PATTERNS)
     rows: Positive = 8
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
     least_score: Annotated[float, Gt(0), Lt(1)] = 0.4
     repeated: NonNegative = 0
     sequences: Positive = 4
@@ -89,11 +86,7 @@ class PatternSettings(KindSettings):
             raise SettingError(
                 "kind", "to be encoder or decoder: patterns are of self-attention", self.kind
             )
-        self.read_tolerances("float32")
-
-    def read_tolerances(self, precision: str) -> list[Tolerance]:
-        """Return the tolerances; 0 if there are none."""
-        return tolerances(self.tolerance or ("0",), "head", precision)
+        super().check()
 
 
 class PatternStudy(TextStudy[PatternSettings, PatternScores]):
@@ -128,8 +121,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     result_type = PatternScores
 
     def __init__(self, lens: Lens, texts: Any, settings: PatternSettings) -> None:
-        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
-        super().__init__(settings)
+        super().__init__(lens, texts, settings)
         self.given = len(self.items)
         self.arcs = not {*settings.pattern} <= {*PATTERNS}
         if self.arcs:
@@ -157,7 +149,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         sites = lens.sites(self.items[0])
         chosen = chosen_heads(sites, settings.layers, settings.heads, settings.kind)
         self.chosen = {(sites.index(site), head) for site, head in chosen if site.kind != "cross"}
-        self.tolerances = settings.read_tolerances(str(lens.dtype).removeprefix("torch."))
+        self.tolerances = settings.read_tolerances(lens.dtype)
 
     def run(self, part: int) -> Output:
         """Return the scores of all heads on one text."""

@@ -31,7 +31,6 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.inputs import FinalStates, attributions, captum
 from identilens.studies.heads import TextStudy
-from identilens.studies.items import read_items
 from identilens.studies.rationales.result import TOLERANCE, Rationales
 
 BATCH = 32
@@ -214,9 +213,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
     result_type = Rationales
 
     def __init__(self, lens: Lens, texts: Any, settings: RationaleSettings) -> None:
-        super().__init__(settings)
-        self.lens = lens
-        self.items = read_items(lens, texts, settings.max_length)
+        super().__init__(lens, texts, settings)
         config: Any = lens.model.config
         known = class_probabilities(lens, self.items[:1]).shape[1]
         names = config.id2label

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,12 +21,11 @@ from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
-from identilens.runs.settings import LIST, Positions, Positive, Settings
+from identilens.runs.settings import Positions, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import TextStudy, named_places
-from identilens.studies.items import read_items
-from identilens.studies.outcomes import Tolerance, tolerances
+from identilens.studies.outcomes import ToleranceSettings
 from identilens.studies.rollout.result import (
     PATCH,
     Rollouts,
@@ -36,15 +35,14 @@ from identilens.studies.rollout.result import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutSettings(Settings):
+class RolloutSettings(ToleranceSettings):
     """Whose rollout is bounded, and how nearly the heads' outputs must stay.
 
     Attributes:
         queries: Position or token of a row; all rows by default. A token selects every position where it occurs; last
             is the last row, and negative positions count from the end.
-        targets: Position or token whose value is bounded; all tokens of the text by default, which also bounds ranks.
-        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default. Above 0 the bounds are of first order.
+        targets: Position or token whose value is bounded (to first order with a tolerance above 0); all tokens of the
+            text by default, which also bounds ranks.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
         witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
             For one tolerance.
@@ -53,7 +51,6 @@ class RolloutSettings(Settings):
 
     queries: Positions | None = None
     targets: Positions | None = None
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
     order: bool = False
     witnesses: bool = False
     max_length: Positive | None = None
@@ -62,10 +59,6 @@ class RolloutSettings(Settings):
         """Check that tolerances can be read, and that there is one for witnesses."""
         if len(self.read_tolerances("float32")) > 1 and self.witnesses:
             raise SettingError("tolerance", "with a single value for witnesses", self.tolerance)
-
-    def read_tolerances(self, precision: str) -> list[Tolerance]:
-        """Return the tolerances; 0 if there are none."""
-        return tolerances(self.tolerance or ("0",), "head", precision)
 
 
 class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
@@ -111,8 +104,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
     result_type = Rollouts
 
     def __init__(self, lens: Lens, texts: Any, settings: RolloutSettings) -> None:
-        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
-        super().__init__(settings)
+        super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         require_attention_alone(lens)
         if any(site.kind == "cross" for site in sites):
@@ -121,7 +113,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
                 "joined by cross attention. Choose a model with an encoder or a decoder only, or certify its heads one "
                 "at a time."
             )
-        self.tolerances = settings.read_tolerances(str(lens.dtype).removeprefix("torch."))
+        self.tolerances = settings.read_tolerances(lens.dtype)
         self.layers = len(sites)
 
     def sizes(self) -> Sequence[int]:

@@ -24,17 +24,16 @@ from identilens.models.stream import (
 )
 from identilens.models.substitution import Address, Rows
 from identilens.models.token_names import token_names
-from identilens.runs.settings import LIST, WORDED, Positions
+from identilens.runs.settings import WORDED, Positions
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import HeadSettings, TextStudy, named_places
-from identilens.studies.items import read_items
-from identilens.studies.outcomes import Tolerance, of_head, tolerances
+from identilens.studies.outcomes import ToleranceSettings, of_head
 from identilens.studies.sources.result import Sources
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourcesSettings(HeadSettings):
+class SourcesSettings(ToleranceSettings, HeadSettings):
     """Which logit, where, and how nearly the heads' outputs must stay.
 
     Attributes:
@@ -42,17 +41,14 @@ class SourcesSettings(HeadSettings):
             it occurs; negative positions count from the end.
         target: The token whose logit is read (a text such as " river", or its number); the most likely one by default.
             Two tokens stand for the difference of their logits. In Python also a direction of the residual stream.
-        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
     """
 
     queries: Positions | None = None
     target: Annotated[tuple[str | Tensor, ...], WORDED] | None = None
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
 
     def check(self) -> None:
         """Check that tolerances can be read, and that there are one or two targets, or a direction."""
-        self.read_tolerances("float32")
+        super().check()
         target = self.target or ()
         directions = [one for one in target if isinstance(one, Tensor)]
         flat = all(one.ndim == 1 and bool(one.isfinite().all()) for one in directions)
@@ -60,10 +56,6 @@ class SourcesSettings(HeadSettings):
             raise SettingError(
                 "target", "as one token, two, or one direction of d_model numbers", target
             )
-
-    def read_tolerances(self, precision: str) -> list[Tolerance]:
-        """Return the tolerances; 0 if there are none."""
-        return tolerances(self.tolerance or ("0",), "head", precision)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers; a direction by its digest."""
@@ -109,13 +101,12 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
     result_type = Sources
 
     def __init__(self, lens: Lens, texts: Any, settings: SourcesSettings) -> None:
-        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
-        super().__init__(settings)
+        super().__init__(lens, texts, settings)
         require_unembedding(lens)
         sites = lens.sites(self.items[0])
         chosen = chosen_heads(sites, settings.layers, settings.heads, None)
         self.chosen = [(sites.index(site), head) for site, head in chosen]
-        self.tolerances = settings.read_tolerances(str(lens.dtype).removeprefix("torch."))
+        self.tolerances = settings.read_tolerances(lens.dtype)
 
     def run(self, part: int) -> Output:
         """Return the sources of the logits of one text."""
