@@ -37,3 +37,18 @@ def test_counts_and_shares_in_words():
         "1,200 texts",
     ]
     assert [percent(share) for share in (None, 0, 0.1234, 1)] == ["", "0.0 %", "12.3 %", "100.0 %"]
+
+
+def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
+    frame = pl.DataFrame({
+        "name": [f"row {number}" for number in range(50)], "of_what": ["x"] * 50, "low": [None] * 50,
+        "not_a_number": [float("nan")] * 50, "rows": [7] * 50,
+    })  # fmt: skip
+    print_table("Title", frame)
+    out = capsys.readouterr().out
+    assert "Title (of what x)" in out
+    assert "name   rows" in out
+    assert "low" not in out
+    assert "not a number" not in out
+    assert len([line for line in out.splitlines() if line.startswith(" row ")]) == 40
+    assert "The first 40 of 50 rows" in out

@@ -14,6 +14,9 @@ from identilens.runs.terminal import plain
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
 
+_SHOWN = 40
+"""Rows of a table that the terminal shows."""
+
 Row = dict[str, Any]
 """A row of a table, by column."""
 
@@ -48,17 +51,23 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 
 
 def print_table(title: str, frame: pl.DataFrame) -> None:
-    """Print a frame in the terminal, numbers to the right; what is the same in all rows is said in the title."""
-    same = [name for name in HEAD if name in frame.columns and frame[name].n_unique() == 1]
-    if len(frame) > 1 and same:
-        title += f" ({', '.join(f'{name} {frame[name][0]}' for name in same)})"
-        frame = frame.drop(same)
+    """Print the first rows of a frame in the terminal, numbers to the right.
+
+    Columns without any value are left out; names and places that are the same in all rows stand in the title.
+    """
+    rows, frame = len(frame), frame.fill_nan(None)
+    if rows > 1:
+        frame = frame.select(one for one in frame if one.null_count() < rows)
+        names = pl.selectors.by_name(*HEAD, require_all=False) | ~pl.selectors.numeric()
+        same = [one.name for one in frame.select(names) if one.n_unique() == 1]
+        if same and len(same) < frame.width:
+            title += f" ({', '.join(f'{_spaced(name)} {frame[name][0]}' for name in same)})"
+            frame = frame.drop(same)
     view = Table(box=SIMPLE_HEAD, padding=0)
     for name, kind in frame.schema.items():
-        view.add_column(
-            plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold"
-        )
-    for row in frame.fill_nan(None).iter_rows():
+        side = "right" if kind.is_numeric() else "left"
+        view.add_column(plain(_spaced(name)), justify=side, overflow="fold")
+    for row in frame.head(_SHOWN).iter_rows():
         shown = (
             "–"
             if value is None
@@ -71,6 +80,14 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
         )
         view.add_row(*map(plain, shown))
     Console().print(plain(title), view)
+    if rows > _SHOWN:
+        Console().print(
+            f"The first {_SHOWN} of {rows:,} rows; the result's tables have all of them."
+        )
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
