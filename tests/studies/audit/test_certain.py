@@ -165,10 +165,10 @@ def test_rounding_of_the_output_takes_its_part(family, dtype):
         expected = certain_mass(
             one.attention[row["query"]][None], one.projected, visible=visible, tolerance=share
         )
-        assert row["certain_mass_rounded"] <= float(expected) + 1e-5
-        assert row["certain_mass_rounded"] >= float(expected) - 0.01 - 1e-5
-        assert row["certain_mass_rounded"] <= row["certain_mass"]
-    lost = (audit.rows["certain_mass"] - audit.rows["certain_mass_rounded"]).mean()
+        assert row["certain_mass_bfloat16"] <= float(expected) + 1e-5
+        assert row["certain_mass_bfloat16"] >= float(expected) - 0.01 - 1e-5
+        assert row["certain_mass_bfloat16"] <= row["certain_mass"]
+    lost = (audit.rows["certain_mass"] - audit.rows["certain_mass_bfloat16"]).mean()
     assert lost > 1e-4 if dtype == "bfloat16" else lost < 1e-4
     assert f"may change by a rounding to {dtype}" in audit.summary().text
 

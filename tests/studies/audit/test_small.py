@@ -100,14 +100,14 @@ def test_heads_by_both_axes():
 def test_groups_and_parked_heads_in_words():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     assert heads_in_words(heads) == (
-        "Of 2 heads, 1 is determined and influential, 1 is free and influential. 2 heads park their attention: 62 % of "
+        "Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential. 2 heads park their attention: 62 % of "
         "it is on one token, mostly a, which brings 6 % of what all keys add to the output, by vector length. In the "
         "sampled rows this token has 44 %, and alternatives give it 31 % to 62 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
     two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
-    assert heads_in_words(two) == "Of 2 heads, 2 are free and idle."
+    assert heads_in_words(two) == "Of 2 heads, 2 are mostly open and idle."
     assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""
 
 
@@ -183,7 +183,7 @@ def test_what_is_certain_of_rows_by_hand():
     head.distributions = partial(Head.distributions, head)
     projected = ProjectedValues.of(values[None])
     (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
-    names = ("query", "certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi")
+    names = ("query", "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi")
     for row, expected in zip(
         rows, [(4, 0.5, 0.5, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
     ):
@@ -315,8 +315,8 @@ def test_columns_of_a_layer_stand_text_by_text():
     stacked = scalars(SimpleNamespace(**measures))
     assert stacked.dtype == torch.float64
     certain = [
-        [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}, {"certain_mass": 1.0, "certain_mass_rounded": 0.75}],
-        [], [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}], [],
+        [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}, {"certain_mass": 1.0, "certain_mass_bfloat16": 0.75}],
+        [], [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}], [],
     ]  # fmt: skip
     site = SimpleNamespace(kind="encoder", layer=3, heads=2)
     columns = LayerRows(
@@ -336,5 +336,5 @@ def test_columns_of_a_layer_stand_text_by_text():
     assert columns["sink_token"] == ["a", "b", "d", "c"]
     assert columns["certain_mass"] == [0.75, None, 0.5, None]
     assert columns["certain_mass_error"] == [0.0, None, None, None]
-    assert columns["certain_mass_rounded"] == [0.5, None, 0.25, None]
+    assert columns["certain_mass_bfloat16"] == [0.5, None, 0.25, None]
     assert columns["certain_rows"] == [2, 0, 1, 0]

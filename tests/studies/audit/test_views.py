@@ -290,7 +290,7 @@ def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apar
         (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65.00 %, no more and no less"),
     ):  # fmt: skip
         heads = pl.DataFrame([rows | {
-            "head": 0, "group": "determined and idle", "sink_weight": lo, "sink_lo": lo, "sink_hi": hi,
+            "head": 0, "group": "mostly certain and idle", "sink_weight": lo, "sink_lo": lo, "sink_hi": hi,
         }])  # fmt: skip
         assert f"alternatives give it {expected} (means)" in heads_in_words(heads)
 

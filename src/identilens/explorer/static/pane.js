@@ -43,7 +43,7 @@ const called = (model) => (start.models.filter((one) => ending(one) === ending(m
 const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
 
 // A token without its mark of a space or of a part of a word.
-const plain = (name) => name.replace(/^(␣|##)(?=.)/u, "");
+const plain = (name) => name.replace(/^(␣|##|…)(?=.)/u, "");
 
 // What must stay the same when a row changes: outcome and tolerance, in words.
 const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };

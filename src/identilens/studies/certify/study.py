@@ -124,17 +124,17 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         Certainty: At least 81 % of the attention of 'once' (query 10, ...
         >>> result.table["verdict"].value_counts(sort=True)
         shape: (5, 2)
-        ┌─────────────────────────┬───────┐
-        │ verdict                 ┆ count │
-        │ ---                     ┆ ---   │
-        │ str                     ┆ u32   │
-        ╞═════════════════════════╪═══════╡
-        │ negligible              ┆ 17    │
-        │ free, small share       ┆ 15    │
-        │ determined, large share ┆ 5     │
-        │ free, large share       ┆ 4     │
-        │ determined, small share ┆ 1     │
-        └─────────────────────────┴───────┘
+        ┌─────────────────────────────┬───────┐
+        │ verdict                     ┆ count │
+        │ ---                         ┆ ---   │
+        │ str                         ┆ u32   │
+        ╞═════════════════════════════╪═══════╡
+        │ negligible                  ┆ 17    │
+        │ not determined, small share ┆ 15    │
+        │ determined, large share     ┆ 5     │
+        │ not determined, large share ┆ 4     │
+        │ determined, small share     ┆ 1     │
+        └─────────────────────────────┴───────┘
     """
 
     name = "certify"
@@ -185,7 +185,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             row = ClaimRow(head, query, tokens[side.key], place.text)
             counted = {one: one.coefficients(row) for one in settings.claims}
             asked, found = self._tolerances, {}
-            # Radii are found for the smallest change: what is free there is free for every larger one.
+            # Radii are found for the smallest change: what is not determined there is so for no larger one.
             for tolerance in sorted(asked, key=kept.allowed):
                 found[tolerance] = certified_columns(
                     kept,

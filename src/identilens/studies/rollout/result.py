@@ -18,6 +18,7 @@ from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_to
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.errors import InputError
 from identilens.models.substitution import Address
+from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
@@ -150,8 +151,8 @@ class Rollouts(Result):
             same = f"with every head's output changed by at most {tolerance}, to first order,"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
         lines = [
-            f"In the row of {widest['query_token']!r} (query {widest['query']}, text {widest['text']}), rollout gives "
-            f"{widest['token']!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
+            f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), rollout gives "
+            f"{unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
             f"{widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
             f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are fixed: every alternative keeps "
             f"them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
@@ -355,7 +356,7 @@ class Rollouts(Result):
 
 
 def _row_name(row: dict[str, Any]) -> str:
-    return f"text {row['text']}, query {row['query']} {row['query_token']!r}, tolerance {row['tolerance']}"
+    return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 
 _TEXT = (

@@ -10,6 +10,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, choose_present, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.page import Section
+from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers, percent
 
@@ -115,7 +116,7 @@ class Sources(Result):
         ]  # fmt: skip
         what = "logit of" if logit["target"] != "the direction" else "last hidden state along"
         lines = [
-            f"The {what} {logit['target']} after {logit['query_token']!r} (query {logit['query']}, text "
+            f"The {what} {logit['target']} after {unmarked(logit['query_token'])!r} (query {logit['query']}, text "
             f"{logit['text']}) is {logit['logit']:.3f}: {', '.join(parts)}. The parts differ from it by "
             f"{abs(logit['error']):.1g}."
         ]
@@ -125,7 +126,7 @@ class Sources(Result):
         of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
         own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"Its largest single source is {own['token']!r} (key {own['key']}) by head {own['head']} of layer "
+            f"Its largest single source is {unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of layer "
             f"{own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )

@@ -115,12 +115,12 @@ class RowPanel {
   }
 }
 
-// Tokens as they are read: marks of spaces and of parts of words (␣, in older runs Ġ and ▁, ##) become spaces, or none, before the token.
+// Tokens as they are read: marks of spaces and of parts of words (␣, in older runs Ġ and ▁; …, ##) become spaces, or none, before the token.
 function wordsOf(names) {
   const marked = names.some((name) => /^[Ġ▁␣]./u.test(name));
   return names.map((name, at) => {
-    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁␣]/u.test(name) : /^##./u.test(name));
-    return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(/^([Ġ▁␣]|##)(?=.)/u, "") };
+    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁␣]/u.test(name) : /^(##|…)./u.test(name));
+    return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(marked ? /^[Ġ▁␣](?=.)/u : /^(##|…)(?=.)/u, "") };
   });
 }
 
