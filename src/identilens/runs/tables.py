@@ -53,6 +53,9 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     if len(frame) > 1 and same:
         title += f" ({', '.join(f'{name} {frame[name][0]}' for name in same)})"
         frame = frame.drop(same)
+    if len(frame):
+        # Columns in which no row has a value are left out.
+        frame = frame.select(one for one in frame if one.null_count() < len(frame))
     view = Table(box=SIMPLE_HEAD, padding=0)
     for name, kind in frame.schema.items():
         view.add_column(

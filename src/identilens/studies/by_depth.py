@@ -38,9 +38,9 @@ class ModelComparison(Result):
     Attributes:
         table: One row for each audit and layer: ``depth`` from 0 (first layer with attention) to 1 (last), mean number
             of keys, certain mass, exact and up to bfloat16's rounding, the standard error of the latter over texts (of
-            a single text over rows), null share, and the mean and the largest change of the model's answer without one of its
-            heads (``outcome``: nats of the prediction, or relative change of states). Missing where an audit did not
-            look at it.
+            a single text over rows), null share, and the mean and the largest change of the model's answer without one
+            of its heads (``outcome``: nats of the prediction, or relative change of states). Missing where an audit did
+            not look at it.
 
     Examples:
         >>> import identilens as idl
@@ -83,8 +83,8 @@ class ModelComparison(Result):
             if len(shares):
                 mean = shares[mass].mean()
                 line += (
-                    f", certain mass up to bfloat16's rounding {percent(mean)} (exactly {percent(shares['certain_mass'].mean())}; "
-                    f"least {percent(shares[mass][0])} at depth {shares['depth'][0]:.2f}, most "
+                    f", certain mass up to bfloat16's rounding {percent(mean)} (exactly "
+                    f"{percent(shares['certain_mass'].mean())}; least {percent(shares[mass][0])} at depth {shares['depth'][0]:.2f}, most "
                     f"{percent(shares[mass][-1])} at depth {shares['depth'][-1]:.2f})"
                 )
                 numbers[f"{mass} {name}"] = mean
@@ -93,8 +93,8 @@ class ModelComparison(Result):
             )
         if self.table["certain_mass"].round(9).max() == 1:
             said.append(
-                "Where the exact certain mass is 100 %, texts are too short for other weights with the same output: they have no "
-                "more tokens than a head's values have dimensions, which says nothing of the model."
+                "Where the exact certain mass is 100 %, texts are too short for other weights with the same output: they "
+                "have no more tokens than a head's values have dimensions, which says nothing of the model."
             )
         if not self.provenance["settings"]["same_texts"]:
             said.append(

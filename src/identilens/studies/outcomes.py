@@ -56,7 +56,7 @@ Nats grow with the square of a small change of the output, the relative change o
 """
 
 PARKED, BRINGS = 0.5, 0.1
-"""Attention is parked if at least the first share of it is on a key that adds less than the second share of the norms."""
+"""Attention is parked if the first share of it is on a key that adds less than the second share of the norms."""
 
 ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
 
@@ -113,7 +113,9 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
         return "exactly"
     of = "the head's own effect" if outcome in UNITS else "its length"
     if tolerance in ROUNDING:
-        return f"up to a rounding to {tolerance}" + (f", as a share of {of}" if outcome in UNITS else "")
+        return f"up to a rounding to {tolerance}" + (
+            f", as a share of {of}" if outcome in UNITS else ""
+        )
     size = tolerance.rstrip("%natschge")
     unit = {"%": f"% of {of}", "change": "of relative change"}
     return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"

@@ -117,7 +117,8 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
 def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
     """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
 
-    None where too few rows were drawn. Several texts are the sample. Of a single one it is the rows drawn in each layer, the same for all its heads.
+    None where too few rows were drawn. Several texts are the sample. Of a single one it is the rows drawn in each
+    layer, the same for all its heads.
     """
     mass = pl.col("certain_mass_bfloat16")
     rows = rows.drop_nulls("certain_mass_bfloat16")

@@ -37,8 +37,8 @@ GROUPS = (
 )
 NO_ROWS = (
     "Certain mass or effects were not computed, so this report does not say how much of each head is determined, and "
-    "which heads are influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal (in Python: "
-    "certain_rows=4, effects='removal')."
+    "which heads are influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal "
+    "(in Python: certain_rows=4, effects='removal')."
 )
 HEADS = (
     "Null share is the part of a map's squared weight in directions without effect on the head's output; it does not "

@@ -111,7 +111,9 @@ class Audit(Result):
         "rows": {
             **HEAD,
             "query": pl.Int64,
-            **decimals("certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"),
+            **decimals(
+                "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"
+            ),
         },
         "effects": {**HEAD, "outcome": pl.String, "by": pl.String, "effect": pl.Float64},
         "token_types": {
@@ -153,7 +155,8 @@ class Audit(Result):
 
         Means over texts. A head is *mostly certain* from a mean certain mass of 0.5 on (up to bfloat16's rounding), and
         *influential* if the model's prediction changes without it by at least a tenth (its final states by 0.3) of the
-        change without the head that matters most; the group is missing where rows or effects were not looked at (certain_rows, effects).
+        change without the head that matters most; the group is missing where rows or effects were not looked at
+        (certain_rows, effects).
         """
         return heads_table(self.table, self.rows, self.effects)
 

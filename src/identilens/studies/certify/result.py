@@ -333,9 +333,7 @@ def _certain(mass: Any) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    return (
-        f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
-    )
+    return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
 
 
 def _percent(share: Any) -> str:
@@ -354,8 +352,8 @@ _ORDERED = pl.col("certified_pairs").is_not_null()
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
     "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
-    "value? If not, it is not determined: its interval says how far it can move. Large share: is what the key adds to the output, by norm, at least as much as "
-    "keys add on average? Negligible: a small share, and in every alternative less than half the weight that "
+    "value? If not, it is not determined: its interval says how far it can move. Large share: is what the key adds to "
+    "the output, by norm, at least as much as keys add on average? Negligible: a small share, and in every alternative less than half the weight that "
     "each key would have if attention were even.",
 )
 _BARS = (

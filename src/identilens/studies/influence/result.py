@@ -113,8 +113,8 @@ class Influence(Result):
                 .row(-1, named=True)
             )
             lines.append(
-                f"Of {len(self.hidden_keys)} keys of single rows, {unmarked(key['key_token'])!r} ({key['key']}) in the row of "
-                f"{unmarked(key['query_token'])!r} ({key['query']}) of {head_in_words(key)} "
+                f"Of {len(self.hidden_keys)} keys of single rows, {unmarked(key['key_token'])!r} ({key['key']}) in the "
+                f"row of {unmarked(key['query_token'])!r} ({key['query']}) of {head_in_words(key)} "
                 f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}. The other keys "
                 "then take over its weight, so that this can be more than without the head."
             )

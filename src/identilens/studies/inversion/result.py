@@ -194,7 +194,10 @@ class Inversion(Result):
         for (text,), rows in places.group_by("text", maintain_order=True):
             if len(lines) == most:
                 break
-            title = f"text {text}, layer {layer}, with {_named(str(noise))}"
+            title = (
+                f"text {text}, hidden states of layer {layer}, with {_named(str(noise))}; in per cent the margin: half "
+                "the distance to the nearest other token's state, of the state's length"
+            )
             title, shown = first_tokens(title, rows)
             marked = [_marked(row) for row in shown.iter_rows(named=True)]
             marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)

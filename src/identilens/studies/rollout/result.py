@@ -59,8 +59,8 @@ _FIXED = (
 ).alias("fixed")
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 _MARKS = {
-    True: Mark("fixed, within a tenth", "●", 0, True),
-    False: Mark("open", "△", 1),
+    True: Mark("determined, within a tenth", "●", 0, True),
+    False: Mark("not determined", "△", 1),
 }
 
 
@@ -151,11 +151,11 @@ class Rollouts(Result):
             same = f"with every head's output changed by at most {tolerance}, to first order,"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
         lines = [
-            f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), rollout gives "
-            f"{unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
-            f"{widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
-            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are fixed: every alternative keeps "
-            f"them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
+            f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), rollout "
+            f"gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be "
+            f"anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
+            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are determined: every alternative "
+            f"keeps them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
         ]
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
         if len(certified):
@@ -180,7 +180,8 @@ class Rollouts(Result):
             "widest": widest["hi"] - widest["lo"],
             "certified_largest": int(certified.sum()) if len(certified) else None,
         }
-        headline = [(percent(fixed / len(table)), "of the values are fixed within a tenth")]
+        words = "of the values are determined: no alternative moves them by more than a tenth"
+        headline = [(percent(fixed / len(table)), words)]
         if len(certified):
             share = percent(int(certified.sum()) / len(certified))
             headline.append((share, "of the queries have a certified largest token"))
@@ -278,7 +279,12 @@ class Rollouts(Result):
             f"{shortened(visible_text(token), 22)} · {target}"
             for token, target in frame.select("token", "target").rows()
         ]
-        states = pl.when("fixed").then(pl.lit("fixed")).otherwise(pl.lit("open")).alias("state")
+        states = (
+            pl.when("fixed")
+            .then(pl.lit("determined"))
+            .otherwise(pl.lit("not determined"))
+            .alias("state")
+        )
         longest = int(frame.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType]
         chart = intervals(
             frame.select("row", "value", "lo", "hi", states, label=pl.Series(labels)),
@@ -303,7 +309,7 @@ class Rollouts(Result):
             pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
         return [
             *pictures,
-            Section("lines", "The text, marked by what is fixed", [_TEXT], lines=lines),
+            Section("lines", "The text, marked by what is determined", [_TEXT], lines=lines),
             Section("intervals", "Intervals", [_BARS], ["intervals"]),
             *(
                 [
@@ -360,7 +366,7 @@ def _row_name(row: dict[str, Any]) -> str:
 
 
 _TEXT = (
-    "Every line is the rollout of one query, in percent. A value is fixed if every choice of maps that leaves the "
+    "Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the "
     "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
 )
 _MAPS = (

@@ -126,8 +126,8 @@ class Sources(Result):
         of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
         own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"Its largest single source is {unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of layer "
-            f"{own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
+            f"Its largest single source is {unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of "
+            f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
         certain, count = int(rows["certified"].sum()), len(rows)
