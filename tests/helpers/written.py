@@ -42,7 +42,7 @@ def first_rows(result):
 _VERDICTS = ("determined, large share", "not determined, small share", "negligible")
 
 
-def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "0.01"), kinds=("encoder",)):
+def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("encoder",)):
     """Rows of three keys, by head and query, each for some tolerances."""
     table, rows, order = [], [], []
     for kind in kinds:

@@ -84,8 +84,8 @@ class ModelComparison(Result):
                 mean = shares[mass].mean()
                 line += (
                     f", certain mass up to bfloat16's rounding {percent(mean)} (exactly "
-                    f"{percent(shares['certain_mass'].mean())}; least {percent(shares[mass][0])} at depth {shares['depth'][0]:.2f}, most "
-                    f"{percent(shares[mass][-1])} at depth {shares['depth'][-1]:.2f})"
+                    f"{percent(shares['certain_mass'].mean())}; least {percent(shares[mass][0])} at depth "
+                    f"{shares['depth'][0]:.2f}, most {percent(shares[mass][-1])} at depth {shares['depth'][-1]:.2f})"
                 )
                 numbers[f"{mass} {name}"] = mean
             said.append(
@@ -93,8 +93,8 @@ class ModelComparison(Result):
             )
         if self.table["certain_mass"].round(9).max() == 1:
             said.append(
-                "Where the exact certain mass is 100 %, texts are too short for other weights with the same output: they "
-                "have no more tokens than a head's values have dimensions, which says nothing of the model."
+                "Where the exact certain mass is 100 %, texts are too short for other weights with the same output: "
+                "they have no more tokens than a head's values have dimensions, which says nothing of the model."
             )
         if not self.provenance["settings"]["same_texts"]:
             said.append(

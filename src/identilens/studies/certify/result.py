@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.page import LINK, Section
+from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
+from identilens.studies.head_views import head_name
 from identilens.studies.outcomes import BRINGS, PARKED, UNITS, exactness
 
 
@@ -253,6 +254,7 @@ class Certainty(Result):
                 ["axes", *(["certain_by_head"] if self._heads > 1 else [])],
             ),
             *([Section("claims", "Claims", _CLAIMS, frame=claims)] if len(claims) else []),
+            Section("cite", "How to cite a claim or a row", list(self._cited())),
             Section("heads", "Heads in numbers", frame=heads),
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
@@ -304,6 +306,23 @@ class Certainty(Result):
                 f"{''.join(counts)}."
             )
 
+    def _cited(self) -> Iterator[str]:
+        """Yield the citation of the first claims, or of the first rows where there are none."""
+        cited = self.by_query().select(
+            *ROW, "outcome", words=pl.format("certain mass {}", pl.col("certain_mass").round(4))
+        )
+        if len(self.claims):
+            ends = [pl.col(name).round(4) for name in ("value", "lo", "hi")]
+            verdict = pl.col("verdict").fill_null("no verdict")
+            said = pl.format("claim “{}”: {}, between {} and {}, {}", "claim", *ends, verdict)
+            cited = self.claims.select(*ROW, "outcome", words=said)
+        for row in cited.head(_CITED).iter_rows(named=True):
+            yield (
+                f"{citation(self.provenance).rstrip('.')}; {head_name(row)}, query {row['query']} "
+                f"({unmarked(row['query_token'])!r}); {OUTCOMES[row['outcome']].rstrip(',')} kept "
+                f"{exactness(row['tolerance'], row['outcome'])}; {row['words']}."
+            )
+
     def _least_certain(self) -> Iterator[str]:
         free = (
             self.table.filter(~pl.col("pinned"))
@@ -340,6 +359,9 @@ def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
 
+_CITED = 6
+"""Claims, or rows, whose citation a page has."""
+
 OUTCOMES = {
     "head": "the head's output",
     "layer": "the sum of all heads' outputs, which enters the residual stream,",
@@ -353,8 +375,8 @@ _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
     "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
     "value? If not, it is not determined: its interval says how far it can move. Large share: is what the key adds to "
-    "the output, by norm, at least as much as keys add on average? Negligible: a small share, and in every alternative less than half the weight that "
-    "each key would have if attention were even.",
+    "the output, by norm, at least as much as keys add on average? Negligible: a small share, and in every "
+    "alternative less than half the weight that each key would have if attention were even.",
 )
 _BARS = (
     "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "

@@ -168,7 +168,7 @@ class Inversion(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the shares of positions with an error below the margin, and of those decoded, by layer and noise."""
-        layers = self.by_layer()
+        layers = self.by_layer().with_columns(pl.col("noise").map_elements(_named, pl.String))
         shown = {
             "below": "Positions whose error is below the margin",
             "recovered": "Positions decoded in fact",
@@ -324,7 +324,7 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
 
 
 def _named(noise: str) -> str:
-    return f"Gaussian noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
+    return f"noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
 
 
 def _span(shares: pl.Series) -> str:

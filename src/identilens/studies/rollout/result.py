@@ -17,6 +17,7 @@ from identilens.charts.thumbnails import picture
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.errors import InputError
+from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
@@ -150,10 +151,17 @@ class Rollouts(Result):
         if tolerance != "0":
             same = f"with every head's output changed by at most {tolerance}, to first order,"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
+        few_keys = (
+            f"No other maps change any of {len(table):,} values of rollout {same}. That is usual for a text of no more "
+            "tokens than a head's values have dimensions, and says little: take a longer text, or let each head's "
+            "output change by 1 % (--tolerance 1%, in Python tolerance=0.01)."
+        )
         lines = [
-            f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), rollout "
-            f"gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be "
-            f"anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
+            few_keys
+            if widest["hi"] - widest["lo"] < PIN_TOLERANCE
+            else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
+            f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
+            f"may be anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
             f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are determined: every alternative "
             f"keeps them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
         ]
@@ -194,7 +202,7 @@ class Rollouts(Result):
         ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
         numbers = pl.col("value", "lo", "hi").round(4)
         shown = found.select("text", query, "tolerance", "target", "token", numbers, "rank", ranks)
-        return {"Widest intervals": shown.rename({"tolerance": "up to"})}
+        return {"Widest intervals": shown}
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens, each with its value in percent, marked where it is fixed."""
