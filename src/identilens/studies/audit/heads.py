@@ -185,7 +185,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     counts = [
         f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size
     ]
-    said = f"Of {len(known)} heads, {', '.join(counts)}."
+    said = f"Of {counted(len(known), 'head')}, {', '.join(counts)}."
     parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
     if parked.is_empty():
         return said
