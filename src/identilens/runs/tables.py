@@ -49,7 +49,8 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 
 def print_table(title: str, frame: pl.DataFrame) -> None:
     """Print a frame in the terminal, numbers to the right; what is the same in all rows is said in the title."""
-    same = [name for name in HEAD if name in frame.columns and frame[name].n_unique() == 1]
+    columns = [*HEAD, "corpus", "tolerance"]
+    same = [name for name in columns if name in frame.columns and frame[name].n_unique() == 1]
     if len(frame) > 1 and same:
         title += f" ({', '.join(f'{name} {frame[name][0]}' for name in same)})"
         frame = frame.drop(same)

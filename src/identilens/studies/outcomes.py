@@ -58,6 +58,12 @@ Nats grow with the square of a small change of the output, the relative change o
 PARKED, BRINGS = 0.5, 0.1
 """Attention is parked if the first share of it is on a key that adds less than the second share of the norms."""
 
+FEW_KEYS = (
+    "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "
+    "take a longer text, or see what is left if a head's output may change a little (--tolerance 1%, tolerance=0.01)."
+)
+"""What is said where no other weights have exactly the same outcome."""
+
 ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
 
 _UNITS = {"nats": "prediction", "change": "states"}

@@ -15,7 +15,7 @@ from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.head_views import head_name
-from identilens.studies.outcomes import BRINGS, PARKED, UNITS, exactness
+from identilens.studies.outcomes import BRINGS, FEW_KEYS, PARKED, UNITS, exactness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Certainty(Result):
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
         pinned = int(self.table["pinned"].sum())
-        few = _FEW_KEYS if pinned == len(self.table) else ""
+        few = f" {FEW_KEYS}" if pinned == len(self.table) else ""
         tops = int(self.rows["certified_top"].is_not_null().sum())
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
@@ -153,7 +153,7 @@ class Certainty(Result):
             else ""
         )
         lines = [
-            f"With {outcome} the same, {exact}, {first}{few}.",
+            f"With {outcome} the same, {exact}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
             "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much as "
             f"keys add on average, of {self._added}.",
@@ -384,10 +384,6 @@ _BARS = (
     "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
     "The order of two keys is certain when the same one has the larger weight in every alternative. Where the order "
     "was certified, choose a key to see which others are certain to have more weight, or less.",
-)
-_FEW_KEYS = (
-    ", as is usual where a row sees no more keys than the head's values have dimensions: that says little of the head "
-    "(with --tolerance 1%, tolerance=0.01, see what is left if the output may change a little)"
 )
 _CLAIMS = (
     "A claim is a weighted sum of the weights of a row: lo and hi are its proven ends over all alternatives, the "

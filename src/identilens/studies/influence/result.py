@@ -130,7 +130,8 @@ class Influence(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads with the largest effects."""
-        return {"Largest effects": self.heads().sort("effect", descending=True).head(10)}
+        title = f"Largest effects, in {UNITS[self._outcome]}"
+        return {title: self.heads().sort("effect", descending=True).head(10)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``effects`` by layer and head; ``estimates`` and ``keys`` where there are some."""

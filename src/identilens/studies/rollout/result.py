@@ -23,7 +23,7 @@ from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-from identilens.studies.outcomes import WITHIN
+from identilens.studies.outcomes import FEW_KEYS, WITHIN
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -151,13 +151,9 @@ class Rollouts(Result):
         if tolerance != "0":
             same = f"with every head's output changed by at most {tolerance}, to first order,"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
-        few_keys = (
-            f"No other maps change any of {len(table):,} values of rollout {same}. That is usual for a text of no more "
-            "tokens than a head's values have dimensions, and says little: take a longer text, or let each head's "
-            "output change by 1 % (--tolerance 1%, in Python tolerance=0.01)."
-        )
+        none = f"No other maps change any of {len(table):,} values of rollout {same}. {FEW_KEYS}"
         lines = [
-            few_keys
+            none
             if widest["hi"] - widest["lo"] < PIN_TOLERANCE
             else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
             f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
