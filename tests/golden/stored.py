@@ -21,7 +21,7 @@ NOISE = {
 """Columns that hold rounding noise: they are compared absolutely, as shares of 1."""
 
 SOLVED = {
-    "certain_mass", "certain_mass_rounded", "certain_mass_error", "sink_lo", "sink_hi", "lo", "hi", "gap", "farthest",
+    "certain_mass", "certain_mass_bfloat16", "certain_mass_error", "sink_lo", "sink_hi", "lo", "hi", "gap", "farthest",
     "distance_bound", "radius",
 }  # fmt: skip
 """Columns that programs are solved for."""

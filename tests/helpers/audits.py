@@ -116,7 +116,7 @@ def _row(text, layer, head, plan, raw, effective):
         "null_share": float((raw - effective).square().sum() / raw.square().sum()),
         "simplex_null_share": 0.5 * float((raw - effective).square().sum() / raw.square().sum()),
         "pearson": float(torch.corrcoef(pair)[0, 1]) if raw.numel() > 1 else None, "reconstruction_error": 1e-7,
-        "certain_mass": 0.3 + 0.2 * head, "certain_mass_rounded": 0.25 + 0.2 * head,
+        "certain_mass": 0.3 + 0.2 * head, "certain_mass_bfloat16": 0.25 + 0.2 * head,
         "certain_mass_error": 0.05, "certain_rows": 2,
         "output_share": (1 + layer + head) / (plan.heads * (plan.layers + plan.heads)), "sink": 0,
         "sink_token": plan.keys[0], "sink_mass": float(raw[:, 0].mean()), "sink_norm_share": 0.1,
@@ -129,7 +129,7 @@ def _certain(text, layer, head, plan):
     for query in range(min(2, len(plan.queries))):
         yield {
             "text": text, "layer": layer, "head": head, "kind": plan.kind, "query": query,
-            "certain_mass": 0.25 + 0.2 * head + 0.1 * query, "certain_mass_rounded": 0.2,
+            "certain_mass": 0.25 + 0.2 * head + 0.1 * query, "certain_mass_bfloat16": 0.2,
             "sink_weight": 0.5, "sink_lo": 0.4, "sink_hi": 0.6,
         }  # fmt: skip
 

@@ -39,10 +39,10 @@ def first_rows(result):
     return result.of(tables, result.provenance, result.matrices, result.tokens)
 
 
-_VERDICTS = ("determined, large share", "free, small share", "negligible")
+_VERDICTS = ("determined, large share", "not determined, small share", "negligible")
 
 
-def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "0.01"), kinds=("encoder",)):
+def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("encoder",)):
     """Rows of three keys, by head and query, each for some tolerances."""
     table, rows, order = [], [], []
     for kind in kinds:
@@ -323,7 +323,7 @@ def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=N
                         "simplex_null_share": share / 2, "pearson": 0.75 - share if pearson else None,
                         "reconstruction_error": 1e-9,
                         "certain_mass": 0.25 + 0.375 * layer + 0.0625 * text if rows else None,
-                        "certain_mass_rounded": 0.125 + 0.375 * layer if rows else None,
+                        "certain_mass_bfloat16": 0.125 + 0.375 * layer if rows else None,
                         "certain_mass_error": 0.03125, "certain_rows": 2 if rows else 0,
                         "output_share": (0.875, 0.125)[head], "sink": 0, "sink_token": "[CLS]",
                         "sink_mass": 0.25 + 0.5 * head, "sink_norm_share": 0.125,
@@ -337,7 +337,7 @@ def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=N
                     for query in (0, 2) if rows else ():
                         drawn.append({
                             **at, "query": query, "certain_mass": 0.25 + 0.375 * layer + 0.0625 * text,
-                            "certain_mass_rounded": 0.125 + 0.375 * layer,
+                            "certain_mass_bfloat16": 0.125 + 0.375 * layer,
                             "sink_weight": 0.5, "sink_lo": 0.25 + 0.25 * head, "sink_hi": 0.75,
                         })  # fmt: skip
                     if text == 0:

@@ -132,7 +132,8 @@ def intervals(
     span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(
         x=on_field(base.encoding.x, low), x2=field(high)
     )
-    return layered([span, base.mark_point(filled=True, opacity=1, size=40)])
+    known = [span] if frame[low].count() else []
+    return layered([*known, base.mark_point(filled=True, opacity=1, size=40)])
 
 
 def boxes(

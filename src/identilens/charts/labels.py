@@ -10,9 +10,13 @@ _LONGEST = 60
 
 
 def visible_text(token: str) -> str:
-    """Return a token with its outer spaces and all control and direction characters written out; "∅" for none."""
+    """Return a token with its outer spaces and all control and direction characters written out; "∅" for none.
+
+    WordPiece's mark of a word's middle, ##, becomes "…".
+    """
     if not token:
         return "∅"
+    token = re.sub("^##(?=[^#])", "…", token)
     inner = token.strip(" ")
     start = len(token) - len(token.lstrip(" "))
     return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from importlib.metadata import version
 from itertools import groupby
 from math import isfinite
@@ -126,6 +127,7 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) ->
         data=data,
         facts=run_facts(page.record),
         citation=citation(page.record),
+        today=date.today().isoformat(),
         version=version("identilens"),
         vega=packed_vega() if data["charts"] else "",
     )

@@ -236,6 +236,10 @@ _ARGUMENT = re.compile(r"\b([a-z_]+)=(?:True\b|\.\.\.)")
 """An argument of Python in a message, such as ``resume=True``: the command line names its option instead."""
 
 
+_MISSING = re.compile(r'^Command "(.+)" parameter (\S+) requires an argument\.')
+"""What is said of an option that is required, or that stands without its value."""
+
+
 class Terminated(BaseException):
     """The process was asked to end (SIGTERM)."""
 
@@ -297,4 +301,5 @@ def _words(error: Exception, file: SettingsFile) -> str:
         cause = cause.__cause__
     if isinstance(cause, SettingError):
         return file.complaint(cause)
-    return _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))
+    words = _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))
+    return _MISSING.sub(r"give a value for \2; identilens \1 --help lists the options.", words)

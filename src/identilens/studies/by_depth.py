@@ -18,15 +18,15 @@ from identilens.studies.audit.result import Audit
 
 _MEASURES = {
     "certain_mass": "Certain mass",
-    "certain_mass_rounded": "Certain mass up to rounding",
+    "certain_mass_bfloat16": "Certain mass up to bfloat16's rounding",
     "null_share": "Null share",
     "effect": "Mean change without a head",
     "largest_effect": "Largest change without a head",
 }
 _TEXT = (
     "Depth 0 is a model's first layer with attention, 1 its last. Certain mass: at least this share of a row's "
-    "attention lies on the same keys in all weights that give the head's output exactly, or up to a rounding to the "
-    "model's precision. Null share: share of squared weight in directions without effect on the output. Change: of the "
+    "attention lies on the same keys in all weights that give the head's output exactly, or up to a rounding to "
+    "bfloat16. Null share: share of squared weight in directions without effect on the output. Change: of the "
     "prediction (nats) or the final hidden states (relative) when a head is removed."
 )
 
@@ -37,10 +37,10 @@ class ModelComparison(Result):
 
     Attributes:
         table: One row for each audit and layer: ``depth`` from 0 (first layer with attention) to 1 (last), mean number
-            of keys, certain mass, exact and up to the model's rounding, its standard error over texts (of a single
-            text over rows), null share, and the mean and the largest change of the model's answer without one of its
-            heads (``outcome``: nats of the prediction, or relative change of states). Missing where an audit did not
-            look at it.
+            of keys, certain mass, exact and up to bfloat16's rounding, the standard error of the latter over texts (of
+            a single text over rows), null share, and the mean and the largest change of the model's answer without one
+            of its heads (``outcome``: nats of the prediction, or relative change of states). Missing where an audit did
+            not look at it.
 
     Examples:
         >>> import identilens as idl
@@ -57,7 +57,7 @@ class ModelComparison(Result):
             "kind": pl.String,
             **integers("layer", "heads"),
             **decimals(
-                "depth", "keys", "certain_mass", "certain_mass_rounded", "certain_mass_error"
+                "depth", "keys", "certain_mass", "certain_mass_bfloat16", "certain_mass_error"
             ),
             "null_share": pl.Float64,
             "outcome": pl.String,
@@ -76,31 +76,32 @@ class ModelComparison(Result):
         """Return what each model's mean certain mass and null share are, and where certain mass is least and most."""
         said, numbers = [], {}
         for (model, kind), rows in self.table.group_by("model", "kind", maintain_order=True):
-            shares = rows.drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
+            mass = "certain_mass_bfloat16"
+            shares = rows.drop_nulls(mass).sort(mass, maintain_order=True)
             name = f"{model}, {kind}"
             line = f"{name}: null share {percent(rows['null_share'].mean())}"
             if len(shares):
-                mean = shares["certain_mass"].mean()
+                mean = shares[mass].mean()
                 line += (
-                    f", certain mass {percent(mean)} (up to rounding {percent(shares['certain_mass_rounded'].mean())}; "
-                    f"least {percent(shares['certain_mass'][0])} at depth {shares['depth'][0]:.2f}, most "
-                    f"{percent(shares['certain_mass'][-1])} at depth {shares['depth'][-1]:.2f})"
+                    f", certain mass up to bfloat16's rounding {percent(mean)} (exactly "
+                    f"{percent(shares['certain_mass'].mean())}; least {percent(shares[mass][0])} at depth "
+                    f"{shares['depth'][0]:.2f}, most {percent(shares[mass][-1])} at depth {shares['depth'][-1]:.2f})"
                 )
-                numbers[f"certain_mass {name}"] = mean
+                numbers[f"{mass} {name}"] = mean
             said.append(
                 f"{line}; means over {counted(len(rows), 'layer')}, texts of {rows['keys'].mean():.0f} keys on average."
             )
         if self.table["certain_mass"].round(9).max() == 1:
             said.append(
-                "Where certain mass is 100 %, texts are too short for other weights with the same output: they have no "
-                "more tokens than a head's values have dimensions, which says nothing of the model."
+                "Where the exact certain mass is 100 %, texts are too short for other weights with the same output: "
+                "they have no more tokens than a head's values have dimensions, which says nothing of the model."
             )
         if not self.provenance["settings"]["same_texts"]:
             said.append(
                 "The audits are of different texts. All of these measures change with the length and kind of text."
             )
         headline = [
-            (percent(share), f"certain mass, {name.removeprefix('certain_mass ')}")
+            (percent(share), f"certain mass up to bfloat16's rounding, {name.partition(' ')[2]}")
             for name, share in numbers.items()
         ]
         return Finding("\n".join(said), numbers, headline[:4])
@@ -108,8 +109,8 @@ class ModelComparison(Result):
     def overview(self) -> Tables:
         """Return the means of each model."""
         names = {
-            "certain_mass": "certain",
-            "certain_mass_rounded": "rounded",
+            "certain_mass_bfloat16": "certain",
+            "certain_mass": "exactly",
             "null_share": "null",
             "largest_effect": "largest",
         }
@@ -235,7 +236,7 @@ def card(audit: Result) -> str:
         "kind": "kind",
         "layer": "layer",
         "certain_mass": "certain mass",
-        "certain_mass_rounded": "up to rounding",
+        "certain_mass_bfloat16": "up to bfloat16's rounding",
         "null_share": "null share",
         "effect": "mean change without a head",
         "largest_effect": "largest change",

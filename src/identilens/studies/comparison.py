@@ -86,6 +86,13 @@ class Comparison(Result):
         models = tuple(self.provenance["settings"]["models"])
         return models if models[0] != models[1] else ("first run", "second run")
 
+    @property
+    def _change(self) -> str:
+        return f"{self.names[1]} minus {self.names[0]}"
+
+    def _named_columns(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.rename(dict(zip("ab", self.names, strict=True)))
+
     def subject(self) -> str:
         """Return what was compared."""
         settings, (first, second) = self.provenance["settings"], self.names
@@ -116,15 +123,15 @@ class Comparison(Result):
         if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
             lines.append(f"Equal up to rounding: {', '.join(map(_named, equal))}.")
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
-        change = f"{self.names[1]} minus {self.names[0]}"
         headline = [
-            (_signed(row["difference"]), f"{_named(row['measure'])}, {change}") for row in shown
+            (_signed(row["difference"]), f"{_named(row['measure'])}, {self._change}")
+            for row in shown
         ]
         return Finding("\n".join(lines), numbers, headline[:4])
 
     def overview(self) -> Tables:
         """Return the differences of the means."""
-        return {"b − a, measure by measure": self.table}
+        return {f"{self._change}, measure by measure": self._named_columns(self.table)}
 
     def charts(self) -> Charts:
         """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
@@ -149,7 +156,9 @@ class Comparison(Result):
         }
         if comparable["head"].n_unique() > 1:
             charts |= {
-                f"difference_{name}": _difference(comparable.filter(measure=name), name)
+                f"difference_{name}": _difference(
+                    comparable.filter(measure=name), name, self._change
+                )
                 for name in measures
             }
         return charts
@@ -158,9 +167,9 @@ class Comparison(Result):
         """Return the table, the charts, and all places."""
         charts = list(self.charts())
         return [
-            Section("means", "Means", [_MEANS], charts[:1], self.table),
-            Section("heads", "Head by head", [_HEADS], charts[1:]),
-            Section("places", "All places in numbers", frame=self.places),
+            Section("means", "Means", [_MEANS], charts[:1], self._named_columns(self.table)),
+            Section("heads", "Head by head", [f"{self._change}, {_HEADS}"], charts[1:]),
+            Section("places", "All places in numbers", frame=self._named_columns(self.places)),
         ]
 
 
@@ -292,7 +301,7 @@ def _means(
     )
 
 
-def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
+def _difference(frame: pl.DataFrame, name: str, change: str) -> AnyChart:
     reach = max([abs(value) for value in frame["difference"] if isfinite(value)] or [1.0]) or 1.0
     chart = heat(
         frame.select("kind", "layer", "head", "difference", "error"),
@@ -303,9 +312,9 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
         domain=(-reach, reach),
         x_title="Head",
         y_title="Layer",
-        color_title="b − a",
+        color_title="Difference",
         also=("error",),
-        title=f"{_named(name).capitalize()}: b − a",
+        title=f"{_named(name).capitalize()}: {change}",
     )
     return choose_kind(chart, frame)
 
@@ -330,4 +339,4 @@ _MEANS = (
     "Means over all places that both results have, with the standard error of the difference over texts (paired where "
     "the texts are the same) and the spread of the differences over places (standard deviation)."
 )
-_HEADS = "The difference b − a at every layer and head, mean over texts."
+_HEADS = "at every layer and head, mean over texts."

@@ -2,8 +2,10 @@
 
 import re
 from abc import abstractmethod
+from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -312,12 +314,18 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     """Return the positions that a token or a position stands for; negative positions count from the end.
 
     A token goes before a position of the same name, but ``last`` is always the last position. A token's space at the
-    start of a word may be left out.
+    start of a word may be left out. A word of several tokens, or several words, stand for all their tokens.
     """
     requested = -1 if requested == "last" else requested
     places = [place for place, name in enumerate(names) if name == requested] or [
         place for place, name in enumerate(names) if name.strip() == requested
     ]
+    if not places and isinstance(requested, str) and requested.strip():
+        spaced = any(name.startswith(" ") for name in names)
+        pieces = [name if spaced else f" {name}".replace(" ##", "") for name in names]
+        ends = [*accumulate(map(len, pieces))]
+        for match in re.finditer(rf"(?<!\w){re.escape(requested)}(?!\w)", "".join(pieces)):
+            places += range(bisect(ends, match.start()), bisect_left(ends, match.end()) + 1)
     if (
         not places
         and re.fullmatch(r"-?[0-9]{1,9}", str(requested))
@@ -327,7 +335,7 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     if not places:
         raise InputError(
             f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "
-            f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
+            f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}. Repeat the option to name several."
         )
     return places
 

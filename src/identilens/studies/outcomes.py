@@ -56,6 +56,15 @@ INFLUENTIAL = {"prediction": 0.1, "states": 0.3}
 Nats grow with the square of a small change of the output, the relative change of states with the change itself.
 """
 
+PARKED, BRINGS = 0.5, 0.1
+"""Attention is parked if the first share of it is on a key that adds less than the second share of the norms."""
+
+FEW_KEYS = (
+    "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "
+    "take a longer text, or see what is left if a head's output may change a little (--tolerance 1%, tolerance=0.01)."
+)
+"""What is said where no other weights have exactly the same outcome."""
+
 ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
 
 _UNITS = {"nats": "prediction", "change": "states"}
@@ -129,9 +138,14 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
     """Return how nearly the same an outcome stays, in words."""
     if tolerance == "0":
         return "exactly"
-    share = tolerance in ROUNDING or tolerance.endswith("%")
-    of_effect = " of the head's own effect" if share and outcome in ("states", "prediction") else ""
-    return f"up to {tolerance}{' rounding' if tolerance in ROUNDING else ''}{of_effect}"
+    of = "the head's own effect" if outcome in UNITS else "its length"
+    if tolerance in ROUNDING:
+        return f"up to a rounding to {tolerance}" + (
+            f", as a share of {of}" if outcome in UNITS else ""
+        )
+    size = tolerance.rstrip("%natschge")
+    unit = {"%": f"% of {of}", "change": "of relative change"}
+    return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def test_heads_stand_in_four_groups(bundled):
     assert means["relative_output"].to_list() == pytest.approx([1.0] * 6)
     for row in heads.iter_rows(named=True):
         first, second = row["group"].split(" and ")
-        assert (first == "determined") == (row["certain_mass"] >= 0.5)
+        assert (first == "mostly certain") == (row["certain_mass_bfloat16"] >= 0.5)
         assert (second == "influential") == (row["relative_effect"] >= 0.3)
         assert row["relative_effect"] == pytest.approx(row["effect"] / heads["effect"].max())
         assert row["sink_lo"] <= row["sink_hi"]

@@ -51,13 +51,13 @@ TABLE = table_of(
     {"head": 0, "output_share": 0.25}, {"head": 1, "certain_mass": 0.25, "sink_mass": 0.25, "output_share": 0.75},
     {"head": 0, "text": 1, "certain_mass": 0.75, "sink_token": "b", "output_share": 0.375},
     {"head": 1, "text": 1, "certain_mass": None, "null_share": 0.75, "output_share": 0.625},
-)  # fmt: skip
+).with_columns(certain_mass_bfloat16="certain_mass")  # fmt: skip
 ROWS = pl.DataFrame([
     {**AT, "text": 0, "head": 0, "query": 0, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.25, "sink_hi": 1.0},
     {**AT, "text": 0, "head": 0, "query": 2, "certain_mass": 0.75, "sink_weight": 0.25, "sink_lo": 0.0, "sink_hi": 0.5},
     {**AT, "text": 0, "head": 1, "query": 0, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.5, "sink_hi": 0.5},
     {**AT, "text": 0, "head": 1, "query": 2, "certain_mass": 0.25, "sink_weight": 0.5, "sink_lo": 0.5, "sink_hi": 0.5},
-])  # fmt: skip
+]).with_columns(certain_mass_bfloat16="certain_mass")  # fmt: skip
 
 
 def effects(first, second, outcome="prediction", by="removal"):
@@ -71,8 +71,8 @@ def test_heads_by_both_axes():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     first, second = heads.iter_rows(named=True)
     assert first | {"kind": 0} == {
-        "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625, "outcome": "prediction",
-        "effect": 2.0, "relative_effect": 1.0, "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
+        "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625,
+        "certain_mass_bfloat16": 0.625, "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0, "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
         "sink_weight": 0.375, "sink_lo": 0.125, "sink_hi": 0.75, "sink_norm_share": 0.0625, "sink_value_norm": 0.125,
         "first_mass": 0.5, "null_share": 0.25, "certain_rows": 4,
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_heads_by_both_axes():
     assert idle["group"].to_list() == [GROUPS[0], GROUPS[3]]
     states = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.5, 0.7), "states"))
     assert states["group"].to_list() == [GROUPS[0], GROUPS[2]]
-    less = TABLE.with_columns(certain_mass=pl.col("certain_mass") - 0.126)
+    less = TABLE.with_columns(certain_mass_bfloat16=pl.col("certain_mass") - 0.126)
     assert heads_table(less, ROWS, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [
         GROUPS[2],
         GROUPS[3],
@@ -94,20 +94,21 @@ def test_heads_by_both_axes():
     assert none["group"].to_list() == [GROUPS[1], GROUPS[3]]
     groups = groups_table(heads)
     assert groups["heads"].to_list() == [1, 0, 1, 0]
-    assert groups["certain_mass"].to_list() == [0.625, None, 0.25, None]
+    assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None]
 
 
 def test_groups_and_parked_heads_in_words():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     assert heads_in_words(heads) == (
-        "Of 2 heads, 1 is determined and influential, 1 is free and influential. 2 heads park their attention: 62 % of "
-        "it is on one token, mostly a, which brings 6 % of what all keys add to the output, by vector length. In the "
-        "sampled rows this token has 44 %, and alternatives give it 31 % to 62 % (means)."
+        "Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential. 2 heads park their "
+        "attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, by "
+        "vector length. In the sampled rows this token has 44 %, and alternatives with exactly the same output give "
+        "it 31 % to 62 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
     two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
-    assert heads_in_words(two) == "Of 2 heads, 2 are free and idle."
+    assert heads_in_words(two) == "Of 2 heads, 2 are mostly open and idle."
     assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""
 
 
@@ -130,14 +131,14 @@ def test_effects_in_words():
 def test_the_error_of_certain_mass_is_that_over_texts_or_rows():
     several = pl.DataFrame({
         "text": [0, 0, 1, 2], **{name: [value] * 4 for name, value in AT.items()}, "query": [0, 1, 0, 0],
-        "certain_mass": [0.0, 0.5, 0.5, 1.0],
+        "certain_mass_bfloat16": [0.0, 0.5, 0.5, 1.0],
     })  # fmt: skip
     # Means of the texts are 0.25, 0.5 and 1.
     error, over = certain_error(several)
     spread = ((1 / 3) ** 2 + (1 / 12) ** 2 + (5 / 12) ** 2) / 2
     assert (error, over) == (pytest.approx((spread / 3) ** 0.5), "texts")
     # Of a text: heads are averaged, and the variances of two layers add up.
-    rows = ROWS.select("text", "kind", "layer", "query", "certain_mass")
+    rows = ROWS.select("text", "kind", "layer", "query", "certain_mass_bfloat16")
     both = pl.concat([rows, rows.with_columns(layer=pl.lit(1, pl.Int64))])
     # Rows have 0.25 and 0.5: variance 1/32, of the mean 1/64, of two layers 2/64, of their mean a quarter of that.
     assert certain_error(rows) == (pytest.approx(1 / 8), "rows")
@@ -176,16 +177,19 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
 
 
 def test_what_is_certain_of_rows_by_hand():
-    """Keys of the values 0, 1 and 1: weight moves freely between the last two, and none of it can leave the first."""
+    """Keys of the values 0, 1 and 1: weight moves freely between the last two, and none of it can leave the first.
+
+    If the output of 0.5 may change by 2⁻⁸ of itself, so much can.
+    """
     values = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
     head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
     head.distributions = partial(Head.distributions, head)
     projected = ProjectedValues.of(values[None])
     (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
-    names = ("query", "certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi")
+    names = ("query", "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi")
     for row, expected in zip(
-        rows, [(4, 0.5, 0.5, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
+        rows, [(4, 0.5, 0.5 - 0.5 / 256, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
     ):
         assert tuple(row) == names
         assert tuple(row.values()) == pytest.approx(expected, abs=1e-6)
@@ -315,8 +319,8 @@ def test_columns_of_a_layer_stand_text_by_text():
     stacked = scalars(SimpleNamespace(**measures))
     assert stacked.dtype == torch.float64
     certain = [
-        [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}, {"certain_mass": 1.0, "certain_mass_rounded": 0.75}],
-        [], [{"certain_mass": 0.5, "certain_mass_rounded": 0.25}], [],
+        [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}, {"certain_mass": 1.0, "certain_mass_bfloat16": 0.75}],
+        [], [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}], [],
     ]  # fmt: skip
     site = SimpleNamespace(kind="encoder", layer=3, heads=2)
     columns = LayerRows(
@@ -336,5 +340,5 @@ def test_columns_of_a_layer_stand_text_by_text():
     assert columns["sink_token"] == ["a", "b", "d", "c"]
     assert columns["certain_mass"] == [0.75, None, 0.5, None]
     assert columns["certain_mass_error"] == [0.0, None, None, None]
-    assert columns["certain_mass_rounded"] == [0.5, None, 0.25, None]
+    assert columns["certain_mass_bfloat16"] == [0.5, None, 0.25, None]
     assert columns["certain_rows"] == [2, 0, 1, 0]

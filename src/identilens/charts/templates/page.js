@@ -70,6 +70,9 @@
     document.body.dataset.drawn = now ? "dark" : "light";
   }
 
+  for (const box of document.querySelectorAll(".wide")) {
+    if (box.scrollWidth > box.clientWidth) box.before(Object.assign(document.createElement("p"), { className: "soft sideways", textContent: "This table scrolls sideways →" }));
+  }
   const viewers = new Map(Object.entries(data.viewers).map(([id, maps]) => [id, tokenMaps(document.getElementById(id), maps, look)]));
   dark.addEventListener("change", () => {
     for (const viewer of viewers.values()) viewer.redraw();

@@ -43,7 +43,7 @@ const called = (model) => (start.models.filter((one) => ending(one) === ending(m
 const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
 
 // A token without its mark of a space or of a part of a word.
-const plain = (name) => name.replace(/^(␣|##)(?=.)/u, "");
+const plain = (name) => name.replace(/^(␣|##|…)(?=.)/u, "");
 
 // What must stay the same when a row changes: outcome and tolerance, in words.
 const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };
@@ -152,7 +152,7 @@ class Pane {
     this.found.hidden = this.hand.hidden = this.tools.hidden = true;
     this.viewer = this.row = this.held = null;
     this.known = {};
-    this.certified = null;
+    this.certified = this.did = null;
     this.remember();
     this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
     this.stage.replaceChildren(this.viewerRoot);
@@ -206,6 +206,8 @@ class Pane {
     if (row === null) { this.complaint.textContent = LOCK; return; }
     const last = await this.one("same", { ...this.at(), query: row, aim: this.aim.value, tolerance: this.within.value, heads: this.heads.value }, "looking for another row with the same answer");
     if (!last) return;
+    const { layer, head } = this.viewer.now().choices, { value: heads } = this.heads, together = heads === "head" ? {} : { together: true };
+    this.did = { name: "alternatives", options: { ...(heads === "model" ? {} : { layers: layer }), ...(heads === "head" ? { heads: head } : {}), queries: row, outcome: last.same.answer.includes("prediction") ? "prediction" : "states", aim: this.aim.value, tolerance: this.within.value, ...together } };
     for (const { choices, layer } of last.same.maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
     this.told(`${last.same.words} Put into the model:`, last.same);
   }
@@ -241,12 +243,16 @@ class Pane {
 
   async without() {
     const { layer, head } = this.viewer.now().choices, last = await this.one("without", this.at(), "running the model without the head");
-    if (last) this.told(`Without head ${head} of layer ${layer}:`, last.broken);
+    if (!last) return;
+    this.did = { at: this.viewer.now().choices, other: "torch.zeros_like(head.attention)" };
+    this.told(`Without head ${head} of layer ${layer}:`, last.broken);
   }
 
   async alternative(which) {
     const found = await this.other("alternative", { which }, which === "far" ? "alternative" : "drawn", "looking for an alternative and putting it back");
     if (!found) return;
+    const options = "visible=head.visible, generator=torch.Generator().manual_seed(0)";
+    this.did = which === "far" ? { at: this.viewer.now().choices, from: "far_alternatives", other: `far_alternatives(head.attention, head.projected, ${options})` } : { at: this.viewer.now().choices, from: "sample_alternatives", other: `sample_alternatives(head.attention, head.projected, 1, method="uniform", ${options})[0]` };
     const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
     this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
   }
@@ -255,6 +261,8 @@ class Pane {
   async parameters() {
     const found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
     if (!found) return;
+    const { layer, head } = this.viewer.now().choices;
+    this.did = { name: "alternatives", options: { layers: layer, heads: head, realisable: true } };
     if (found.none) {
       this.found.replaceChildren(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
       this.found.hidden = false;
@@ -322,6 +330,7 @@ class Pane {
     slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${written(aim)}: ${within(aim) ? "the head's output can stay the same" : "the head's output changes"}`; });
     const matters = async (aim) => {
       const last = await this.one("weight", { ...this.at(), query, key, weight: aim }, "putting the row into the model");
+      if (last) this.byHand(query, last.broken);
       if (last) this.told(`Row ${query} with ${written(aim)} on ${keys[key]} and the rest shared by its other keys: the head's output of this row changes by ${sized(last.broken.output_error)}. Put into the model:`, last.broken);
     };
     slider.addEventListener("change", async () => {
@@ -331,12 +340,18 @@ class Pane {
       const end = intervals.vertex(), share = Math.min(1, Math.abs(aim - weight) / (Math.abs(end[key] - weight) || 1));
       const last = await this.one("weights", { ...this.at(), query, change: Array.from(end, (one, at) => share * (one - weights[at])) }, "putting the row back");
       if (!last) return;
+      this.byHand(query, last.moved);
       this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${sized(last.moved.output_error)}. Put back into the model:`, last.moved);
     });
     this.hand.replaceChildren(words, range, value, this.button("Take this key out", () => matters(0)));
     this.hand.hidden = false;
     this.hand.scrollIntoView({ block: "nearest" });
     slider.focus({ preventScroll: true });
+  }
+
+  // What repeats a row that was changed by hand.
+  byHand(query, { weights }) {
+    this.did = { at: this.viewer.now().choices, other: `head.attention.index_copy(0, torch.tensor([${query}]), torch.tensor([[${weights.map((one) => Number(one.toPrecision(12))).join(", ")}]], dtype=torch.float64))` };
   }
 
   // A row as a slide: its largest keys with weight and range, what must stay the same, and where it comes from.
@@ -372,14 +387,24 @@ class Pane {
     const { choices, row } = this.viewer.now(), { layer, head, kind } = choices, query = row ?? 0, text = JSON.stringify(this.text.value), model = JSON.stringify(this.model.value);
     const quoted = (words) => `'${words.replaceAll("'", `'\\''`)}'`;
     const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
+    const flags = (values) => Object.entries(values).map(([name, value]) => (value === true ? ` --${name}` : options({ [name]: value }))).join("");
     const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
     // What must stay the same, where that is more than a head's exact output.
     const { outcome, tolerance } = (row !== null && this.certified) || {}, how = !outcome || (outcome === "head" && tolerance === "0") ? {} : { outcome, tolerance };
     const certainty = how.outcome ? `idl.certify(lens, [${text}], layers=[${layer}], heads=[${head}], queries=[${query}], kind="${kind}"${named({ ...how, ...this.cut })})` : `audit.certify(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")`;
     const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...how, ...start.load, ...this.cut })} --out run\n`;
     const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = ${certainty}\ncertainty.show()\n`;
+    const again = this.again(text, named), did = this.did?.options ? `identilens ${this.did.name} --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --kind ${kind}${flags({ ...this.did.options, ...start.load, ...this.cut })} --out changed\n` : "";
     const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
-    this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
+    this.found.replaceChildren(part("Save the command", "view.sh", command + did), part("Save the Python lines", "view.py", python + again));
     this.found.hidden = false;
+  }
+  // Python lines that repeat the change that was made last, if there was one.
+  again(text, named) {
+    if (!this.did) return "";
+    const { name, options, from, other, at } = this.did, { layer, head, kind } = at ?? this.viewer.now().choices;
+    if (options) return `changed = idl.${name}(lens, [${text}], kind="${kind}"${named({ ...options, ...this.cut }).replaceAll("true", "True")})\nchanged.show()\n`;
+    const imports = from ? `import torch\nfrom identilens.measures.attention import ${from}\n\n` : "import torch\n\n";
+    return `\n${imports}heads = next(lens.capture([${text}], weights=True${named(this.cut)})).heads\nhead = next(one for one in heads if one.address == (${layer}, ${head}, "${kind}"))\nother = ${other}\nbefore, after = (lens.substitute(one, ${text}${named(this.cut)}) for one in ({}, {head.address: other}))\n`;
   }
 }

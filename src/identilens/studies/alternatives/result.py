@@ -102,7 +102,7 @@ class Alternatives(Result):
             f"In {free} of {heads} attention maps the head's output allows other weights: there are directions that "
             "change neither the output nor the sum of a row. A text of fewer tokens than d_v usually has none.",
         ]
-        for name, sentence in _SENTENCES.items():
+        for name, sentence in _SENTENCES.items() if free else ():
             of_name = rows.filter(alternative=name)
             if len(of_name):
                 line = sentence.format(

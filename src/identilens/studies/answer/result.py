@@ -211,7 +211,7 @@ class Answers(Result):
         error = pl.max_horizontal("lo_error", "hi_error").round(4).alias("error")
         rows = pl.format("{} of {}", "rows", "population").alias("rows")
         shown = self.segments().select("segment", "tolerance", numbers, error, rows)
-        return {"Attention of the answer by segment": shown.rename({"tolerance": "up to"})}
+        return {"Attention of the answer by segment": shown}
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
         """Return each answer, its tokens marked by the segment of the prompt with most of their attention."""

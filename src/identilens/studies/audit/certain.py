@@ -13,6 +13,7 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
+from identilens.studies.outcomes import ROUNDING
 
 ROWS = 4
 """Rows of each map of a text where few texts are looked at; fewer of each where there are more texts."""
@@ -83,7 +84,7 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         ends = solver.lower()
         lower, mass = filled(torch.zeros_like(row), space, ends), min(float(ends.sum()), 1.0)
         # What proves the exact ends bounds what is left of them where the output is rounded.
-        allowed = float(allowed_change(row[None], T, torch.finfo(head.values.dtype).eps / 2))
+        allowed = float(allowed_change(row[None], T, ROUNDING["bfloat16"]))
         rounded = float((ends - allowed * solver.slopes).clamp_min(0.0).sum())
         if mass - rounded > CLOSE:
             rounded = float(RowSolver(row, space, allowed).lower().sum())
@@ -91,7 +92,7 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
             {
                 "query": query,
                 "certain_mass": mass,
-                "certain_mass_rounded": min(rounded, mass),
+                "certain_mass_bfloat16": min(rounded, mass),
                 "sink_weight": float(row[sink]),
                 "sink_lo": float(lower[sink]),
                 "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,

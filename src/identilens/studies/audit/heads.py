@@ -3,20 +3,22 @@
 import polars as pl
 
 from identilens.runs.tables import counted
-from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, largest_effect
+from identilens.studies.outcomes import (
+    BRINGS,
+    INFLUENTIAL,
+    PARKED,
+    RELATIVE_EFFECT,
+    largest_effect,
+)
 
-DETERMINED = 0.5
-"""Mean certain mass from which a head counts as determined: most of its attention stays on the same keys."""
-
-PARKED, BRINGS = 0.5, 0.1
-"""A head parks its attention when at least the first share of it is on its sink, which contributes less than the second
-share of the norms."""
+MOSTLY = 0.5
+"""Mean certain mass, up to bfloat16's rounding, from which the name of a head's corner says mostly certain."""
 
 GROUPS = (
-    "determined and influential",
-    "determined and idle",
-    "free and influential",
-    "free and idle",
+    "mostly certain and influential",
+    "mostly certain and idle",
+    "mostly open and influential",
+    "mostly open and idle",
 )
 
 _HEAD = ["kind", "layer", "head"]
@@ -34,6 +36,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
     layer_size = pl.col("head").n_unique().over("text", "kind", "layer")
     measures = [
         "certain_mass",
+        "certain_mass_bfloat16",
         "null_share",
         "relative_output",
         "sink_mass",
@@ -51,9 +54,9 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
     )
     ends = rows.group_by(_HEAD).agg(pl.col("sink_weight", "sink_lo", "sink_hi").mean())
     certain = (
-        pl.when(pl.col("certain_mass") >= DETERMINED)
-        .then(pl.lit("determined"))
-        .otherwise(pl.lit("free"))
+        pl.when(pl.col("certain_mass_bfloat16") >= MOSTLY)
+        .then(pl.lit("mostly certain"))
+        .otherwise(pl.lit("mostly open"))
     )
     writes = (
         pl.when(pl.col("relative_effect") >= pl.col("outcome").replace_strict(INFLUENTIAL))
@@ -68,6 +71,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
     shown = [
         "group",
         "certain_mass",
+        "certain_mass_bfloat16",
         "outcome",
         "effect",
         "relative_effect",
@@ -92,7 +96,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
 def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
     """Return how many heads each group has, with the means of what tells the groups apart."""
     names = (
-        "certain_mass",
+        "certain_mass_bfloat16",
         "relative_effect",
         "relative_output",
         "sink_mass",
@@ -111,18 +115,20 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
 
 
 def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
-    """Return the standard error of mean certain mass, and what it is over; None where too few rows were drawn.
+    """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
 
-    Several texts are the sample. Of a single one it is the rows drawn in each layer, the same for all its heads.
+    None where too few rows were drawn. Several texts are the sample. Of a single one it is the rows drawn in each
+    layer, the same for all its heads.
     """
-    rows = rows.drop_nulls("certain_mass")
+    mass = pl.col("certain_mass_bfloat16")
+    rows = rows.drop_nulls("certain_mass_bfloat16")
     if rows["text"].n_unique() > 1:
-        texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"].to_numpy()
+        texts = rows.group_by("text").agg(mass.mean())["certain_mass_bfloat16"].to_numpy()
         return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
-    drawn = rows.group_by("kind", "layer", "query").agg(pl.col("certain_mass").mean())
+    drawn = rows.group_by("kind", "layer", "query").agg(mass.mean())
     squares = (
         drawn.group_by("kind", "layer")
-        .agg(pl.col("certain_mass").var() / pl.len())["certain_mass"]
+        .agg(mass.var() / pl.len())["certain_mass_bfloat16"]
         .to_list()
     )
     if not squares or None in squares:
@@ -179,7 +185,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     counts = [
         f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size
     ]
-    said = f"Of {len(known)} heads, {', '.join(counts)}."
+    said = f"Of {counted(len(known), 'head')}, {', '.join(counts)}."
     parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
     if parked.is_empty():
         return said
@@ -190,7 +196,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
         f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
         f"is on one token, mostly {parked['sink_token'].mode().sort()[0]}, which brings {100 * norm:.0f} % of what "
         f"all keys add to the output, by vector length. In the sampled rows this token has {100 * weight:.0f} %, and "
-        f"alternatives give it {_range(lo, hi)} (means)."
+        f"alternatives with exactly the same output give it {_range(lo, hi)} (means)."
     )
 
 

@@ -22,23 +22,23 @@ AXES = (
     "after it is computed again: the prediction changes by so many nats (KL divergence, the mean over positions), "
     "or, of a model without predictions, the final hidden states by a share of their length. A head is called "
     "influential when the prediction changes by at least a tenth, or the states by 0.3, of the change without the "
-    "head that matters most; and determined from a certain mass of one half. How large a head's output is stands "
-    "beside it, relative to the mean of its layer's heads. The sink is the structural token (the first one, a "
-    "special token, a full stop or a comma) that receives most of a map's attention. Its share of the norm says how "
-    "much of the head's output comes from there.",
+    "head that matters most. How large a head's output is stands beside it, relative to the mean of its layer's heads. "
+    "The sink is the structural token (the first one, a special token, a full stop or a comma) that receives most of a "
+    "map's attention. Its share of the norm says how much of the head's output comes from there.",
     "Neither axis follows from the other, and neither from the null share: a weight may lie in a direction without "
     "effect and still be fixed, because weights are non-negative and sum to 1.",
 )
 GROUPS = (
-    "A head is determined when at least half of its attention, on average, stays on the same keys in every "
-    "alternative with the same output (certain mass). It is influential when the model's prediction changes without it "
-    "by at least a tenth (its final hidden states by 0.3) of the change without the head that matters most. Neither "
-    "follows from the other. The lines in the chart stand at these two limits."
+    "Both axes are continuous; groups are names of the chart's corners. A head is mostly certain when at least half of "
+    "its attention, on average, stays on the same keys in every alternative whose output differs by no more than a "
+    "rounding to bfloat16 (certain mass), else mostly open. It is influential when the model's prediction changes "
+    "without it by at least a tenth (its final hidden states by 0.3) of the change without the head that matters most. "
+    "Neither follows from the other. The lines in the chart stand at these two limits."
 )
 NO_ROWS = (
-    "Certain mass or effects were not computed, so this report does not say which heads are determined and which are "
-    "influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal (in Python: "
-    "certain_rows=4, effects='removal')."
+    "Certain mass or effects were not computed, so this report does not say how much of each head is determined, and "
+    "which heads are influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal "
+    "(in Python: certain_rows=4, effects='removal')."
 )
 HEADS = (
     "Null share is the part of a map's squared weight in directions without effect on the head's output; it does not "
@@ -85,7 +85,9 @@ READING = (
     "Effective attention can be negative, and its rows need not sum to 1.",
     "Certain mass. Σ_j lo_j of a row, with lo_j the least value of the weight on key j over all alternatives: 1 when "
     "the output fixes the row, 0 when every single weight might be zero. It is the mean over the rows that were drawn; "
-    "its error is the standard error of that mean for the map.",
+    "its error is the standard error of that mean for the map. Alternatives have the same output exactly, or up to a "
+    "rounding to bfloat16, the precision of most models in use: a change of 2⁻⁸ (0.4 %) of the output's length. With "
+    "no more keys than d_v, no other weights have exactly the same output, but many have nearly the same.",
     "Simplex null share. The squared share of A that also keeps the sum of each row (the part in the null space of T "
     "with a column of ones); it is never larger than the null share. Both count directions and say nothing about how "
     "far a weight can go before one turns negative.",

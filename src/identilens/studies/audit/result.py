@@ -37,7 +37,7 @@ from identilens.studies.outcomes import ONLY_CHOSEN
 
 _MEASURES = (
     "certain_mass",
-    "certain_mass_rounded",
+    "certain_mass_bfloat16",
     "sink_mass",
     "sink_norm_share",
     "null_share",
@@ -96,7 +96,7 @@ class Audit(Result):
                 "pearson",
                 "reconstruction_error",
                 "certain_mass",
-                "certain_mass_rounded",
+                "certain_mass_bfloat16",
                 "certain_mass_error",
             ),
             "certain_rows": pl.Int64,
@@ -111,7 +111,9 @@ class Audit(Result):
         "rows": {
             **HEAD,
             "query": pl.Int64,
-            **decimals("certain_mass", "certain_mass_rounded", "sink_weight", "sink_lo", "sink_hi"),
+            **decimals(
+                "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"
+            ),
         },
         "effects": {**HEAD, "outcome": pl.String, "by": pl.String, "effect": pl.Float64},
         "token_types": {
@@ -151,9 +153,10 @@ class Audit(Result):
     def heads(self) -> pl.DataFrame:
         """Return each head by both axes: certain mass, effect, where it parks attention, and its group.
 
-        Means over texts. A head is *determined* from a mean certain mass of 0.5 on, and *influential* if the model's
-        prediction changes without it by at least a tenth (its final states by 0.3) of the change without the head
-        that matters most; the group is missing where rows or effects were not looked at (certain_rows, effects).
+        Means over texts. A head is *mostly certain* from a mean certain mass of 0.5 on (up to bfloat16's rounding), and
+        *influential* if the model's prediction changes without it by at least a tenth (its final states by 0.3) of the
+        change without the head that matters most; the group is missing where rows or effects were not looked at
+        (certain_rows, effects).
         """
         return heads_table(self.table, self.rows, self.effects)
 
@@ -207,7 +210,7 @@ class Audit(Result):
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
         mean = pl.col(
             "certain_mass",
-            "certain_mass_rounded",
+            "certain_mass_bfloat16",
             "sink_mass",
             "sink_norm_share",
             "null_share",
@@ -221,12 +224,15 @@ class Audit(Result):
         ).row(0, named=True)
         pearson, (error, _) = numbers["pearson"], certain_error(self.rows)
         spread = "" if error is None else f"± {100 * error:.1f} "
+        exact = f"; {percent(numbers['certain_mass'])} by the exact output"
+        few = ", as texts have few tokens" if 0 in self.table["simplex_nullity"] else ""
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
-                percent(numbers["certain_mass"]).replace("%", f"{spread}%") or "not looked at",
-                "of a row's attention is determined (certain mass"
-                f"{spread and ', with its standard error'})",
+                percent(numbers["certain_mass_bfloat16"]).replace("%", f"{spread}%")
+                or "not looked at",
+                "of a row's attention is determined by its head's output up to bfloat16's rounding (certain mass"
+                f"{spread and ', with its standard error'}){exact + few if numbers['certain_rows'] else ''}",
             ),
             (
                 f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(
@@ -248,16 +254,17 @@ class Audit(Result):
     def overview(self) -> Tables:
         """Return the means by layer that the finding rests on; `by_layer` has all of them."""
         shown = {
-            "certain_mass": "certain",
+            "certain_mass_bfloat16": "certain",
+            "certain_mass": "exactly",
             "sink_mass": "on sink",
-            "sink_norm_share": "its norm",
-            "null_share": "null",
+            "sink_norm_share": "sink's norm",
+            "null_share": "null share",
             "pearson": "pearson",
         }
         means = self.by_layer().select(
             "kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items())
         )
-        return {"Means by layer": means}
+        return {"Means by layer, as shares of 1 (certain: up to bfloat16's rounding)": means}
 
     def charts(self) -> Charts:
         """Return the charts by name.
@@ -391,30 +398,30 @@ class Audit(Result):
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
-            layers = (
-                self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
-            )
+            mass = "certain_mass_bfloat16"
+            layers = self.by_layer().drop_nulls(mass).sort(mass, maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
-            low, high = (percent(one["certain_mass"]) for one in (least, most))
+            low, high = (percent(one[mass]) for one in (least, most))
             apart = (
                 ""
                 if low == high
                 else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             )
-            rounded = percent(looked["certain_mass_rounded"].mean())
-            precision = self.provenance["model"]["dtype"]
-            yield (
-                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention is fixed by the output of "
-                "its head: in all weights that give exactly this output, at least this much lies on the same keys. "
-                f"If the output may change by a rounding to {precision}, {rounded} is fixed (mean certain mass of "
-                f"{self._sample()}{apart})."
+            short = len(looked.filter(simplex_nullity=0))
+            why = (
+                f", because in {short:,} of the {len(looked):,} maps looked at the text has too few tokens for the "
+                f"size of the head (d_v = {looked['d_v'].max()}) for any other weights to give exactly this output"
             )
-            if short := len(looked.filter(simplex_nullity=0)):
+            yield (
+                f"Determined: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
+                f"a rounding to bfloat16 (0.4 % of its length), and {percent(looked['certain_mass'].mean())} by the "
+                f"exact output{why if short else ''}. In all weights with such an output, at least this much lies on "
+                f"the same keys (mean certain mass of {self._sample()}{apart})."
+            )
+            if short:
                 yield (
-                    f"In {short:,} of the {len(looked):,} maps looked at, no other weights give the same output "
-                    "in exact arithmetic, because the text has too few tokens for the size of the head (d_v = "
-                    f"{looked['d_v'].max()}). Use longer texts, or see what is left when the output may change by 1 %: "
-                    "certify with --tolerance 1% (in Python: tolerance=0.01)."
+                    "Use longer texts, or see what is left when the output may change by 1 %: certify with "
+                    "--tolerance 1% (in Python: tolerance=0.01)."
                 )
             yield stacked_in_words(table)
         else:

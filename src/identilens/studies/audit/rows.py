@@ -72,8 +72,8 @@ class LayerRows:
         )
         columns |= {
             "certain_mass": [*means],
-            "certain_mass_rounded": [
-                mean_and_error([row["certain_mass_rounded"] for row in rows], len(rows))[0]
+            "certain_mass_bfloat16": [
+                mean_and_error([row["certain_mass_bfloat16"] for row in rows], len(rows))[0]
                 for rows in certain
             ],
             "certain_mass_error": [*errors],

@@ -23,7 +23,7 @@ class AuditSettings(Settings):
         examples: Number of texts whose matrices are saved for the report, drawn from those of at most example_length
             tokens; on as many texts, of any length, heads are removed.
         example_length: Largest number of tokens in an example.
-        certain_rows: Rows of each map whose certain mass is computed by linear programs (about 20 ms for a row of 100
+        certain_rows: Rows of each map whose certain mass is computed by linear programs (about 40 ms for a row of 100
             keys), of every text. The rows are drawn at random. Default: 4 rows of each head for each of the examples,
             spread over four times as many texts, which are drawn from all (at most 6,144 tokens together).
         effects: How the effect of each head on the model's answer is found in some of these texts: by its removal,

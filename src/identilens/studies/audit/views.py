@@ -7,9 +7,11 @@ from identilens.charts.encoding import AnyChart, Look, layered
 from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import visible_text
 from identilens.runs.tables import counted
-from identilens.studies.audit.heads import DETERMINED
+from identilens.studies.audit.heads import MOSTLY
 from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import INFLUENTIAL
+
+_CERTAIN = "Mean certain mass up to bfloat16's rounding"
 
 MOST_POINTS = 5000
 """With more maps than this, the correlation chart shows means instead of one point a map."""
@@ -22,7 +24,7 @@ def null_share_map(by_head: pl.DataFrame) -> AnyChart:
 
 def certain_mass_map(by_head: pl.DataFrame) -> AnyChart:
     """Return the mean certain mass of every layer and head."""
-    return _head_map(by_head, "certain_mass", "Mean certain mass", (0.0, 1.0))
+    return _head_map(by_head, "certain_mass_bfloat16", _CERTAIN, (0.0, 1.0))
 
 
 def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
@@ -34,24 +36,24 @@ def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
             "layer",
             "head",
             "group",
-            "certain_mass",
+            "certain_mass_bfloat16",
             "relative_effect",
             "relative_output",
             "sink_token",
             "sink_mass",
         ),
-        "certain_mass",
+        "certain_mass_bfloat16",
         "relative_effect",
         "group",
-        title="Determined and influential: every head",
-        x_title="Certain mass (determined)",
+        title="Every head: how much is certain, and its effect",
+        x_title=_CERTAIN,
         y_title="Effect / largest effect (influential)",
         color_title="Head",
         x_domain=(0, 1),
         y_domain=(0, 1.05),
         also=["layer", "head", "relative_output", "sink_token", "sink_mass"],
     )
-    chart = rule(chart, x=DETERMINED, label="")
+    chart = rule(chart, x=MOSTLY, label="")
     for outcome in known["outcome"].unique():
         chart = rule(chart, y=INFLUENTIAL[outcome], label="")
     return choose_kind(chart, known)

@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.page import LINK, Section
+from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
+from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
-from identilens.studies.outcomes import UNITS, exactness
+from identilens.studies.head_views import head_name
+from identilens.studies.outcomes import BRINGS, FEW_KEYS, PARKED, UNITS, exactness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class Certainty(Result):
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
                 f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order predicts."
             )
-        mass = {f"certain_mass {exactness(name)}": one for name, one in masses.items()}
+        mass = {f"certain_mass at {name}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
 
     def _of_one_tolerance(self, outcome: str, exact: str) -> Finding:
@@ -141,6 +143,7 @@ class Certainty(Result):
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
         pinned = int(self.table["pinned"].sum())
+        few = f" {FEW_KEYS}" if pinned == len(self.table) else ""
         tops = int(self.rows["certified_top"].is_not_null().sum())
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
@@ -150,15 +153,16 @@ class Certainty(Result):
             else ""
         )
         lines = [
-            first,
+            f"With {outcome} the same, {exact}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
-            "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much to "
-            "the output as keys add on average.",
+            "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much as "
+            f"keys add on average, of {self._added}.",
             f"{lead} {'; '.join(shares)}.",
+            *self._parked(),
             f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: they have "
-            f"the same value in every alternative.{_FEW_KEYS if pinned == len(self.table) else ''}",
+            "the same value in every alternative.",
             *self._least_certain(),
-            f"{tops:,} of {len(rows):,} queries have the largest weight on the same key in every alternative{order}.",
+            f"For {tops:,} of {len(rows):,} queries the same key has the largest weight in every alternative{order}.",
         ]
         numbers = {
             "rows": len(rows),
@@ -184,7 +188,7 @@ class Certainty(Result):
             ),
             (
                 _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
-                "is free: the same outcome allows other weights",
+                "is not determined: with the same outcome it could be more than a tenth larger or smaller",
             ),
         )
         return Finding("\n".join(lines), numbers, headline)
@@ -211,7 +215,7 @@ class Certainty(Result):
             "axes": views.axes(self.table),
         }
         heads = self.by_head()
-        charts |= {"certain_by_head": views.certain_by_head(heads)} if len(heads) > 1 else {}
+        charts |= {"certain_by_head": views.certain_by_head(heads)} if self._heads > 1 else {}
         return charts | views.width_maps(self.table)
 
     def sections(self) -> list[Section]:
@@ -247,27 +251,44 @@ class Certainty(Result):
                 "axes",
                 "Determined does not mean important",
                 _AXES,
-                ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
+                ["axes", *(["certain_by_head"] if self._heads > 1 else [])],
             ),
             *([Section("claims", "Claims", _CLAIMS, frame=claims)] if len(claims) else []),
+            Section("cite", "How to cite a claim or a row", list(self._cited())),
             Section("heads", "Heads in numbers", frame=heads),
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
         ]
 
+    @property
+    def _heads(self) -> int:
+        return self.table.select("kind", "layer", "head").n_unique()
+
+    @property
+    def _added(self) -> str:
+        outcome = self.rows["outcome"][0]
+        if outcome in UNITS:
+            return f"what all keys do to {OUTCOMES[outcome]}, to first order"
+        return "what all keys add to the head's output, by vector length"
+
     def _of_one_row(self, row: dict[str, Any]) -> str:
-        certain = row["certain_mass"]
-        first = (
-            f"At least {_percent(certain)} of the attention of {_name(row)} stays on the same keys in every "
-            "alternative"
-        )
-        if certain < 0.005:
-            return f"{first}."
         most = self.table.sort("lo", descending=True).row(0, named=True)
-        return (
-            f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which brings "
-            f"{_percent(most['norm_share'])} of what all keys add to the output, by vector length."
+        largest = (
+            f"; the most on {unmarked(most['token'])!r} (key {most['key']}), which keeps at least "
+            f"{_percent(most['lo'])} of the row and brings {_percent(most['norm_share'])} of {self._added}"
         )
+        kept = f"{_certain(row['certain_mass'])} of {_name(row)} is certain to stay on its keys"
+        return kept + (largest if most["lo"] >= 0.005 else "")
+
+    def _parked(self) -> Iterator[str]:
+        parked = self.table.filter(pl.col("weight") >= PARKED, pl.col("norm_share") < BRINGS)
+        for row in parked.sort("weight").tail(1).iter_rows(named=True):
+            many = f" In {len(parked):,} of {len(self.rows):,} rows it is so with some key."
+            yield (
+                f"Attention is parked: {unmarked(row['token'])!r} (key {row['key']}) has {_percent(row['weight'])} of "
+                f"the attention of {unmarked(row['query_token'])!r} (query {row['query']}), and brings only "
+                f"{_percent(row['norm_share'])} of {self._added}.{many if len(self.rows) > 1 else ''}"
+            )
 
     def _claimed(self) -> Iterator[str]:
         places = ["claim", "outcome", "tolerance"]
@@ -285,6 +306,23 @@ class Certainty(Result):
                 f"{''.join(counts)}."
             )
 
+    def _cited(self) -> Iterator[str]:
+        """Yield the citation of the first claims, or of the first rows where there are none."""
+        cited = self.by_query().select(
+            *ROW, "outcome", words=pl.format("certain mass {}", pl.col("certain_mass").round(4))
+        )
+        if len(self.claims):
+            ends = [pl.col(name).round(4) for name in ("value", "lo", "hi")]
+            verdict = pl.col("verdict").fill_null("no verdict")
+            said = pl.format("claim “{}”: {}, between {} and {}, {}", "claim", *ends, verdict)
+            cited = self.claims.select(*ROW, "outcome", words=said)
+        for row in cited.head(_CITED).iter_rows(named=True):
+            yield (
+                f"{citation(self.provenance).rstrip('.')}; {head_name(row)}, query {row['query']} "
+                f"({unmarked(row['query_token'])!r}); {OUTCOMES[row['outcome']].rstrip(',')} kept "
+                f"{exactness(row['tolerance'], row['outcome'])}; {row['words']}."
+            )
+
     def _least_certain(self) -> Iterator[str]:
         free = (
             self.table.filter(~pl.col("pinned"))
@@ -293,30 +331,36 @@ class Certainty(Result):
         )
         for row in free.tail(1).iter_rows(named=True):
             yield (
-                f"The widest range has the weight of {row['query_token']!r} (query {row['query']}) on "
-                f"{row['token']!r} (key {row['key']}), {row['weight']:.3f}: it lies between {row['lo']:.3f} and "
-                f"{row['hi']:.3f}."
+                f"The widest range has the weight of {unmarked(row['query_token'])!r} (query {row['query']}) on "
+                f"{unmarked(row['token'])!r} (key {row['key']}), {row['weight']:.3f}: it lies between "
+                f"{row['lo']:.3f} and {row['hi']:.3f}."
             )
 
 
 def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
     ordered = rows.sort("certain_mass", maintain_order=True)
-    mean = _percent(rows["certain_mass"].mean())
-    yield f"On average at least {mean} of the attention of {len(rows):,} queries stays on the same keys in every "
-    yield "alternative: "
-    ends = (ordered.row(at, named=True) for at in (0, -1))
-    yield " to ".join(f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends) + "."
+    yield f"{_certain(rows['certain_mass'].mean())} of {len(rows):,} queries is certain to stay on its keys on average"
+    low, high = (ordered.row(at, named=True) for at in (0, -1))
+    if high["certain_mass"] - low["certain_mass"] > 0.01:
+        ends = (f"{_percent(row['certain_mass'])} for {_name(row)}" for row in (low, high))
+        yield f": {' to '.join(ends)}"
+
+
+def _certain(mass: Any) -> str:
+    share = "none" if mass < 0.005 else "all" if mass >= 0.995 else f"at least {_percent(mass)}"
+    return f"{share} of the attention"
 
 
 def _name(row: dict[str, Any]) -> str:
-    return (
-        f"{row['query_token']!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
-    )
+    return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
 
 
 def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
+
+_CITED = 6
+"""Claims, or rows, whose citation a page has."""
 
 OUTCOMES = {
     "head": "the head's output",
@@ -330,9 +374,9 @@ _ORDERED = pl.col("certified_pairs").is_not_null()
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
     "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
-    "value? If not, it is free. Large share: is what the key adds to the output, by norm, at least as much as "
-    "keys add on average? Negligible: a small share, and in every alternative less than half the weight that "
-    "each key would have if attention were even.",
+    "value? If not, it is not determined: its interval says how far it can move. Large share: is what the key adds to "
+    "the output, by norm, at least as much as keys add on average? Negligible: a small share, and in every "
+    "alternative less than half the weight that each key would have if attention were even.",
 )
 _BARS = (
     "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "
@@ -340,10 +384,6 @@ _BARS = (
     "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
     "The order of two keys is certain when the same one has the larger weight in every alternative. Where the order "
     "was certified, choose a key to see which others are certain to have more weight, or less.",
-)
-_FEW_KEYS = (
-    " That is usual where a row sees no more keys than the head's values have dimensions, and says little of the "
-    "head: with tolerance 1% (--tolerance 1%) see what is left when the output may change a little."
 )
 _CLAIMS = (
     "A claim is a weighted sum of the weights of a row: lo and hi are its proven ends over all alternatives, the "

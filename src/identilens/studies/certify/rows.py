@@ -28,14 +28,14 @@ FLOOR = 0.5
 """A weight is negligible if its key has a small share and no alternative lifts it to this many even shares.
 
 Half of what even attention would give: such a weight says nothing that a reader should look at. A small weight that
-an alternative could raise above it is free, not negligible.
+an alternative could raise above it is not determined, and not negligible.
 """
 
 VERDICTS = (
     "determined, large share",
     "determined, small share",
-    "free, large share",
-    "free, small share",
+    "not determined, large share",
+    "not determined, small share",
     "negligible",
 )
 

@@ -45,7 +45,7 @@ _MARKS = {
         VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
-_DETERMINACY = ["determined", "free", "negligible"]
+_DETERMINACY = ["determined", "not determined", "negligible"]
 _COMPARED = ["the chosen key", "certainly above it", "certainly below it", "order not certain"]
 _STATE = """compared === null ? datum.determinacy
     : datum.key === compared ? 'the chosen key'
@@ -84,7 +84,7 @@ def in_short(rows: pl.DataFrame) -> pl.DataFrame:
         (100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()
     ]
     query = pl.format("{} {}", "query", "query_token").alias("query")
-    return rows.select(*HEAD, query, pl.col("tolerance").alias("up to"), *shares)
+    return rows.select(*HEAD, query, "tolerance", *shares)
 
 
 def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
@@ -301,7 +301,7 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
 def _row_name(row: Mapping[str, Any]) -> str:
     return (
         f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']}), "
-        f"{exactness(row['tolerance'])}"
+        f"outcome kept {exactness(row['tolerance'])}"
     )
 
 

@@ -133,7 +133,8 @@ def finding(
     headline = [(f"{best['faithful']:.2f}", reached)]
     if not len(controls):
         lines.append(
-            "No row has other weights with the same output: every explanation is determined."
+            "No row has other weights with the same output, so that no explanation can change with them. That is usual "
+            "for texts of no more tokens than a head's values have dimensions: take longer ones."
         )
         return Finding("\n".join(lines), numbers, headline)
     worst = named.sort("stable", nulls_last=True).row(0, named=True)
@@ -299,14 +300,15 @@ class Faithfulness(Result):
 
     def overview(self) -> Tables:
         """Return both axes with intervals, the mean rank correlations, and how many rows the noise floor leaves out."""
-        singles = self.faithful("correlation").with_columns(
-            pl.format("{}, {}", "intervention", "outcome").alias("key")
-        )
+        singles = self.faithful("correlation")
         found = {
             "Faithful (NAOPC) and stable (agreement)": self.plane(),
-            "Rank correlation with effects of single keys": singles.pivot(
-                "key", index="explanation", values="mean"
-            ),
+            **{
+                f"Rank correlation with effects of single keys, removed by: {how}": of.pivot(
+                    "outcome", index="explanation", values="mean"
+                )
+                for (how,), of in singles.group_by("intervention", maintain_order=True)
+            },
             "Rows without a correlation or NAOPC: their effects lie within the noise floor": self.left_out(),
         }
         return found | (

@@ -9,6 +9,7 @@ from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import scatter
 from identilens.charts.page import Section
+from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, counted
 from identilens.studies.head_views import choose_kind
@@ -112,8 +113,8 @@ class Influence(Result):
                 .row(-1, named=True)
             )
             lines.append(
-                f"Of {len(self.hidden_keys)} keys of single rows, {key['key_token']!r} ({key['key']}) in the row of "
-                f"{key['query_token']!r} ({key['query']}) of {head_in_words(key)} "
+                f"Of {len(self.hidden_keys)} keys of single rows, {unmarked(key['key_token'])!r} ({key['key']}) in the "
+                f"row of {unmarked(key['query_token'])!r} ({key['query']}) of {head_in_words(key)} "
                 f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}. The other keys "
                 "then take over its weight, so that this can be more than without the head."
             )
@@ -129,7 +130,8 @@ class Influence(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads with the largest effects."""
-        return {"Largest effects": self.heads().sort("effect", descending=True).head(10)}
+        title = f"Largest effects, in {UNITS[self._outcome]}"
+        return {title: self.heads().sort("effect", descending=True).head(10)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``effects`` by layer and head; ``estimates`` and ``keys`` where there are some."""

@@ -168,7 +168,7 @@ class Inversion(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the shares of positions with an error below the margin, and of those decoded, by layer and noise."""
-        layers = self.by_layer()
+        layers = self.by_layer().with_columns(pl.col("noise").map_elements(_named, pl.String))
         shown = {
             "below": "Positions whose error is below the margin",
             "recovered": "Positions decoded in fact",
@@ -194,7 +194,10 @@ class Inversion(Result):
         for (text,), rows in places.group_by("text", maintain_order=True):
             if len(lines) == most:
                 break
-            title = f"text {text}, layer {layer}, with {_named(str(noise))}"
+            title = (
+                f"text {text}, hidden states of layer {layer}, with {_named(str(noise))}; in per cent the margin: half "
+                "the distance to the nearest other token's state, of the state's length"
+            )
             title, shown = first_tokens(title, rows)
             marked = [_marked(row) for row in shown.iter_rows(named=True)]
             marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)
@@ -321,7 +324,7 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
 
 
 def _named(noise: str) -> str:
-    return f"Gaussian noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
+    return f"noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
 
 
 def _span(shares: pl.Series) -> str:

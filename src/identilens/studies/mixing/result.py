@@ -222,9 +222,10 @@ def finding(series: Series) -> Finding:
     sentences = []
     for kind, rows in by_kind:
         first, last = rows.row(0, named=True), rows.row(-1, named=True)
+        least, most = (f"{percent(row['median'])} at layer {row['layer']}" for row in (first, last))
         sentences.append(
-            f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median'])} at layer "
-            f"{first['layer']} and {percent(last['median'])} at layer {last['layer']} (medians over "
+            f"Of each {kind} hidden state, the token at its own position makes up "
+            f"{' and '.join(dict.fromkeys([least, most]))} (medians over "
             f"{first['tokens']:,} tokens); at layer {last['layer']}, {percent(last['not_largest'])} of the tokens are "
             "not the largest contributor to their own hidden state."
         )

@@ -10,9 +10,10 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose_present, rule, scatter
 from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
+from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import exactness, head_in_words
+from identilens.studies.outcomes import FEW_KEYS, exactness, head_in_words
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 MEANS = ("score", "lo", "hi", "largest", "certified")
@@ -116,6 +117,8 @@ class PatternScores(Result):
                 f"{identified:,} identified; {states.count(POSSIBLE):,} more may be. The highest score is "
                 f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
             )
+        if not heads.filter(pl.col("hi") - pl.col("lo") > PIN_TOLERANCE).height:
+            lines.insert(0, f"No other weights change any of these scores. {FEW_KEYS}")
         if left:
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."

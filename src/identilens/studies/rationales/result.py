@@ -100,7 +100,7 @@ class Rationales(Result):
             )
         few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: {ENOUGH} are the least."
         found = [Finding(few)]
-        if texts >= ENOUGH:
+        if self._enough:
             found = [self._best(*question) for question in _QUESTIONS]
         if len(self.needed):
             found.insert(0, self._decided(texts))
@@ -139,8 +139,15 @@ class Rationales(Result):
         texts = self.needed.partition_by("text", maintain_order=True)
         return [decision_line(one, f"Text {one['text'][0]}: ") for one in texts[:most]]
 
+    @property
+    def _enough(self) -> bool:
+        """Whether there are texts enough to compare explanations; ``table`` has the numbers of fewer."""
+        return self.table["text"].n_unique() >= ENOUGH
+
     def overview(self) -> Tables:
-        """Return both measures, and their differences to random tokens."""
+        """Return both measures, and their differences to random tokens; nothing of too few texts."""
+        if not self._enough:
+            return {}
         found = {measure.capitalize(): self.measured(measure) for measure, *_ in _QUESTIONS}
         return found | {
             f"{measure.capitalize()} against random tokens": self.against("random", measure)
@@ -148,25 +155,30 @@ class Rationales(Result):
         }
 
     def charts(self) -> Charts:
-        """Return ``comprehensiveness`` and ``sufficiency`` by explanation."""
-        return {
-            measure: intervals(
-                self.measured(measure).drop("texts"),
-                "explanation",
-                "low",
-                "high",
-                "mean",
-                x_title=label,
-                title=label,
-            )
-            for measure, label, *_ in _QUESTIONS
-        }
+        """Return ``comprehensiveness`` and ``sufficiency`` by explanation; nothing of too few texts."""
+        return (
+            {}
+            if not self._enough
+            else {
+                measure: intervals(
+                    self.measured(measure).drop("texts"),
+                    "explanation",
+                    "low",
+                    "high",
+                    "mean",
+                    x_title=label,
+                    title=label,
+                )
+                for measure, label, *_ in _QUESTIONS
+            }
+        )
 
     def sections(self) -> list[Section]:
         """Return the marked texts, then each measure with its numbers, and the differences to random tokens."""
-        found = [
-            Section("decisions", "Decisions, token by token", _LINES, lines=self.token_lines())
-        ]
+        about = _LINES if self._enough else _LINES[:-1]
+        found = [Section("decisions", "Decisions, token by token", about, lines=self.token_lines())]
+        if not self._enough:
+            return found
         for measure, label, *_ in _QUESTIONS:
             control = self.against("random", measure)
             found += [
@@ -269,9 +281,9 @@ _LINES = (
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
     "These are measured effects on this model's answers to these texts, and rest on no attention weight. Point at a "
     "token that matters to a next token: how much the last token attends to it, a mean over all heads, and between "
-    "which values that must lie as long as each head's output changes by at most 1 %. "
+    "which values that must lie as long as each head's output changes by at most 1 %.",
     "Below, rollout_raw and rollout_norm (attention rollout) and alti are made of attention weights that the model's "
-    "outputs may leave free; identilens certify proves which weights are determined. hta is Hidden Token Attribution.",
+    "outputs may not determine; identilens certify proves which are. hta is Hidden Token Attribution.",
 )
 _WORDS = {
     "comprehensiveness": "The first 1, 5, 10, 20 and 50 % of the tokens in each explanation's order are taken out of "

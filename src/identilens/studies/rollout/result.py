@@ -17,11 +17,13 @@ from identilens.charts.thumbnails import picture
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.errors import InputError
+from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.substitution import Address
+from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-from identilens.studies.outcomes import WITHIN
+from identilens.studies.outcomes import FEW_KEYS, WITHIN
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -58,8 +60,8 @@ _FIXED = (
 ).alias("fixed")
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 _MARKS = {
-    True: Mark("fixed, within a tenth", "●", 0, True),
-    False: Mark("open", "△", 1),
+    True: Mark("determined, within a tenth", "●", 0, True),
+    False: Mark("not determined", "△", 1),
 }
 
 
@@ -149,12 +151,15 @@ class Rollouts(Result):
         if tolerance != "0":
             same = f"with every head's output changed by at most {tolerance}, to first order,"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
+        none = f"No other maps change any of {len(table):,} values of rollout {same}. {FEW_KEYS}"
         lines = [
-            f"In the row of {widest['query_token']!r} (query {widest['query']}, text {widest['text']}), rollout gives "
-            f"{widest['token']!r} (token {widest['target']}) {widest['value']:.4f}; {same} it may be anything from "
-            f"{widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
-            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are fixed: every alternative keeps "
-            f"them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
+            none
+            if widest["hi"] - widest["lo"] < PIN_TOLERANCE
+            else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
+            f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
+            f"may be anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
+            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are determined: every alternative "
+            f"keeps them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
         ]
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
         if len(certified):
@@ -179,7 +184,8 @@ class Rollouts(Result):
             "widest": widest["hi"] - widest["lo"],
             "certified_largest": int(certified.sum()) if len(certified) else None,
         }
-        headline = [(percent(fixed / len(table)), "of the values are fixed within a tenth")]
+        words = "of the values are determined: no alternative moves them by more than a tenth"
+        headline = [(percent(fixed / len(table)), words)]
         if len(certified):
             share = percent(int(certified.sum()) / len(certified))
             headline.append((share, "of the queries have a certified largest token"))
@@ -192,7 +198,7 @@ class Rollouts(Result):
         ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
         numbers = pl.col("value", "lo", "hi").round(4)
         shown = found.select("text", query, "tolerance", "target", "token", numbers, "rank", ranks)
-        return {"Widest intervals": shown.rename({"tolerance": "up to"})}
+        return {"Widest intervals": shown}
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens, each with its value in percent, marked where it is fixed."""
@@ -277,7 +283,12 @@ class Rollouts(Result):
             f"{shortened(visible_text(token), 22)} · {target}"
             for token, target in frame.select("token", "target").rows()
         ]
-        states = pl.when("fixed").then(pl.lit("fixed")).otherwise(pl.lit("open")).alias("state")
+        states = (
+            pl.when("fixed")
+            .then(pl.lit("determined"))
+            .otherwise(pl.lit("not determined"))
+            .alias("state")
+        )
         longest = int(frame.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType]
         chart = intervals(
             frame.select("row", "value", "lo", "hi", states, label=pl.Series(labels)),
@@ -302,7 +313,7 @@ class Rollouts(Result):
             pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
         return [
             *pictures,
-            Section("lines", "The text, marked by what is fixed", [_TEXT], lines=lines),
+            Section("lines", "The text, marked by what is determined", [_TEXT], lines=lines),
             Section("intervals", "Intervals", [_BARS], ["intervals"]),
             *(
                 [
@@ -355,11 +366,11 @@ class Rollouts(Result):
 
 
 def _row_name(row: dict[str, Any]) -> str:
-    return f"text {row['text']}, query {row['query']} {row['query_token']!r}, tolerance {row['tolerance']}"
+    return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 
 _TEXT = (
-    "Every line is the rollout of one query, in percent. A value is fixed if every choice of maps that leaves the "
+    "Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the "
     "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
 )
 _MAPS = (

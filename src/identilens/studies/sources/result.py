@@ -10,8 +10,11 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, choose_present, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.page import Section
+from identilens.measures.attention.intervals import PIN_TOLERANCE
+from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers, percent
+from identilens.studies.outcomes import FEW_KEYS
 
 _AT: Columns = {
     "text": pl.Int64,
@@ -113,9 +116,10 @@ class Sources(Result):
                 ("output biases", "output_bias"), ("final bias", "final_bias"),
             )
         ]  # fmt: skip
+        target = logit["target"].replace("' ", "'")
         what = "logit of" if logit["target"] != "the direction" else "last hidden state along"
         lines = [
-            f"The {what} {logit['target']} after {logit['query_token']!r} (query {logit['query']}, text "
+            f"The {what} {target} after {unmarked(logit['query_token'])!r} (query {logit['query']}, text "
             f"{logit['text']}) is {logit['logit']:.3f}: {', '.join(parts)}. The parts differ from it by "
             f"{abs(logit['error']):.1g}."
         ]
@@ -125,10 +129,12 @@ class Sources(Result):
         of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
         own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"Its largest single source is {own['token']!r} (key {own['key']}) by head {own['head']} of layer "
-            f"{own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
+            f"Its largest single source is {unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of "
+            f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
+        if not of_logit.filter(pl.col("hi") - pl.col("lo") > PIN_TOLERANCE).height:
+            lines.append(f"No source of this logit can be any other. {FEW_KEYS}")
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
         lines.append(

@@ -24,8 +24,8 @@ class RowPanel {
     const shut = made("button", { type: "button", textContent: "Close", title: "Escape" });
     shut.addEventListener("click", close);
     this.list = made("tbody", {});
-    const heads = ["Key", "Range", "Weight", "Share of norm"].map((name) => made("th", { scope: "col", textContent: name }));
-    const table = made("table", { className: "row-keys" }, made("thead", {}, made("tr", {}, ...heads)), this.list);
+    this.heads = ["Key", "Range", "Weight", "Share of norm"].map((name) => made("th", { scope: "col", textContent: name }));
+    const table = made("table", { className: "row-keys" }, made("thead", {}, made("tr", {}, ...this.heads)), this.list);
     this.root = made("aside", { className: "viewer-row", hidden: true }, made("div", { className: "viewer-row-head" }, this.title, shut), this.note, made("div", { className: "viewer-bar" }, this.order, this.more), table);
     this.root.setAttribute("aria-label", "Keys of the chosen row");
     this.all = false;
@@ -44,8 +44,10 @@ class RowPanel {
     this.stop();
     this.shown = shown;
     this.root.hidden = false;
-    const { query, name, keys, values, layer, weights, shares, intervals, waiting } = shown;
-    this.title.textContent = `${name} (query ${query})`;
+    const { query, name, keys, values, layer, weights, shares, intervals, waiting, blocks } = shown;
+    this.title.textContent = blocks ? `Block of queries from ${name}` : `${name} (query ${query})`;
+    [blocks ? "Block of keys" : "Key", intervals || waiting ? "Range" : "", blocks ? "Attention" : weights ? "Weight" : "Value", "Share of norm"].forEach((words, at) => (this.heads[at].textContent = words));
+    this.heads[3].hidden = !shares;
     const by = weights || values, seen = intervals ? intervals.seen : [...keys.keys()].filter((key) => !Number.isNaN(by[key]));
     const order = [...seen].sort((a, b) => (this.order.value === "place" ? a - b : Math.abs(by[b]) - Math.abs(by[a])));
     const some = this.all ? order : order.slice(0, KEYS_SHOWN);
@@ -60,7 +62,10 @@ class RowPanel {
       ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
       : waiting
       ? waiting
-      : `Values of the layer ${layer}, largest first (square-root scale).`;
+      : blocks
+      ? "What a query of this block puts on all keys of each block together, on average. A block is called by the place and the text of its first token. For weights and ranges of single tokens, certify a row of this text."
+      : `Values of the layer ${layer} (square-root scale).`;
+    if (weights && layer !== "raw") this.note.textContent += ` These are the model's own weights (raw). The map shows another layer, ${layer}: its value stands below each weight.`;
     const rows = some.map((key) => this.line(key, shown));
     this.list.replaceChildren(...rows.map((one) => one.element));
     const scale = () => {
@@ -82,9 +87,10 @@ class RowPanel {
     });
   }
 
-  line(key, { keys, values, weights, shares, rules }) {
+  line(key, { keys, values, layer, weights, shares, rules }) {
     const value = (weights || values)[key], dot = made("i", { className: "dot" }), span = made("i", { className: "span" });
-    const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", {});
+    const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", { hidden: !shares });
+    if (weights && layer !== "raw") number.append(made("br", {}), made("small", { textContent: `${layer}: ${Number.isNaN(values[key]) ? "…" : written(values[key])}` }));
     const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
     if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
     const name = shortened(keys[key], 18), picked = this.pick ? made("button", { type: "button", className: "key", textContent: name }) : name;
@@ -115,12 +121,12 @@ class RowPanel {
   }
 }
 
-// Tokens as they are read: marks of spaces and of parts of words (␣, in older runs Ġ and ▁, ##) become spaces, or none, before the token.
+// Tokens as they are read: marks of spaces and of parts of words (␣, in older runs Ġ and ▁; …, ##) become spaces, or none, before the token.
 function wordsOf(names) {
   const marked = names.some((name) => /^[Ġ▁␣]./u.test(name));
   return names.map((name, at) => {
-    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁␣]/u.test(name) : /^##./u.test(name));
-    return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(/^([Ġ▁␣]|##)(?=.)/u, "") };
+    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁␣]/u.test(name) : /^(##|…)./u.test(name));
+    return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(marked ? /^[Ġ▁␣](?=.)/u : /^(##|…)(?=.)/u, "") };
   });
 }
 
@@ -131,7 +137,8 @@ class TextLine {
     this.root.addEventListener("click", (event) => { const query = event.target.dataset.query; if (query !== undefined) lock(Number(query)); });
   }
 
-  show({ queries, keys, values, row, painter, layer }) {
+  show({ queries, keys, values, row, painter, layer, blocks }) {
+    const one = blocks ? "block" : "token", whose = blocks ? "the block from " : "";
     const same = queries.length === keys.length && queries.every((name, at) => name === keys[at]);
     const means = (key) => { let sum = 0; for (let query = 0; query < queries.length; query += 1) sum += values[query * keys.length + key] || 0; return sum / queries.length; };
     const value = (key) => (row === null ? means(key) : values[row * keys.length + key]);
@@ -142,7 +149,7 @@ class TextLine {
       if (!Number.isNaN(held)) { span.style.background = painter.css(held); span.style.color = painter.dark(held) ? "#ffffff" : "#14181c"; }
       return span;
     });
-    const said = row === null ? `What each token receives on average (${layer})` : `What ${queries[row]} (query ${row}) takes from each token (${layer})`;
+    const said = row === null ? `What each ${one} receives on average (${layer})` : `What ${whose}${queries[row]}${blocks ? "" : ` (query ${row})`} takes from each ${one} (${layer})`;
     const lines = [made("p", { className: "soft", textContent: said }), made("p", { className: "tokens" }, ...spans.flatMap((span, key) => [words[key].before, span]))];
     if (!same) {
       const own = wordsOf(queries), asked = queries.map((name, query) => made("span", { textContent: own[query].text, className: query === row ? "chosen" : "", data: { query } }));

@@ -52,6 +52,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   readout.setAttribute("aria-live", "polite");
   const panel = new RowPanel(() => lock(row), Boolean(ask)), line = new TextLine((query) => lock(query)), gallery = new Gallery((place) => open(place));
   const several = names.includes("layer") && names.includes("head");
+  // Maps of long texts have blocks of tokens in place of tokens.
+  const inBlocks = () => shown[0] === "block means", called = (side, at) => { const name = tokens[map[side]][at]; return inBlocks() ? `the block from ${name}` : `${name} (${side === "keys" ? "key" : "query"} ${at})`; };
   const help = made("details", { className: "soft" }, made("summary", { textContent: "Pointer and keys" }), made("p", { textContent: "Click a row to lock it; its keys, with intervals, stand beside the map. Wheel (after a click, or with Ctrl), pinch, + and − zoom; drag or Shift with arrow keys pans; 0 shows the whole map. Arrow keys move from cell to cell, Enter locks the row; with a row locked, arrow keys go through heads (left, right) and layers (up, down). Escape unlocks. The address holds what you see." }));
   root.replaceChildren(
     made("div", { className: "viewer-bar" }, ...names.map((name) => choices[name].label)),
@@ -189,7 +191,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     if (row === null) { panel.hide(); return; }
     const keys = tokens[map.keys], part = (values) => values.subarray(row * keys.length, (row + 1) * keys.length), { space, raw } = found;
     const more = space ? { weights: part(raw), shares: part(normShares(raw, space, tokens[map.queries].length, keys.length)), intervals: new RowIntervals(part(raw), space, row), rules } : {};
-    const about = { query: row, name: tokens[map.queries][row], keys, layer: shown[0], values: part(found.layers[shown[0]]), ...more };
+    const about = { query: row, name: tokens[map.queries][row], keys, layer: shown[0], blocks: inBlocks(), values: part(found.layers[shown[0]]), ...more };
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about } }));
     if (ask && space) proven(about);
     else panel.show(about);
@@ -215,7 +217,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     let most = 0;
     values.forEach((value, at) => { if (Math.abs(value) > Math.abs(values[most]) || Number.isNaN(values[most])) most = at; });
     const [query, key] = [Math.floor(most / keys.length), most % keys.length];
-    return `${titled(name)}, ${of(map)}: ${queries.length} × ${keys.length} tokens; largest ${written(values[most])}, from ${queries[query]} (${query}) to ${keys[key]} (${key}).`;
+    return `${titled(name)}, ${of(map)}: ${queries.length} × ${keys.length} ${inBlocks() ? "blocks" : "tokens"}; largest ${written(values[most])}, from ${called("queries", query)} to ${called("keys", key)}.`;
   }
 
   // The values of the cells that a query sees; those of hidden keys are no weights.
@@ -258,17 +260,17 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   function drawn() {
     panels.forEach((one) => one.paint(cell, row));
     const one = panels[0];
-    line.show({ queries: one.queries, keys: one.keys, values: one.values, row: row ?? cell?.query ?? null, painter: one.painter, layer: shown[0] });
+    line.show({ queries: one.queries, keys: one.keys, values: one.values, row: row ?? cell?.query ?? null, painter: one.painter, layer: shown[0], blocks: inBlocks() });
     read();
     remember();
   }
 
   function read() {
-    if (!cell) { readout.textContent = row === null ? "Point at a cell to read it; click a row for its keys" + (found?.space ? " and their intervals." : ".") : `Row ${row} (${tokens[map.queries][row]}) is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
-    const queries = tokens[map.queries], keys = tokens[map.keys], at = cell.query * keys.length + cell.key;
+    if (!cell) { readout.textContent = row === null ? `Point at a cell to read it; click a row for its ${inBlocks() ? "blocks of " : ""}keys` + (found?.space ? " and their intervals." : ".") : `The row of ${called("queries", row)} is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
+    const at = cell.query * tokens[map.keys].length + cell.key;
     const hidden = found.space?.visible && !found.space.visible[at];
     const values = hidden ? ["hidden from this query"] : [...new Map([...(found.raw ? [["raw", found.raw]] : []), ...Object.entries(found.layers)])].map(([name, matrix]) => `${name} ${written(matrix[at])}`);
-    readout.textContent = `${queries[cell.query]} (query ${cell.query}) → ${keys[cell.key]} (key ${cell.key}): ${values.join(", ")}`;
+    readout.textContent = `${called("queries", cell.query)} → ${called("keys", cell.key)}: ${values.join(", ")}`;
   }
 
   function point(next) {
