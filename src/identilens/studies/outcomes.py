@@ -57,7 +57,10 @@ Nats grow with the square of a small change of the output, the relative change o
 """
 
 PARKED, BRINGS = 0.5, 0.1
-"""Attention is parked if the first share of it is on a key that adds less than the second share of the norms."""
+"""A head parks its attention if the first share of it is on a key that adds less than the second share of the norms.
+
+A row does on a key whose share of the norms is to its weight less than the second is to the first.
+"""
 
 FEW_KEYS = (
     "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "

@@ -72,7 +72,8 @@ def test_heads_by_both_axes():
     first, second = heads.iter_rows(named=True)
     assert first | {"kind": 0} == {
         "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625,
-        "certain_mass_bfloat16": 0.625, "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0, "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
+        "certain_mass_bfloat16": 0.625, "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0,
+        "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
         "sink_weight": 0.375, "sink_lo": 0.125, "sink_hi": 0.75, "sink_norm_share": 0.0625, "sink_value_norm": 0.125,
         "first_mass": 0.5, "null_share": 0.25, "certain_rows": 4,
     }  # fmt: skip

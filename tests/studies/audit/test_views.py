@@ -292,7 +292,10 @@ def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apar
         heads = pl.DataFrame([rows | {
             "head": 0, "group": "mostly certain and idle", "sink_weight": lo, "sink_lo": lo, "sink_hi": hi,
         }])  # fmt: skip
-        assert f"alternatives with exactly the same output give it {expected} (means)" in heads_in_words(heads)
+        assert (
+            f"alternatives with exactly the same output give it {expected} (means)"
+            in heads_in_words(heads)
+        )
 
 
 def test_missing_numbers_are_not_called_none(capsys):

@@ -161,9 +161,11 @@ def test_the_finding_of_one_row_in_words(one):
     certain = one.table["lo"].sum()
     words, numbers = one.summary().text, one.summary().numbers
     assert words.startswith(
-        f"At least {100 * certain:.0f} % of the attention of 'village' (query 4, layer 3, head 10) stays on the "
-        f"same keys in every alternative; {100 * most['lo'] / certain:.0f} % of that is on '{most['token']}', which "
-        f"brings {100 * most['norm_share']:.0f} % of what all keys add to the output, by vector length"
+        f"With the head's output the same, exactly, at least {100 * certain:.0f} % of the attention of 'village' "
+        f"(query 4, layer 3, head 10) is certain to stay on its keys; the most on '{most['token']}' (key "
+        f"{most['key']}), which keeps at least {100 * most['lo']:.0f} % "
+        f"of the row and brings {100 * most['norm_share']:.0f} % of what all "
+        "keys add to the head's output, by vector length."
     )
     assert numbers["certain_mass"] == pytest.approx(certain)
     assert sum(numbers[verdict] for verdict in VERDICTS) == pytest.approx(1, abs=1e-5)
@@ -178,8 +180,19 @@ def test_the_finding_of_one_row_in_words(one):
 def test_the_finding_of_a_row_of_which_nothing_is_certain(one):
     nothing = replace(one, table=one.table.with_columns(lo=pl.lit(0.0)))
     first = nothing.summary().text.splitlines()[0]
-    assert first.startswith("At least 0 % of the attention of ")
-    assert first.endswith(" stays on the same keys in every alternative.")
+    assert first == (
+        "With the head's output the same, exactly, none of the attention of 'village' (query 4, layer 3, head 10) is "
+        "certain to stay on its keys."
+    )
+
+
+def test_a_key_with_weight_that_adds_little_is_named(one):
+    plain = replace(one, table=one.table.with_columns(norm_share="weight"))
+    assert "Attention is parked" not in plain.summary().text
+    share = pl.when(key=0).then(0.19 * pl.col("weight")).otherwise("norm_share")
+    parked = replace(one, table=one.table.with_columns(weight=pl.lit(0.5), norm_share=share))
+    said = "Attention is parked: '[CLS]' (key 0) has 50 % of the attention of 'village' (query 4)"
+    assert said in parked.summary().text
 
 
 def test_masked_rows_have_their_own_keys(found):
@@ -193,8 +206,8 @@ def test_masked_rows_have_their_own_keys(found):
         "five keys and eight values: nothing can move"
     )
     words = found.summary().text
-    assert words.startswith("On average at least ")
-    assert " of the attention of 8 queries stays on the same keys" in words
+    assert words.startswith("With the head's output the same, exactly, at least ")
+    assert " of the attention of 8 queries is certain to stay on its keys on average: " in words
     last = rows.sort("certain_mass").row(0, named=True)
     assert (
         f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']},"

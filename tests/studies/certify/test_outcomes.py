@@ -199,7 +199,7 @@ def test_radius_is_where_the_verdict_ends(bundled):
     found = idl.certify(bundled, idl.examples()[0], tolerance=0, **options).table
     held = found.filter(found["verdict"].str.starts_with("determined"))
     assert held["radius"].null_count() == 0
-    free = found.filter(found["verdict"].str.starts_with("free"))
+    free = found.filter(found["verdict"].str.starts_with("not"))
     assert free["radius"].null_count() == len(free)
     for row in held.head(2).iter_rows(named=True):
         below, above = (
@@ -209,7 +209,7 @@ def test_radius_is_where_the_verdict_ends(bundled):
             for share in (0.99, 1.1)
         )
         assert below["verdict"] == row["verdict"]
-        assert above["verdict"].startswith("free")
+        assert above["verdict"].startswith("not")
 
 
 @pytest.mark.parametrize(

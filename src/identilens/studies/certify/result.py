@@ -281,9 +281,11 @@ class Certainty(Result):
         return kept + (largest if most["lo"] >= 0.005 else "")
 
     def _parked(self) -> Iterator[str]:
-        parked = self.table.filter(pl.col("weight") >= PARKED, pl.col("norm_share") < BRINGS)
+        little = pl.col("norm_share") < BRINGS / PARKED * pl.col("weight")
+        parked = self.table.filter(pl.col("weight") >= _PARKED, little)
         for row in parked.sort("weight").tail(1).iter_rows(named=True):
-            many = f" In {len(parked):,} of {len(self.rows):,} rows it is so with some key."
+            rows = parked.select(ROW.keys()).n_unique()
+            many = f" {rows:,} of {len(self.rows):,} rows park attention on some key."
             yield (
                 f"Attention is parked: {unmarked(row['token'])!r} (key {row['key']}) has {_percent(row['weight'])} of "
                 f"the attention of {unmarked(row['query_token'])!r} (query {row['query']}), and brings only "
@@ -358,6 +360,9 @@ def _name(row: dict[str, Any]) -> str:
 def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
+
+_PARKED = 0.1
+"""A key with less of a row is not named, though its share of the norms is less than a fifth of its weight."""
 
 _CITED = 6
 """Claims, or rows, whose citation a page has."""
