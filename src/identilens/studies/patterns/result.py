@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import exactness, head_in_words
+from identilens.studies.outcomes import exactness, head_in_words, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 MEANS = ("score", "lo", "hi", "largest", "certified")
@@ -120,6 +120,7 @@ class PatternScores(Result):
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."
             )
+        lines += normed_heads(self.provenance["model"])
         lines.append(
             f"A head is called by a pattern if its score, the mean attention to the pattern's keys, is at least "
             f"{limit:g}. It is identified if every choice of alternatives in its rows, with the same outputs, "

@@ -21,7 +21,7 @@ from identilens.models.substitution import Address
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-from identilens.studies.outcomes import WITHIN
+from identilens.studies.outcomes import WITHIN, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -171,6 +171,7 @@ class Rollouts(Result):
             lines.append(
                 f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, to first order."
             )
+        lines += normed_heads(self.provenance["model"])
         numbers = {
             "values": len(table),
             "fixed": fixed,
