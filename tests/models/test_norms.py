@@ -91,9 +91,7 @@ def test_other_weights_with_the_same_mixture_leave_the_model_as_it_is(family):
 def test_intervals_and_tolerances_are_those_of_the_mixture():
     lens = normed()
     head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
-    certified = idl.certify(
-        lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%")
-    )
+    certified = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%"))
     exact, loose = certified.table.partition_by("tolerance", maintain_order=True)
     keys, row = exact["key"].to_list(), head.attention[13]
     kept = torch.cat([head.values, torch.ones(14, 1)], 1).mT.numpy()

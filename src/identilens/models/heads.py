@@ -148,7 +148,7 @@ class Head:
         """Largest simplex nullity of a row: n − rank([T, 1]) over the keys that it sees."""
         return max(
             space.nullity
-            for space in self.projected.simplex_spaces(len(self.queries), self.visible)
+            for space in self.projected.simplex_spaces(len(self._asking), self.visible)
         )
 
     @cached_property
@@ -206,13 +206,14 @@ class Head:
 
     def seen(self, query: int) -> Bool[Tensor, " key"] | None:
         """Return which keys a query may use; None where every query may use all."""
-        return None if self.visible is None else self.visible[self._place(query)]
+        return None if self.visible is None else self.visible[self.place(query)]
 
     def row(self, query: int) -> Float[Tensor, " key"]:
         """Return a query's weights: its row of `attention`."""
-        return self.attention[self._place(query)]
+        return self.attention[self.place(query)]
 
-    def _place(self, query: int) -> int:
+    def place(self, query: int) -> int:
+        """Return which of the rows is a query's."""
         return query if self.rows is None else self.rows.index(query)
 
     def refuse_sink(self) -> None:

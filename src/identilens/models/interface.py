@@ -23,6 +23,9 @@ Attend = Callable[..., tuple[Tensor, Tensor]]
 SUM_ERROR = 1e-2
 """Rows of weights that sum to one within this error have no sink; large enough for half precision."""
 
+_WEIGHTS = 2**22
+"""Weights that are held at a time where only what they mix is asked for."""
+
 READABLE = ("eager", "sdpa")
 """Implementations whose masks can be read. During capture, others (flash, flex) are replaced by one of these."""
 
@@ -198,6 +201,13 @@ class AttentionCall:
             factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
             weights = weights * factor.to(weights.dtype)
         return output, weights
+
+    def mixed(self) -> Float[Tensor, "batch query head d_v"]:
+        """Return the output of `attend`, of so many rows at a time that their weights fit."""
+        batch, heads, queries, _ = self.query.shape
+        step = max(1, _WEIGHTS // (batch * heads * self.key.shape[2]))
+        starts = range(0, queries, step)
+        return torch.cat([self.attend(slice(start, start + step))[0] for start in starts], 1)
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture; it runs once."""

@@ -42,7 +42,8 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 
 _NORMED = (
     "The model normalises what its heads mix before it projects it. The output of a head is here what it mixes, before "
-    "the norm: weights that keep it exactly change nothing that the model computes. Lengths, and shares of them, are its own."
+    "the norm: weights that keep it exactly change nothing that the model computes. Lengths, and shares of them, are "
+    "its own."
 )
 
 UNITS = {"prediction": "nats", "states": "relative change"}
@@ -151,9 +152,9 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
-    def solver(self, allowed: float, *, quick: bool = False) -> RowSolver:
-        """Return the programs over the alternatives that change the outcome by at most so much."""
-        return RowSolver(self.row, self.space, self.length(allowed), self.own, quick=quick)
+    def solver(self, allowed: float, **options: bool) -> RowSolver:
+        """Return the programs over the alternatives that change the outcome by at most so much; see `RowSolver`."""
+        return RowSolver(self.row, self.space, self.length(allowed), self.own, **options)
 
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""

@@ -293,9 +293,11 @@ def watched(
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost module with Attention in its class name."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
-    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output", "Residual"))] == [
-        module
-    ]
+    return [
+        one
+        for one in named
+        if not type(one).__name__.endswith(("Projection", "Output", "Residual"))
+    ] == [module]
 
 
 def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:

@@ -93,7 +93,9 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         summed, gate = HeadsSum(site), call.gate
         if gate is not None:
             changed = changed * gate
-            changed = changed * scale_of(inputs[0].view_as(changed), changed) if site.normed else changed
+            changed = (
+                changed * scale_of(inputs[0].view_as(changed), changed) if site.normed else changed
+            )
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])
             deviations.append(relative(summed(changed[text, rows]), blocks[text, rows]))
