@@ -54,7 +54,7 @@ test-recipes: ## the recipes for other tools, each in an environment of its own
 		test -x .venv-$$tool/bin/python || $(PYTHON) -m venv .venv-$$tool || exit 1; \
 		.venv-$$tool/bin/python -m pip install --quiet $(TORCH) || exit 1; \
 		.venv-$$tool/bin/python -m pip install --quiet --editable '.[demo,dev]' $$tool || exit 1; \
-		.venv-$$tool/bin/python -m pytest -n 0 tests/recipes/test_$$tool*.py || exit 1; \
+		.venv-$$tool/bin/python -m pytest -n 0 -W 'ignore:invalid escape' tests/recipes/test_$$tool*.py || exit 1; \
 	done
 
 test-lowest: ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AttentionInterface
 
 import identilens as idl
@@ -15,7 +17,8 @@ from identilens.models import Lens
 from identilens.models.inputs import collate
 from identilens.models.registration import EFFECTIVE, effective_batch
 
-BY_NAME = ("deepseek_v32", "gemma4")
+# Gemma 4 chooses its mask by the name of the implementation from transformers 5.23 on.
+BY_NAME = ("deepseek_v32", *["gemma4"][: Version(transformers.__version__) >= Version("5.23")])
 FAMILIES = sorted(set(BUILDERS) - set(BY_NAME))
 
 

@@ -11,6 +11,7 @@ import identilens as idl
 from helpers.zoo import _HYBRID, _LLAMA, _random, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
+from identilens.studies.audit.selfcheck import selfcheck
 from identilens.studies.outcomes import of_layer
 
 _DELTA = {
@@ -215,21 +216,21 @@ def test_an_alternative_of_a_gated_head_leaves_the_model_as_it_is():
     assert moved["hidden_change"].max() < 1e-5
 
 
-class Normed(nn.Module):
-    """An output projection that reads what the heads mix, divided by its length."""
+class Bent(nn.Module):
+    """An output projection that reads a function of what the heads mix, entry by entry."""
 
     def __init__(self, projection):
         super().__init__()
         self.projection = projection
 
     def forward(self, mixed):
-        return self.projection(mixed / mixed.norm(dim=-1, keepdim=True))
+        return self.projection(mixed.tanh())
 
 
 def test_what_depends_on_the_mixture_is_no_gate():
     lens = gated("afmoe")
     for layer in lens.body.layers:
-        layer.self_attn.o_proj = Normed(layer.self_attn.o_proj)
+        layer.self_attn.o_proj = Bent(layer.self_attn.o_proj)
     with pytest.raises(UnsupportedModelError, match="AfmoeAttention changes the attention output"):
         next(lens.capture([ids(8)]))
 
@@ -237,3 +238,24 @@ def test_what_depends_on_the_mixture_is_no_gate():
 def test_a_recording_holds_no_gates(tmp_path):
     with pytest.raises(UnsupportedModelError, match=r"has a gate, windows"):
         idl.record(gated("afmoe"), ids(6), tmp_path / "text.safetensors")
+
+
+def test_sinks_of_each_query_and_attention_over_layers_are_told_apart():
+    config = hf.Inkling2TextConfig(
+        **{**_LLAMA, "num_hidden_layers": 3}, head_dim=8, swa_head_dim=8, swa_num_attention_heads=4,
+        swa_num_key_value_heads=2, sliding_window_size=4, n_routed_experts=2, num_experts_per_tok=1,
+        moe_intermediate_size=16, layer_types=["hybrid_sliding", "hybrid_sliding", "hybrid"],
+        n_layers_per_attn_res_block=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    lens = Lens(_random(hf.Inkling2TextModel(config)))
+    [text] = lens.capture([ids(9)], weights=True)
+    lens.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = lens.model(torch.tensor([ids(9)]), output_attentions=True, use_cache=False)
+    for layer, weights in zip(text.layers, own.attentions, strict=True):
+        assert layer.sink
+        assert layer.site.gated
+        torch.testing.assert_close(layer.weights, weights[0], atol=1e-6, rtol=0)
+        assert bool((layer.weights.sum(-1) < 0.999).any())
+    assert all(check.passed for check in selfcheck(lens, [ids(9), ids(6, 1)]))

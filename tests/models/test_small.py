@@ -10,9 +10,11 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from helpers.zoo import build
 from identilens.errors import InputError, NumericalError
 from identilens.models.capture import Lengths, split_states
+from identilens.models.eager import eager_attention_forward
 from identilens.models.families import position_limit
 from identilens.models.identity import described
 from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
 from identilens.models.layout import (
     _changes,
     _positions,
@@ -239,22 +241,28 @@ def test_precisions_and_first_lines():
 
 def test_weights_to_put_in_are_checked():
     site = SimpleNamespace(kind="decoder", layer=3)
-    visible = torch.ones(1, 3, 3, dtype=torch.bool).tril()
+
+    def call(keys=3, mask=None):
+        query, key, value = torch.zeros(1, 2, 3, 4), *torch.zeros(2, 1, 2, keys, 4)
+        eager = eager_attention_forward
+        return AttentionCall(0, nn.Module(), query, key, value, mask, {}, eager, eager)
+
+    masked = call(mask=torch.ones(1, 1, 3, 3, dtype=torch.bool).tril())
     rows = Rows([0, 2], torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25]]))
-    check_rows(rows, site, 1, (3, 3), visible)
-    check_rows(rows, site, 1, (3, 3), None)
+    check_rows(rows, site, 1, masked)
+    check_rows(rows, site, 1, call())
     with pytest.raises(
         InputError, match=r"layer 3, head 1: expected weights of shape \(2, 4\) .* got \(2, 3\)"
     ):
-        check_rows(rows, site, 1, (3, 4), None)
+        check_rows(rows, site, 1, call(4))
     for queries in ([0, 3], [-1, 0]):
         with pytest.raises(InputError, match=rf"the text has queries 0 to 2; got \[{queries[0]}, "):
-            check_rows(Rows(queries, rows.weights), site, 1, (3, 3), None)
-    check_rows(Rows([], torch.zeros(0, 3)), site, 1, (3, 3), visible)
+            check_rows(Rows(queries, rows.weights), site, 1, call())
+    check_rows(Rows([], torch.zeros(0, 3)), site, 1, masked)
     with pytest.raises(InputError, match=r"hides from these queries \(largest 0\.25\)\. Set them"):
-        check_rows(Rows([1, 0], rows.weights), site, 1, (3, 3), visible)
+        check_rows(Rows([1, 0], rows.weights), site, 1, masked)
     with pytest.raises(NumericalError, match="NaN or infinite"):
-        check_rows(Rows([0, 2], rows.weights / 0), site, 1, (3, 3), visible)
+        check_rows(Rows([0, 2], rows.weights / 0), site, 1, masked)
 
 
 def test_the_loss_on_the_text_itself():

@@ -11,7 +11,6 @@ import highspy
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import nnls
 from torch import Tensor
 
 from identilens.errors import NumericalError
@@ -28,6 +27,10 @@ _PIVOT = 1e-9
 """Least entry that a tableau is divided by."""
 _PIVOTS = 4
 """Pivots of a program, at most, for each key."""
+
+_STEPS, _CLOSE = 60, 1e-14
+"""Steps of the least norm's method at most, and the infeasibility and complementarity after which it ends."""
+_INSIDE, _SHORT_OF_ZERO, _RIDGE = 0.1, 0.995, 1e-16
 
 _OPTIONS = {
     "presolve": "off",
@@ -251,36 +254,42 @@ def least_bases(
 def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:
     """Return the distribution of least ‖x‖ with x >= 0 and xᵀ B = aᵀ B.
 
-    A quadratic program, written as least-distance programming and handed to non-negative least squares
-    (Lawson & Hanson, Solving Least Squares Problems, ch. 23): x = p + N z with p = B Bᵀ a and N a basis
-    of the complement. The active set is then solved once more directly, and optimality proven by the
-    dual: for any y, ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2. Takes what `RowPrograms` does.
+    A quadratic program by Mehrotra's predictor-corrector method, whose steps have as many equations as B columns. The
+    active set is then solved once more directly, and optimality proven by the dual: for any y,
+    ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2. Takes what `RowPrograms` does. Memory for a few copies of B.
 
     Raises:
         NumericalError: The answer is infeasible or not proven optimal.
     """
     weights = weights_row.detach().double().cpu().numpy()
     basis = kept.detach().double().cpu().numpy()
-    particular = basis @ (basis.T @ weights)
+    y = right_side = basis.T @ weights
+    particular = basis @ right_side
     if particular.min() >= 0:
         return LeastNorm(
             point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights)
         )
-    free = np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
-    point, multipliers = weights, np.zeros_like(weights)
-    if free.shape[1]:
-        stacked = np.vstack([free.T, -particular[None]])
-        try:
-            multipliers, _ = nnls(stacked, np.eye(len(stacked))[-1], maxiter=30 * len(weights))
-        except RuntimeError as error:
-            raise NumericalError(
-                f"non-negative least squares did not converge for {len(weights)} weights ({error}); "
-                "expected a row whose output is well scaled; try a larger tolerance."
-            ) from error
-        # Multipliers of x >= 0: x = p + N Nᵀ μ, so x − μ = B Bᵀ (a − μ).
-        multipliers = multipliers / (1 + particular @ multipliers)
-        point = np.maximum(particular + free @ (free.T @ multipliers), 0.0)
-    return _polished(basis, point, weights, basis.T @ (weights - multipliers))
+    x = np.maximum(particular, _INSIDE / len(weights))
+    s = np.maximum(x - particular, _INSIDE * x.mean())
+    for _ in range(_STEPS):
+        dual, primal, mean = basis @ y + s - x, right_side - basis.T @ x, x @ s / len(x)
+        if not max(np.abs(dual).max(), np.abs(primal).max(), mean) > _CLOSE:
+            break
+        share = x / (x + s)
+        equations = basis.T @ (share[:, None] * basis)
+        equations[np.diag_indices_from(equations)] += _RIDGE
+
+        # The products x s are to change by this, at first all the way to zero.
+        wanted = -x * s
+        for _ in range(2):
+            given = dual + wanted / x
+            dy = np.linalg.solve(equations, primal - basis.T @ (share * given))
+            dx = share * (given + basis @ dy)
+            ds = (wanted - s * dx) / x
+            step = 1 / max(1.0, float((-dx / x).max()), float((-ds / s).max()))
+            wanted = (1 - step) ** 3 * mean - x * s - dx * ds
+        x, y, s = (one + _SHORT_OF_ZERO * step * move for one, move in ((x, dx), (y, dy), (s, ds)))
+    return _polished(basis, np.maximum(x, 0.0), weights, y)
 
 
 def _polished(

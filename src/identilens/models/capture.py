@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.models.following import ParameterProjection, capturing
-from identilens.models.gates import Inputs, read_with
+from identilens.models.gates import Inputs, read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
@@ -131,11 +131,14 @@ def intercepting(
             return handler(call)
         inputs, projection = given[call.module], sites[call.index].projection
 
+        def read(mixed: Tensor) -> Tensor:
+            return read_with(call.module, inputs, mixed, [projection])[projection].view_as(mixed)
+
         @cache
         def gate() -> Tensor:
-            batch, heads, queries, _ = call.query.shape
-            ones = call.value.new_ones(batch, queries, heads, call.value.shape[-1])
-            return read_with(call.module, inputs, ones, [projection])[projection].view_as(ones)
+            own = call.run()
+            found = read(torch.ones_like(own))
+            return found * scale_of(read(own), found * own) if sites[call.index].normed else found
 
         return handler(replace(call, gating=gate))
 

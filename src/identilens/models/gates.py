@@ -1,4 +1,4 @@
-"""Gates between heads and output projection: each row's own factors, which do not depend on what the heads mix."""
+"""Gates and norms between heads and output projection: what multiplies each row of the heads' outputs."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -17,25 +17,39 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of an attention module's forward method."""
 
 
-def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]:
-    """Yield the modules inside an attention module that read z ∘ g, outermost first; z is what its heads mix.
+def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[tuple[Candidate, bool]]:
+    """Yield the modules inside an attention module that read z ∘ g, outermost first, and whether a norm comes before.
 
-    g is what is read for z = 1. It does not depend on z: the same g is found with the model's own z and a drawn one.
+    z is what its heads mix, g what is read for z = 1. The same g is found with the model's own z and a drawn one: up to
+    a factor of each row and head, where a norm divides by a length of z.
     """
     own = call.run()
-    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(0)).to(own)
+    # Families compute norms in float32.
+    limit = max(MATCH[own.dtype], MATCH[torch.float32])
+    # Its length is not that of ones.
+    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(0)).to(own)
     ones, *others = (
         (mixed, read_with(call.module, inputs, mixed, call.module.modules()))
         for mixed in (torch.ones_like(own), own, drawn)
     )
     for module, gate in ones[1].items():
         if gate.shape[:2] == own.shape[:2] and gate.numel() == own.numel():
-            apart = [
-                (read[module] - gate * mixed.view_as(gate)).abs().max() / read[module].abs().max()
-                for mixed, read in others
-            ]
-            if max(apart) <= MATCH[own.dtype]:
-                yield Candidate(module, others[0][1][module])
+            apart = []
+            for mixed, read in others:
+                given, plain = read[module].view_as(own), gate.view_as(own) * mixed
+                for flat in (plain, plain * scale_of(given, plain)):
+                    apart.append((given - flat).abs().max() / given.abs().max())
+            if max(apart[1::2]) <= limit:
+                yield Candidate(module, others[0][1][module]), bool(max(apart) > limit)
+
+
+def scale_of(
+    read: Float[Tensor, "batch query head d_v"], plain: Float[Tensor, "batch query head d_v"]
+) -> Float[Tensor, "batch query head 1"]:
+    """Return the factor of each row and head with which one tensor is nearest to another."""
+    size = plain.double().square().sum(-1, keepdim=True)
+    product = (read.double() * plain.double()).sum(-1, keepdim=True)
+    return torch.where(size > 0, product / size, 0.0).to(read)
 
 
 def read_with(

@@ -37,7 +37,7 @@ class Head:
         softcap: c, if the logits are c tanh(s Q Kᵀ / c); None without a soft cap.
         group: Number of query heads that share these keys and values.
         sink: Whether a learnt sink, a key without value, takes part in the softmax: rows then sum to less than one.
-        gate: What the output A V is multiplied with, row by row, before W_O, if the family has a gate there.
+        gate: What the output A V is multiplied with, row by row, before W_O, if the family has a gate or norm there.
         rows: The rows that weights, mask and bias are of; every row of queries and outputs by default.
     """
 
@@ -89,29 +89,33 @@ class Head:
 
     @cached_property
     def projected(self) -> ProjectedValues:
-        """T = V W_O; of a gated head V, whose null space each row's own T has: see `at`."""
+        """T = V W_O; of a gated or normalised head V: see `at`."""
         return ProjectedValues.of(
             self.values,
             self.output_projection if self.gate is None else self.site.fixed_projection[self.head],
         )
 
     def row_projection(self, query: int) -> Float[Tensor, "d_v d_model"]:
-        """Return diag(g_i) W_O, which projects one row of the head's output; W_O where there is no gate."""
+        """Return diag(g_i) W_O, which projects one row of the head's output; W_O where there is no gate.
+
+        The length by which a norm divides is held as it is.
+        """
         projection = self.output_projection.double()
         return projection if self.gate is None else self.gate[query, :, None].double() * projection
 
     def at(self, query: int) -> ProjectedValues:
-        """Return T of one row: V diag(g_i) W_O of a gated head.
+        """Return T of one row: V diag(g_i) W_O of a gated head, V of a normalised one.
 
-        Its left null space is that of V if no entry of the gate is zero and W_O has full row rank, else larger.
+        The left null space of V diag(g_i) W_O is that of V if no entry of the gate is zero and W_O has full row rank,
+        else larger. A row that keeps a V keeps whatever a norm makes of it.
         """
-        if self.gate is None:
+        if self.gate is None or self.site.normed:
             return self.projected
         return ProjectedValues.of(self.values, self.row_projection(query))
 
     def alike(self, queries: Sequence[int]) -> list[tuple[slice, ProjectedValues]]:
         """Return places among some rows, together where they have one T, and that T: see `at`."""
-        if self.gate is None:
+        if self.gate is None or self.site.normed:
             return [(slice(None), self.projected)]
         return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
 
@@ -144,7 +148,7 @@ class Head:
         """Largest simplex nullity of a row: n − rank([T, 1]) over the keys that it sees."""
         return max(
             space.nullity
-            for space in self.projected.simplex_spaces(len(self.queries), self.visible)
+            for space in self.projected.simplex_spaces(len(self._asking), self.visible)
         )
 
     @cached_property
@@ -202,13 +206,14 @@ class Head:
 
     def seen(self, query: int) -> Bool[Tensor, " key"] | None:
         """Return which keys a query may use; None where every query may use all."""
-        return None if self.visible is None else self.visible[self._place(query)]
+        return None if self.visible is None else self.visible[self.place(query)]
 
     def row(self, query: int) -> Float[Tensor, " key"]:
         """Return a query's weights: its row of `attention`."""
-        return self.attention[self._place(query)]
+        return self.attention[self.place(query)]
 
-    def _place(self, query: int) -> int:
+    def place(self, query: int) -> int:
+        """Return which of the rows is a query's."""
         return query if self.rows is None else self.rows.index(query)
 
     def refuse_sink(self) -> None:

@@ -23,6 +23,9 @@ Attend = Callable[..., tuple[Tensor, Tensor]]
 SUM_ERROR = 1e-2
 """Rows of weights that sum to one within this error have no sink; large enough for half precision."""
 
+_WEIGHTS = 2**22
+"""Weights that are held at a time where only what they mix is asked for."""
+
 READABLE = ("eager", "sdpa")
 """Implementations whose masks can be read. During capture, others (flash, flex) are replaced by one of these."""
 
@@ -85,15 +88,14 @@ class AttentionCall:
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
         places = places_of(texts)
-        mask, bias = self.mask, self.arguments.get("position_bias")
+        mask = self.mask
         if mask is not None:
             mask = mask[places] if mask.shape[0] > 1 else mask
             mask = mask[..., :queries, :keys] if mask.shape[-2] > 1 else mask[..., :keys]
-        arguments = dict(self.arguments)
-        if bias is not None:
-            arguments["position_bias"] = (bias[places] if bias.shape[0] > 1 else bias)[
-                ..., :queries, :keys
-            ]
+        cut = {
+            name: (one[places] if one.shape[0] > 1 else one)[..., :queries, :keys]
+            for name, one in self._by_row
+        }
         query = self.query[places, :, :queries]
         key, value = self.key[places, :, :keys], self.value[places, :, :keys]
         return replace(
@@ -102,7 +104,7 @@ class AttentionCall:
             key=key,
             value=value,
             mask=mask,
-            arguments=arguments,
+            arguments=self.arguments | cut,
             gating=self._gating((places, slice(queries))),
         )
 
@@ -110,7 +112,8 @@ class AttentionCall:
     def has_sink(self) -> bool:
         """Whether a learnt sink, a key without value, takes part in the softmax, however little attention it gets."""
         parameters = vars(self.module)["_parameters"]
-        return self.arguments.get("s_aux") is not None or any("sink" in name for name in parameters)
+        given = [name for name, one in self.arguments.items() if one is not None]
+        return any("sink" in name or name == "s_aux" for name in (*parameters, *given))
 
     def rows(self, queries: Sequence[int]) -> "AttentionCall":
         """Return the call for some query rows only, with their mask."""
@@ -199,6 +202,13 @@ class AttentionCall:
             weights = weights * factor.to(weights.dtype)
         return output, weights
 
+    def mixed(self) -> Float[Tensor, "batch query head d_v"]:
+        """Return the output of `attend`, of so many rows at a time that their weights fit."""
+        batch, heads, queries, _ = self.query.shape
+        step = max(1, _WEIGHTS // (batch * heads * self.key.shape[2]))
+        starts = range(0, queries, step)
+        return torch.cat([self.attend(slice(start, start + step))[0] for start in starts], 1)
+
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture; it runs once."""
         return self._ran
@@ -225,9 +235,15 @@ class AttentionCall:
         return None if whole is None else lambda: whole()[part]
 
     def _row_arguments(self, rows: slice | list[int]) -> dict[str, Any]:
-        bias = self.arguments.get("position_bias")
-        cut = {} if bias is None or bias.shape[-2] == 1 else {"position_bias": bias[..., rows, :]}
-        return {**self.arguments, **cut}
+        return self.arguments | {
+            name: one if one.shape[-2] == 1 else one[..., rows, :] for name, one in self._by_row
+        }
+
+    @property
+    def _by_row(self) -> list[tuple[str, Tensor]]:
+        """The arguments with an axis of queries: terms of the logits, and sinks that depend on the query."""
+        named = ((name, self.arguments.get(name)) for name in ("position_bias", "sinks"))
+        return [(name, one) for name, one in named if isinstance(one, Tensor)]
 
     def _mask_rows(self, rows: slice | list[int]) -> Tensor | None:
         if self.mask is not None:
@@ -350,7 +366,8 @@ def _intercepted(
     attention_mask: Tensor | None,
     **arguments: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    if _calls.get() is None:
+    # Attention over what earlier layers gave at one position is a part of the residual stream.
+    if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
         return own(module, query, key, value, attention_mask, **arguments)
     handler, index = next_call()
     # A recording gives its output whole, and its weights row by row.

@@ -45,6 +45,7 @@ class Site:
         number: Number of the product of weights and values, if the model computes attention by itself.
         route: Layout of the axes of that product.
         gated: Whether head outputs are multiplied with a gate, a factor of their row, before they are projected.
+        normed: Whether they are normalised before that. Such a norm counts as a gate, with the length as it is.
         mixer: Whether its layer mixes positions by more than attention (a state space or a convolution beside it).
         chooses: Whether the keys of each query are chosen by rank, so that ties depend on the number of keys.
     """
@@ -63,6 +64,7 @@ class Site:
     chooses: bool = False
     mixer: bool = False
     gated: bool = False
+    normed: bool = False
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -78,7 +80,7 @@ class Site:
     def fixed_projection(self) -> Float[Tensor, "head d_v d_out"]:
         """What gives the output of a head at every row: `output_projection`, or the identity where a gate comes first.
 
-        The output of a gated head is what it mixes, A V.
+        The output of a gated or normalised head is what it mixes, A V.
         """
         if not self.gated:
             return self.output_projection
@@ -144,19 +146,21 @@ def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
     module = meeting.module
     linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
-    found = next(linear, None)
+    found, normed = next(linear, None), False
     gated = found is None and meeting.given is not None
     if gated:
         with intercept(model, AttentionCall.run), torch.no_grad():
             passed = gated_candidates(meeting.call, meeting.inputs)
-            found = next((one for one in passed if is_linear(one.module, one.inputs)), None)
+            linear = (one for one in passed if is_linear(one[0].module, one[0].inputs))
+            found, normed = next(linear, (None, False))
     if found is None:
         name = type(module).__name__
         others = [type(one.module).__name__ for one in meeting.candidates]
         if others and "Norm" in others[-1]:
             raise UnsupportedModelError(
-                f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}), so "
-                "that no matrix gives the output of a head. Choose a model of another family (`identilens families`)."
+                f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}) by more "
+                "than a length, so that no matrix gives the output of a head. Choose a model of another family "
+                "(`identilens families`)."
             )
         if others:
             raise UnsupportedModelError(
@@ -190,6 +194,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         route,
         meeting.chooses,
         gated=gated,
+        normed=normed,
     )
 
 

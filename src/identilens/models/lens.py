@@ -185,6 +185,7 @@ class Lens:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             **({"gated_heads": True} if any(site.gated for site in self._sites or ()) else {}),
+            **({"normed_heads": True} if any(site.normed for site in self._sites or ()) else {}),
             **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
             **(
                 {"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}

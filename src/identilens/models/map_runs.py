@@ -130,11 +130,9 @@ class MapRuns:
             if call.index != self._site:
                 return output
             reached.append(True)
-            visible, output = call.visible(), output.clone()
+            output = output.clone()
             for number, rows in enumerate(changes):
-                check_rows(
-                    rows, head.site, head.head, (call.query.shape[2], call.key.shape[2]), visible
-                )
+                check_rows(rows, head.site, head.head, call)
                 values = call.value[number, group].double()
                 mixed = rows.weights.to(values.device, torch.float64) @ values
                 output[number, list(rows.queries), head.head] = mixed.to(output.dtype)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -80,11 +80,10 @@ class Substitution:
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the output of one attention call (batch of one)."""
-        output, weights = call.attend()
-        site = self._sites[call.index]
+        output, site = call.mixed(), self._sites[call.index]
         for head, given in self._given.get(call.index, {}).items():
-            rows = given if isinstance(given, Rows) else Rows(range(weights.shape[-2]), given)
-            check_rows(rows, site, head, weights.shape[-2:], call.visible())
+            rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
+            check_rows(rows, site, head, call)
             values = call.value[0, head // (site.heads // call.value.shape[1])]
             # Mixed in double precision, so that the given weights are not rounded.
             mixed = rows.weights.to(values.device, torch.float64) @ values.double()
@@ -92,33 +91,26 @@ class Substitution:
         return output
 
 
-def check_rows(
-    rows: Rows,
-    site: Site,
-    head: int,
-    shape: Sequence[int],
-    visible: Bool[Tensor, "batch query key"] | None,
-) -> None:
+def check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
     """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
-    expected = (len(rows.queries), shape[1])
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    expected = (len(rows.queries), keys)
     if tuple(rows.weights.shape) != expected:
         raise InputError(
             f"{where}: expected weights of shape {expected} (a row per query, a column per key of this text); got "
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
         )
-    if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:
+    if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < queries:
         raise InputError(
-            f"{where}: the text has queries 0 to {shape[0] - 1}; got {list(rows.queries)}."
+            f"{where}: the text has queries 0 to {queries - 1}; got {list(rows.queries)}."
         )
     if not bool(torch.isfinite(rows.weights).all()):
         raise NumericalError(
             f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
         )
-    if visible is not None:
-        hidden = rows.weights.to(visible.device).masked_fill(
-            visible[0].expand(shape)[list(rows.queries)], 0.0
-        )
+    if (seen := call.visible(list(rows.queries))) is not None:
+        hidden = rows.weights.to(seen.device).masked_fill(seen[0], 0.0)
         if bool((hidden != 0).any()):
             raise InputError(
                 f"{where}: the weights to put in use keys that the model hides from these queries (largest "

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import SettingError
+from identilens.errors import InputError, SettingError
 from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
@@ -40,6 +40,12 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "prediction": ("1%",),
 }
 """Tolerances where none are given, by outcome."""
+
+_NORMED = (
+    "The model normalises what its heads mix before it projects it. The output of a head is here what it mixes, before "
+    "the norm: weights that keep it exactly change nothing that the model computes. Lengths, and shares of them, are "
+    "its own."
+)
 
 UNITS = {"prediction": "nats", "states": "relative change"}
 """Unit of the change of an outcome."""
@@ -151,6 +157,11 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
     return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"
 
 
+def normed_heads(model: Mapping[str, Any]) -> list[str]:
+    """Return what the output of a head is, in a sentence, if the facts about a model say that a norm follows."""
+    return [_NORMED] if model.get("normed_heads") else []
+
+
 @dataclass(frozen=True)
 class KeptOutcome:
     """What must stay the same when one row of a head changes.
@@ -179,9 +190,9 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
-    def solver(self, allowed: float, *, quick: bool = False) -> RowSolver:
-        """Return the programs over the alternatives that change the outcome by at most so much."""
-        return RowSolver(self.row, self.space, self.length(allowed), self.own, quick=quick)
+    def solver(self, allowed: float, **options: bool) -> RowSolver:
+        """Return the programs over the alternatives that change the outcome by at most so much; see `RowSolver`."""
+        return RowSolver(self.row, self.space, self.length(allowed), self.own, **options)
 
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""
@@ -213,8 +224,17 @@ def of_head(
 
 
 def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
-    """Return the sum of all heads' outputs, which enters the residual stream, as what must stay."""
+    """Return the sum of all heads' outputs, which enters the residual stream, as what must stay.
+
+    Raises:
+        InputError: For heads whose outputs are normalised before they are added.
+    """
     own, visible = heads[head], heads[head].seen(query)
+    if own.site.normed:
+        raise InputError(
+            f"{own.kind} layer {own.layer} normalises what its heads mix before it adds them up, so that what one head "
+            "adds depends on the others. Choose the outcome head, states or prediction."
+        )
     seen = torch.ones(len(own.keys), dtype=torch.bool) if visible is None else visible
     rows = [
         checked_weights(

@@ -26,6 +26,12 @@ LINE = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
 LINE_ROW = torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
 
 
+def random_row(seed, n, d):
+    generator = seeded(seed)
+    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return torch.softmax(torch.randn(n, generator=generator, dtype=torch.float64), 0), T
+
+
 def scipy_ends(row, T):
     """Minimum and maximum of every weight, by programs posed to scipy one by one."""
     equations = np.c_[T.numpy(), np.ones(len(T))].T
@@ -244,3 +250,30 @@ def test_shape_names_say_that_weights_and_values_have_the_same_keys():
     A, T = random_weights(0, 5, 2)
     with pytest.raises(jaxtyping.TypeCheckError, match="projected_values"):
         attention_intervals(A[0], T[:3])
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
+    row, T = random_row(5, 40, 6)
+    whole = certify_row(row, T, tolerance=tolerance)
+    before = RowSolver(row, ProjectedValues.of(T).simplex_space(None), keep=True)
+    before.ends()
+    monkeypatch.setattr("identilens.measures.attention.row_solver._NUMBERS", 3 * 40)
+    found = certify_row(row, T, tolerance=tolerance)
+    for name in ("lo", "hi"):
+        one, other = (getattr(each.intervals, name) for each in (whole, found))
+        torch.testing.assert_close(one, other, atol=1e-7, rtol=0)
+    assert found.top == whole.top
+    assert torch.equal(found.above, whole.above)
+    solver = RowSolver(row, ProjectedValues.of(T).simplex_space(None))
+    solver.ends()
+    assert len(solver._seen) <= 12 < len(before._seen)
+    torch.testing.assert_close(solver.farthest(), before.farthest(), atol=1e-6, rtol=0)
+
+
+def test_the_least_norm_of_a_long_row():
+    row, T = random_row(6, 3000, 8)
+    found = minimum_norm_alternative(row, T)
+    assert found.gap < 1e-12
+    assert found.error < 1e-12
+    assert float(found.point.norm()) < float(row.norm())

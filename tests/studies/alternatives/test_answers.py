@@ -184,3 +184,15 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
     assert "sum of the heads' outputs changed by" in str(found.sections())
     with pytest.raises(SettingError, match="expected tolerance above 0 for the output of a layer"):
         idl.alternatives(lens, IDS, outcome="layer", tolerance=0)
+
+
+def test_of_long_texts_the_row_alone_is_read(lens, monkeypatch):
+    options = {"layers": 1, "heads": 2, "outcome": "prediction", "tolerance": "0.01nats"}
+    whole = idl.alternatives(lens, IDS, queries=(7,), **options)
+    monkeypatch.setattr("identilens.studies.alternatives.study._MAPS", 10)
+    monkeypatch.setattr("identilens.models.interface._WEIGHTS", 4 * 20 * 3)
+    found = idl.alternatives(lens, IDS, queries=(7,), **options)
+    for name in ("mean_total_variation", "mass_after", "measured", "hidden_change", "n_query"):
+        assert found.table[name][0] == pytest.approx(whole.table[name][0], rel=1e-3)
+    assert whole.matrices
+    assert not found.matrices

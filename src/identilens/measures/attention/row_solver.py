@@ -1,5 +1,6 @@
 """The linear programs of one row, sharing the alternatives that they come by."""
 
+from collections.abc import Sequence
 from numbers import Real
 
 import torch
@@ -21,6 +22,9 @@ ALMOST_ZERO = 1e-9
 
 _DRAWN, _PAIRS = 4, 64
 """Programs with random costs, and of pairs of keys, that run together."""
+
+_NUMBERS = 2**20
+"""Numbers in the costs of programs that run together, and four times in the alternatives that are kept."""
 
 _NEWTON, _SETTLED, _RADIUS = 20, 0.01, 1e-8
 """Steps in the search of a radius at most, the relative step after which it ends, and the accuracy of its programs."""
@@ -97,11 +101,13 @@ class RowSolver:
         among: Bool[Tensor, " key"] | None = None,
         *,
         quick: bool = False,
+        keep: bool = False,
     ):
         """Take a row and its space; changes of its output up to the length ``allowed`` count as none.
 
         Only keys ``among`` these are asked about, all by default. If some change is allowed, ``quick`` proves bounds
-        near the ends in place of the ends: see `SharedPrograms.bracket`.
+        near the ends in place of the ends: see `SharedPrograms.bracket`. Of a long row not every alternative that was
+        met is kept, unless ``keep``: they have as many numbers as pairs of keys.
         """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
@@ -115,6 +121,8 @@ class RowSolver:
         self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
+        self._most = 2**30 if keep else 4 * _NUMBERS // len(self.keys)
+        self._least = self._far = self.inside
         self.blocks = torch.zeros_like(self.keys)
         if space.blocks is not None:
             self.blocks = space.blocks[space.visible.cpu()]
@@ -136,13 +144,13 @@ class RowSolver:
             return self._together(costs)
         self._programs = self._programs or RowPrograms(self.inside, self._kept)
         optima = [self._programs.minimise(cost) for cost in costs]
-        self._seen += [optimum.point for optimum in optima]
-        self.gap = max([self.gap, *(optimum.value - optimum.bound for optimum in optima)])
-        return Optima(
-            costs.new_tensor([optimum.value for optimum in optima]),
-            costs.new_tensor([optimum.bound for optimum in optima]),
-            torch.stack([optimum.point for optimum in optima]),
-            torch.stack([optimum.multipliers for optimum in optima]),
+        return self._met(
+            Optima(
+                costs.new_tensor([optimum.value for optimum in optima]),
+                costs.new_tensor([optimum.bound for optimum in optima]),
+                torch.stack([optimum.point for optimum in optima]),
+                torch.stack([optimum.multipliers for optimum in optima]),
+            )
         )
 
     def certificate(self, functional: Float[Tensor, " seen"]) -> Certificate:
@@ -174,9 +182,9 @@ class RowSolver:
         multipliers = self._kept * ~self._movable[:, None]
         for key in torch.nonzero(self._movable & ~zero).flatten().tolist():
             if not zero[key]:
-                optima = self.optima(self._unit(key)[None])
+                optima = self.optima(self.units([key]))
                 lo[key], multipliers[key] = optima.bounds[0].clamp_min(0.0), optima.multipliers[0]
-                zero |= self._seen[-1] <= ALMOST_ZERO
+                zero = self._zero
         self.slopes = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
         return torch.minimum(lo, self.inside)
 
@@ -184,38 +192,54 @@ class RowSolver:
         """Return the least and the greatest value of each weight, by programs that run together."""
         if not self._movable.any():
             return self.inside.clone(), self.inside.clone()
-        hi = self.inside.masked_scatter(
-            self._movable,
-            -self._together(-torch.eye(len(self.inside)).double()[self._movable]).bounds,
-        )
+        hi = self.inside.masked_scatter(self._movable, -self._bounds(-1.0, self._movable))
         return self._lower(), torch.maximum(hi, self.inside)
 
     def _lower(self) -> Float[Tensor, " seen"]:
         """Return the least value of each weight, by programs that run together."""
         open_ = self._movable & ~self._zero
         lo = torch.where(self._movable, 0.0, self.inside)
-        found = self._together(torch.eye(len(lo)).double()[open_]).bounds.clamp_min(0.0)
+        found = self._bounds(1.0, open_).clamp_min(0.0)
         return torch.minimum(lo.masked_scatter(open_, found), self.inside)
+
+    def _bounds(self, sign: float, keys: Bool[Tensor, " seen"]) -> Float[Tensor, " program"]:
+        """Return the least values of some weights, or of their opposites, a part of them at a time."""
+        parts = self.parts(torch.nonzero(keys).flatten())
+        bounds = [self._together(sign * self.units(part)).bounds for part in parts]
+        return torch.cat([self.inside[:0], *bounds])
+
+    def parts(self, programs: Int[Tensor, " program"]) -> Sequence[Int[Tensor, " part"]]:
+        """Return the numbers of programs, so many together that their costs fit."""
+        return programs.split(max(1, _NUMBERS // len(self.inside)))
 
     @property
     def _zero(self) -> Bool[Tensor, " seen"]:
         """Which weights some alternative met so far has at zero."""
-        return torch.stack(self._seen).amin(0) <= ALMOST_ZERO
+        return self._least <= ALMOST_ZERO
 
     def _together(self, costs: Float[Tensor, "program seen"]) -> Optima:
         every = [
             one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
         ]
         solve = self._shared.bracket if self._quick else self._shared.minimise
-        optima = solve(costs, *every)
-        self._seen += optima.points.unbind()
+        return self._met(solve(costs, *every))
+
+    def _met(self, optima: Optima) -> Optima:
+        """Return optima whose points are noted as alternatives."""
+        points = optima.points
         self.gap = max(self.gap, optima.gap)
+        if len(points):
+            self._least = torch.minimum(self._least, points.amin(0))
+            far = torch.stack([self._far, *points.unbind()])
+            moved = (self.inside - far).clamp_min(0.0)[:, self._asked].sum(1)
+            self._far = far[int(moved.argmax())].clone()
+            self._seen += points[: max(0, self._most - len(self._seen))].unbind()
         return optima
 
     def greatest(self, key: int) -> float:
         """Return the greatest value of the weight of one visible key, given by its position."""
         place = int((self.keys == key).nonzero())
-        return max(-float(self.least(-self._unit(place)[None])), float(self.inside[place]))
+        return max(-float(self.least(-self.units([place]))), float(self.inside[place]))
 
     def order(self, ends: Ends) -> Bool[Tensor, "seen seen"]:
         """Return which key stands above which in every alternative, given the ends of the intervals."""
@@ -251,8 +275,10 @@ class RowSolver:
         if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
             return None
         parts = torch.nonzero(rivals).flatten().split(self._at_once)
-        costs = torch.diag(sizes)
-        apart = all((self.least(costs[first] - costs[part]) > ORDER_MARGIN).all() for part in parts)
+        best = self.units([first])
+        apart = all(
+            (self.least((best - self.units(part)) * sizes) > ORDER_MARGIN).all() for part in parts
+        )
         return int(self.keys[first]) if apart else None
 
     def proposal(
@@ -270,11 +296,10 @@ class RowSolver:
 
     def farthest(self) -> Float[Tensor, " seen"]:
         """Return the alternative met so far that puts most of the asked attention elsewhere."""
-        moved = [(self.inside - one).clamp_min(0.0)[self._asked].sum() for one in self._seen]
-        return self._seen[int(torch.stack(moved).argmax())]
+        return self._far
 
     def extremes(self) -> Float[Tensor, "alternative seen"]:
-        """Return the alternatives met so far with the least or the greatest weight of some key, each once."""
+        """Return the alternatives that were kept with the least or the greatest weight of some key, each once."""
         seen = torch.stack(self._seen)
         return seen[torch.cat([seen.argmin(0), seen.argmax(0)]).unique()]
 
@@ -316,13 +341,12 @@ class RowSolver:
         return 1 if self._reach is None else _PAIRS
 
     def _apart(self, j: Int[Tensor, " pair"], k: Int[Tensor, " pair"]) -> Bool[Tensor, " pair"]:
-        units = torch.eye(len(self.inside)).double()
-        return self.least(units[j] - units[k]) > ORDER_MARGIN
+        return self.least(self.units(j) - self.units(k)) > ORDER_MARGIN
 
-    def _unit(self, key: int) -> Tensor:
-        unit = torch.zeros_like(self.inside)
-        unit[key] = 1.0
-        return unit
+    def units(self, keys: Sequence[int] | Tensor) -> Float[Tensor, "program seen"]:
+        """Return costs that are the weight of one key each."""
+        places = torch.as_tensor(keys)
+        return torch.zeros(len(places), len(self.inside)).double().scatter_(1, places[:, None], 1.0)
 
 
 def random_costs(count: int, keys: int) -> Float[Tensor, "program key"]:

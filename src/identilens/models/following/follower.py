@@ -320,6 +320,8 @@ class Follower(TorchFunctionMode):
             return
         if name == "setitem":
             tracks.pop(args[0], None)
+        if isinstance(track, Mixed) and name in ("setitem", "split"):
+            track.outputs.changed = name
         if not isinstance(result, Tensor):
             return
         tracks.pop(result, None)

@@ -34,6 +34,8 @@ _LOST = {
     "mul": "multiplies them by what differs from query to query (a norm, or a gate where attention is the model's "
     "own), so that row i of a map has an output projection of its own that cannot be read",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
+    "setitem": "writes them among something else (attention of a few queries among means of the values)",
+    "split": "shares their rows out among experts, each with a projection of its own, so that a head has no single one",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "
     "layer of its own making, so that a head has no output projection that can be read",
     "a product": "multiplies them by another matrix before the output projection",
@@ -291,9 +293,11 @@ def watched(
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost module with Attention in its class name."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
-    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [
-        module
-    ]
+    return [
+        one
+        for one in named
+        if not type(one).__name__.endswith(("Projection", "Output", "Residual"))
+    ] == [module]
 
 
 def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:

@@ -92,7 +92,7 @@ def keep_answer(
     before until the answer that the model gives with them changes by no more than is allowed. From there the answer is
     linearised anew.
     """
-    own = torch.stack([head.attention[query] for head in heads])
+    own = torch.stack([head.row(query) for head in heads])
     first = _near(answer, heads, query)
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
@@ -193,9 +193,9 @@ def _near(
     Raises:
         InputError: If heads do not see the same keys at this row.
     """
-    masks = [one.visible for one in heads]
+    masks = [one.seen(query) for one in heads]
     seen = [
-        torch.ones(len(one.keys), dtype=torch.bool) if mask is None else mask[query]
+        torch.ones(len(one.keys), dtype=torch.bool) if mask is None else mask
         for one, mask in zip(heads, masks, strict=True)
     ]
     if any(len(one) != len(seen[0]) or bool((one != seen[0]).any()) for one in seen):
@@ -220,7 +220,7 @@ def _near(
         [one.values.double() @ block for one, block in zip(heads, blocks, strict=True)]
     )
     space = joint_space(whole, seen[0], FLOAT32_EPS * max(whole.shape[1:]))
-    own = torch.stack([one.attention[query] for one in heads])
+    own = torch.stack([one.row(query) for one in heads])
     row = (own if rows is None else rows).flatten()
     every, effect = torch.ones_like(row, dtype=torch.bool), None
     if rows is None:

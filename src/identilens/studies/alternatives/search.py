@@ -63,8 +63,9 @@ class Found:
 
 
 def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | None:
-    """Return the least rank of logits behind some weights; None where hidden keys or zeros leave it open."""
-    if weights is None or head.visible is not None or head.bias is not None or weights.min() <= 0:
+    """Return the least rank of logits behind a map; None where hidden keys or zeros leave it open."""
+    known = head.rows is None and head.visible is None and head.bias is None
+    if weights is None or not known or weights.min() <= 0:
         return None
     return int(least_logit_rank(weights))
 

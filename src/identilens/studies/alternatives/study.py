@@ -35,6 +35,9 @@ from identilens.studies.heads import (
 )
 from identilens.studies.outcomes import Outcome, asked_answer, tolerances
 
+_MAPS = 2048
+"""Tokens up to which the whole maps are kept beside one row that changes: longer ones do not fit into a page."""
+
 LAST = ("last",)
 """The row that is changed where none is named."""
 
@@ -164,23 +167,24 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
     ) -> Output:
         rows, changes = [], []
-        kept = {"raw": head.attention, "effective": head.effective}
+        whole = head.rows is None
+        kept = {"raw": head.attention, "effective": head.effective} if whole else {}
         for alternative, run in found:
             if place.text not in self._plain:
                 item = self.heads.items[place.text]
                 self._plain = {place.text: self.lens.substitute({}, item)}
             put = run and compare_runs(self._plain[place.text], run)
             at = {**place.row, "alternative": alternative.name}
-            (n_query, n_key), weights = head.attention.shape, alternative.weights
+            weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
             if alternative.answer and distance is not None:
-                distance = distance[alternative.answer["query"]][None]
+                distance = distance[head.place(alternative.answer["query"])][None]
             far = alternative.name == "far"
             rows.append(
                 {
                     **at,
-                    "n_query": n_query,
-                    "n_key": n_key,
+                    "n_query": len(head.queries),
+                    "n_key": len(head.keys),
                     "d_k": head.d_k,
                     "simplex_nullity": head.simplex_nullity,
                     "mean_total_variation": None if distance is None else float(distance.mean()),
@@ -203,7 +207,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                 }
             )
             changes += [{**at, **row} for row in (put.rows if put else ())]
-            kept |= alternative.tensors()
+            kept |= alternative.tensors() if whole else {}
         tables = {"table": rows, "changes": changes}
         return Output(
             {
@@ -216,8 +220,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def _together(self, places: Sequence[Place]) -> Iterator[Output]:
         """Yield the tables of each head of one or of all, whose rows change together and keep what is asked for."""
-        heads, settings = [self.heads.read(place) for place in places], self.settings
-        item, text = self.heads.items[places[0].text], places[0].text
+        settings, text = self.settings, places[0].text
+        item = self.heads.items[text]
+        asked = self.heads.requested(places[0], settings.queries or LAST)
+        rows = asked if item.length > _MAPS else None
+        heads = [self.heads.read(place, rows) for place in places]
         names = self.heads.tokens(heads[0], text)
         layer = settings.outcome == "layer"
         if text not in self._answers and not layer:
@@ -227,14 +234,13 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
         given = settings.tolerance or (("float32",) if layer else None)
         [tolerance] = tolerances(given, settings.outcome, "float32")
-        asked = self.heads.requested(places[0], settings.queries or LAST)
         for query, aim in product(asked, settings.aim):
             found = keep_answer(answer, heads, query, tolerance, named, aim)
             run = self.lens.substitute(in_row(heads, query, found.weights), item)
             columns = found.columns | {"same_top": answer.same_top(run) if answer else None}
             for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
                 weights = head.attention.clone()
-                weights[query] = row
+                weights[head.place(query)] = row
                 own = {
                     name: value[at] if isinstance(value, list) else value
                     for name, value in columns.items()

@@ -15,7 +15,7 @@ from identilens.models.chats import SINK, SO_FAR, TEMPLATE
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, counted, percent
-from identilens.studies.outcomes import exactness
+from identilens.studies.outcomes import exactness, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -174,6 +174,7 @@ class Answers(Result):
                 f"Ends were computed for {first['rows']:,} of {first['population']:,} rows (tokens of the answer, "
                 "layers and heads), drawn by seed where these are not all; attention for every row.",
             ]
+        text += normed_heads(self.provenance["model"])
         certain = None
         if self.tolerance is not None:
             rows = self.table.select("text", "token", "layer", "head").n_unique()

@@ -33,7 +33,7 @@ from identilens.studies.audit.maps import (
 )
 from identilens.studies.audit.reading import certify_kept
 from identilens.studies.certify.result import Certainty
-from identilens.studies.outcomes import ONLY_CHOSEN
+from identilens.studies.outcomes import ONLY_CHOSEN, normed_heads
 
 _MEASURES = (
     "certain_mass",
@@ -387,7 +387,9 @@ class Audit(Result):
             )
         if asked := self.provenance["settings"].get("queries"):
             yield f"Of each map only these rows are measured: {', '.join(map(str, asked))}."
-        if self.provenance["model"].get("gated_heads"):
+        model = self.provenance["model"]
+        yield from normed_heads(model)
+        if model.get("gated_heads") and not model.get("normed_heads"):
             yield (
                 "The model gates its heads: each row has a factor of its own before the output projection. The output "
                 "of a head is here what it mixes, before the gate; lengths of vectors are those before the gate, too."

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from identilens.errors import JoinedTextsError
 from identilens.models.capture import Lengths
+from identilens.models.gates import scale_of
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
@@ -89,7 +90,12 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         call, changed = pending.pop()
         site = sites[call.index]
         blocks = by_text(output, call, site).double()
-        summed = HeadsSum(site)
+        summed, gate = HeadsSum(site), call.gate
+        if gate is not None:
+            changed = changed * gate
+            changed = (
+                changed * scale_of(inputs[0].view_as(changed), changed) if site.normed else changed
+            )
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])
             deviations.append(relative(summed(changed[text, rows]), blocks[text, rows]))

@@ -15,7 +15,7 @@ from identilens.runs.tables import percent
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.head_views import head_name
-from identilens.studies.outcomes import BRINGS, FEW_KEYS, PARKED, UNITS, exactness
+from identilens.studies.outcomes import BRINGS, FEW_KEYS, PARKED, UNITS, exactness, normed_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,7 @@ class Certainty(Result):
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
                 f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order predicts."
             )
+        lines += normed_heads(self.provenance["model"])
         mass = {f"certain_mass at {name}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
 

@@ -302,16 +302,19 @@ def row_radii(
 
     NaN where it is not even with the change that is ``allowed``, whose ends are ``lo`` and ``hi``: also of any larger.
     """
-    weight, units = solver.inside, torch.eye(len(solver.inside)).double()
-    own = kept.own[solver.keys]
+    weight, own = solver.inside, kept.own[solver.keys]
     limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight])[:, own]
     limits = torch.cat([limits, torch.full_like(limits[:1], -FLOOR / limits.shape[1])])
     held = torch.stack([lo, -hi, -hi]) >= limits
     held[:2] &= held[:2].all(0)
     which, key = held.nonzero().T
-    costs = torch.where(which[:, None] == 0, 1.0, -1.0) * units[own][key]
-    found = torch.full_like(limits, torch.nan)
-    found[held] = solver.radius(costs, limits[held], kept.length(allowed))
+    found, start = torch.full_like(limits, torch.nan), kept.length(allowed)
+    for at in solver.parts(torch.arange(len(key))):
+        place = which[at], key[at]
+        costs = torch.where(which[at, None] == 0, 1.0, -1.0) * solver.units(
+            own.nonzero()[key[at], 0]
+        )
+        found[place] = solver.radius(costs, limits[place], start)
     lower, upper, negligible = found
     return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
 

@@ -13,7 +13,7 @@ from identilens.measures.attention.detectors import PATTERNS
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import FEW_KEYS, exactness, head_in_words
+from identilens.studies.outcomes import FEW_KEYS, exactness, head_in_words, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 MEANS = ("score", "lo", "hi", "largest", "certified")
@@ -123,6 +123,7 @@ class PatternScores(Result):
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."
             )
+        lines += normed_heads(self.provenance["model"])
         lines.append(
             f"A head is called by a pattern if its score, the mean attention to the pattern's keys, is at least "
             f"{limit:g}. It is identified if every choice of alternatives in its rows, with the same outputs, "

@@ -23,7 +23,7 @@ from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, percent
-from identilens.studies.outcomes import FEW_KEYS, WITHIN
+from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -176,6 +176,7 @@ class Rollouts(Result):
             lines.append(
                 f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, to first order."
             )
+        lines += normed_heads(self.provenance["model"])
         numbers = {
             "values": len(table),
             "fixed": fixed,

@@ -14,7 +14,7 @@ from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers, percent
-from identilens.studies.outcomes import FEW_KEYS
+from identilens.studies.outcomes import FEW_KEYS, normed_heads
 
 _AT: Columns = {
     "text": pl.Int64,
@@ -144,6 +144,7 @@ class Sources(Result):
         for other in self.rows["tolerance"].unique(maintain_order=True).to_list()[1:]:
             left = int(self.rows.filter(tolerance=other)["certified"].sum())
             lines.append(f"At the tolerance {other} of the head's output it is {left:,}.")
+        lines += normed_heads(self.provenance["model"])
         if logit["ends_moved"] is not None:
             lines.append(
                 "Rows that reach both ends of every source of these heads, put into the model for all of them "

@@ -185,7 +185,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         exact = torch.zeros(0, len(head.attention[query])).double()
         added = head.values.double().cpu() @ (head.row_projection(query).cpu() @ u)
         for tolerance in self.tolerances:
-            solver = kept.solver(kept.allowed(tolerance))
+            solver = kept.solver(kept.allowed(tolerance), keep=True)
             ends = solver.ends()
             c = added[solver.keys]
             reached = torch.stack([c * one for one in ends])

@@ -1,0 +1,145 @@
+"""Heads whose outputs are normalised before the output projection: their output is what they mix, A V."""
+
+import pytest
+import torch
+import transformers as hf
+from scipy.optimize import linprog
+from torch import nn
+
+import identilens as idl
+from helpers.zoo import _LLAMA, _random, ids
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models import Lens
+from identilens.studies.audit.selfcheck import selfcheck
+
+_MOE = {
+    "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "moe_hidden_size": 16,
+}  # fmt: skip
+
+
+def _one_norm(attention, states, mixed):
+    """BitNet: one norm of all heads together."""
+    joined = mixed.flatten(1)
+    scale = joined.square().mean(-1, keepdim=True).add(attention.attn_sub_norm.variance_epsilon)
+    return joined * scale.rsqrt() * attention.attn_sub_norm.weight
+
+
+def _norms_and_gate(attention, states, mixed):
+    """Muse Spark: a norm of each head, then a gate."""
+    scale = mixed.square().mean(-1, keepdim=True).add(attention.o_norm.eps).rsqrt()
+    return (mixed * scale).flatten(1) * attention.gate_proj(states[0]).sigmoid()
+
+
+NORMED = {
+    "bitnet": (lambda: hf.BitNetForCausalLM(hf.BitNetConfig(**_LLAMA)), _one_norm),
+    "muse_spark": (
+        lambda: hf.MuseSparkTextModel(hf.MuseSparkTextConfig(**_LLAMA, **_MOE)),
+        _norms_and_gate,
+    ),
+}
+"""Models by family, and what an attention module projects, as its family computes it from states and mixtures."""
+
+
+def normed(family="bitnet"):
+    torch.manual_seed(0)
+    model = _random(NORMED[family][0]()).double()
+    if family != "bitnet":
+        model.set_experts_implementation("eager")
+    return Lens(model)
+
+
+@pytest.mark.parametrize("family", sorted(NORMED))
+def test_rows_are_projected_with_the_length_as_it_is(family):
+    lens, texts = normed(family), [ids(12), ids(7, 1)]
+    for capture, text in zip(lens.capture(texts, weights=True), texts, strict=True):
+        for layer in capture.layers:
+            attention, seen = lens.body.get_submodule(layer.site.name), {}
+
+            def note(_module, args, kwargs, output, seen=seen):
+                seen["states"] = args[0] if args else kwargs["hidden_states"]
+                seen["output"], seen["weights"] = output[0][0], output[1]
+
+            lens.model.set_attn_implementation("eager")
+            with attention.register_forward_hook(note, with_kwargs=True), torch.no_grad():
+                lens.body(torch.tensor([text]))
+                mixed = torch.stack([head.family_weights @ head.values for head in layer.heads], 1)
+                read = NORMED[family][1](attention, seen["states"], mixed).view_as(mixed)
+            lens.model.set_attn_implementation("sdpa")
+            added = 0
+            for head in layer.heads:
+                torch.testing.assert_close(
+                    head.family_weights, seen["weights"][0, head.head], atol=1e-6, rtol=0
+                )
+                own = head.gate * mixed[:, head.head]
+                torch.testing.assert_close(own, read[:, head.head], atol=1e-6, rtol=1e-5)
+                added = added + own[5] @ head.output_projection
+                assert head.at(5) is head.projected
+                compact, values = head.projected.compact, head.values
+                torch.testing.assert_close(compact @ compact.mT, values @ values.mT)
+                row = mixed[5, head.head] @ head.row_projection(5)
+                torch.testing.assert_close(row, own[5] @ head.output_projection)
+            torch.testing.assert_close(added, seen["output"][5], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", sorted(NORMED))
+def test_other_weights_with_the_same_mixture_leave_the_model_as_it_is(family):
+    far = idl.alternatives(normed(family), [ids(20)], layers=1, heads=0).table
+    assert far["mean_total_variation"].max() > 0.02
+    assert far["hidden_change"].max() < 1e-5
+
+
+def test_intervals_and_tolerances_are_those_of_the_mixture():
+    lens = normed()
+    head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
+    certified = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%"))
+    exact, loose = certified.table.partition_by("tolerance", maintain_order=True)
+    keys, row = exact["key"].to_list(), head.attention[13]
+    kept = torch.cat([head.values, torch.ones(14, 1)], 1).mT.numpy()
+    for key, lo in zip(keys, exact["lo"], strict=True):
+        least = linprog(torch.eye(14)[key].numpy(), A_eq=kept, b_eq=kept @ row.numpy())
+        assert lo == pytest.approx(least.fun, abs=1e-6)
+    limit = 0.1 * float((row @ head.values).norm())
+    step = limit / float((head.values[keys[0]] - head.values[keys[1]]).norm())
+    assert loose["hi"][0] >= min(loose["weight"][0] + min(step, row[keys[1]]), 1) - 1e-9
+    assert "The model normalises what its heads mix" in certified.summary().text
+
+
+def test_the_sum_of_normalised_heads_is_no_outcome():
+    with pytest.raises(InputError, match="decoder layer 0 normalises what its heads mix before"):
+        idl.certify(normed(), [ids(9)], layers=0, heads=1, queries=8, outcome="layer")
+
+
+def test_a_prediction_takes_the_norm_into_account():
+    settings = {"layers": 0, "heads": 1, "queries": 13, "outcome": "prediction"}
+    found = idl.certify(normed(), [ids(14)], **settings, tolerance="0.01%").rows
+    assert found["predicted"][0] == pytest.approx(found["measured"][0], rel=0.1)
+
+
+def test_the_checks_of_a_users_own_model_pass():
+    checks = selfcheck(normed(), [ids(9), ids(6, 1)])
+    assert all(check.passed for check in checks)
+    text = idl.audit(normed(), [ids(6)], certain_rows=0, effects="none").summary().text
+    assert "The model normalises what its heads mix" in text
+    assert "gates" not in text
+
+
+class Shifted(nn.Module):
+    """A norm that later also takes off the mean."""
+
+    def forward(self, mixed):
+        return mixed - mixed.mean(-1, keepdim=True)
+
+
+def test_a_norm_that_is_none_any_more_is_noticed():
+    lens = normed()
+    lens.sites(lens.read([ids(8)])[0])
+    for layer in lens.body.layers:
+        layer.self_attn.attn_sub_norm = Shifted()
+    lens._sites_of = lens._weights()
+    with pytest.raises(UnsupportedModelError, match="the module hands on the attention output"):
+        next(lens.capture([ids(8)]))
+
+
+def test_a_recording_holds_no_norms(tmp_path):
+    with pytest.raises(UnsupportedModelError, match=r"has a gate, windows"):
+        idl.record(normed(), ids(6), tmp_path / "text.safetensors")
