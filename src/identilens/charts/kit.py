@@ -132,7 +132,7 @@ def intervals(
     span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(
         x=on_field(base.encoding.x, low), x2=field(high)
     )
-    known = [span] if frame[low].count() else []
+    known = [span] if frame[low].is_finite().any() else []
     return layered([*known, base.mark_point(filled=True, opacity=1, size=40)])
 
 

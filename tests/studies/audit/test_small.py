@@ -265,13 +265,12 @@ def test_means_are_shown_of_as_many_texts_as_fit_and_of_one_always(monkeypatch):
 def test_what_is_said_beside_a_map():
     row = {
         "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
-        "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
+        "certain_mass_bfloat16": 0.5, "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
     }  # fmt: skip
     after = "50.0 % of the attention on '␣a', which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
     sizes = size_in_words(2, 3, 4, 2, 1)
-    assert (
-        _facts(row) == f"{sizes} Certain mass 0.75 (1 row). {after} and effective attention 0.50."
-    )
+    certain = "Certain mass 0.50 up to bfloat16's rounding, 0.75 exactly (1 row)."
+    assert _facts(row) == f"{sizes} {certain} {after} and effective attention 0.50."
     assert _telling(row) == 0.375
     for name in ("certain_mass", "pearson"):
         assert _telling(row | {name: None}) == 0.25

@@ -189,7 +189,7 @@ def test_the_finding_of_a_row_of_which_nothing_is_certain(one):
 def test_a_key_with_weight_that_adds_little_is_named(one):
     plain = replace(one, table=one.table.with_columns(norm_share="weight"))
     assert "Attention is parked" not in plain.summary().text
-    share = pl.when(key=0).then(0.19 * pl.col("weight")).otherwise("norm_share")
+    share = pl.when(key=0).then(0.09).otherwise(0.5)
     parked = replace(one, table=one.table.with_columns(weight=pl.lit(0.5), norm_share=share))
     said = "Attention is parked: '[CLS]' (key 0) has 50 % of the attention of 'village' (query 4)"
     assert said in parked.summary().text

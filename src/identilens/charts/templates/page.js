@@ -30,8 +30,8 @@
     const params = (spec.params || []).map((param) => param.name in values ? { ...param, value: values[param.name] } : param);
     const controls = document.getElementById(`${id}-controls`);
     controls.replaceChildren();
-    // The names of a legend stand in two columns where three have no room.
-    const { config } = look(), narrow = controls.clientWidth < 480 ? { ...config, legend: { ...config.legend, columns: 2 } } : config;
+    // The names of a legend stand in two columns where three have no room, and in one where two have none.
+    const { config } = look(), width = controls.clientWidth, narrow = width < 480 ? { ...config, legend: { ...config.legend, columns: width < 400 ? 1 : 2 } } : config;
     // Pictures keep their shape on any width.
     const panels = (spec.usermeta || {}).panels, height = panels ? document.getElementById(id).clientWidth / panels : spec.height;
     drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, ...(height && { height }), params, datasets: structuredClone(sets) }, {

@@ -194,7 +194,8 @@ def _facts(row: Row) -> str:
     said = [size_in_words(*(row[name] for name in ("n_query", "n_key", "d_v", "rank", "nullity")))]
     if row["certain_mass"] is not None:
         said.append(
-            f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')})."
+            f"Certain mass {row['certain_mass_bfloat16']:.2f} up to bfloat16's rounding, {row['certain_mass']:.2f} "
+            f"exactly ({counted(row['certain_rows'], 'row')})."
         )
     said.append(
         f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])!r}, which brings"

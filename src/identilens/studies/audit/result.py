@@ -229,7 +229,9 @@ class Audit(Result):
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
-                percent(numbers["certain_mass_bfloat16"]).replace("%", f"{spread}%")
+                percent(numbers["certain_mass_bfloat16"])
+                .replace("%", f"{spread}%")
+                .replace(" ", "\u00a0")
                 or "not looked at",
                 "of a row's attention is determined by its head's output up to bfloat16's rounding (certain mass"
                 f"{spread and ', with its standard error'}){exact + few if numbers['certain_rows'] else ''}",

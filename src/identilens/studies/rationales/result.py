@@ -254,7 +254,7 @@ def _attended(row: Mapping[str, Any]) -> str:
 
 def _answer(tokens: pl.DataFrame) -> str:
     row = tokens.row(0, named=True)
-    return f"{row['answer']!r} has probability {row['probability']:.3g} as the answer"
+    return f"{unmarked(row['answer'])!r} has probability {row['probability']:.3g} as the answer"
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (

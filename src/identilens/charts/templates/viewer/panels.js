@@ -52,7 +52,7 @@ class RowPanel {
     const order = [...seen].sort((a, b) => (this.order.value === "place" ? a - b : Math.abs(by[b]) - Math.abs(by[a])));
     const some = this.all ? order : order.slice(0, KEYS_SHOWN);
     this.more.hidden = order.length <= KEYS_SHOWN;
-    this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} keys`;
+    this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} ${blocks ? "blocks" : "keys"}`;
     this.root.dataset.proven = String(Boolean(intervals?.proven));
     const least = intervals?.proven ? seen.reduce((sum, key) => sum + intervals.lower(key), 0) : 0;
     const few = least > 0.9995 && intervals.kept.includes("exactly") ? " That is usual where a row sees no more keys than the head's values have dimensions: see what is left when the output may change a little." : "";
@@ -87,14 +87,14 @@ class RowPanel {
     });
   }
 
-  line(key, { keys, values, layer, weights, shares, rules }) {
+  line(key, { keys, values, layer, weights, shares, rules, blocks }) {
     const value = (weights || values)[key], dot = made("i", { className: "dot" }), span = made("i", { className: "span" });
     const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", { hidden: !shares });
     if (weights && layer !== "raw") number.append(made("br", {}), made("small", { textContent: `${layer}: ${Number.isNaN(values[key]) ? "…" : written(values[key])}` }));
     const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
     if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
     const name = shortened(keys[key], 18), picked = this.pick ? made("button", { type: "button", className: "key", textContent: name }) : name;
-    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, picked, made("small", { textContent: ` ${key}` }));
+    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, picked, made("small", { textContent: blocks ? "" : ` ${key}` }));
     const element = made("tr", { data: { key } }, named, bar, number, verdict);
     const one = { key, value, element };
     one.draw = (place, beyond) => {
