@@ -133,7 +133,7 @@ class Sources(Result):
             f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
-        if not of_logit.filter(pl.col("hi") - pl.col("lo") > PIN_TOLERANCE).height:
+        if of_logit.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
             lines.append(f"No source of this logit can be any other. {FEW_KEYS}")
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
