@@ -1,5 +1,6 @@
 """The result of splitting logits: by part, by head, and by source token with intervals."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -116,7 +117,7 @@ class Sources(Result):
                 ("output biases", "output_bias"), ("final bias", "final_bias"),
             )
         ]  # fmt: skip
-        target = logit["target"].replace("' ", "'")
+        target = re.sub("(^|− )' ", r"\1'", logit["target"])
         what = "logit of" if logit["target"] != "the direction" else "last hidden state along"
         lines = [
             f"The {what} {target} after {unmarked(logit['query_token'])!r} (query {logit['query']}, text "
