@@ -1,6 +1,7 @@
 """The explorer as a person uses it: a text is measured as it is typed, a click proves a row, two pages stay apart."""
 
 import csv
+import re
 import shlex
 import struct
 from xml.etree import ElementTree
@@ -162,8 +163,8 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
     page.wait_for_selector("#maps-0 .viewer-row p.soft:has-text('first order')")
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
     said = note.inner_text()
-    assert "the model's final hidden states, up to 10% of the head's own effect" in said
-    assert "of the row's attention stays on the same keys" in said
+    assert "the model's final hidden states, up to 10 % of the head's own effect" in said
+    assert "of the row's attention is certain to stay on its keys" in said
     wider = page.eval_on_selector_all(
         "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
     )
@@ -184,6 +185,9 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
         page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
         page.wait_for_selector(f"#maps-0 .viewer-title:text-is('Layer 1, head {head}')")
         assert page.locator("#maps-0 [data-layer='same answer']").count() >= 1
+    page.get_by_role("button", name="Command and Python").click()
+    command = page.inner_text(".found pre >> nth=0")
+    assert command.rstrip().endswith("--together --out changed")
 
 
 def test_until_a_row_is_proven_it_has_no_intervals(page):
@@ -421,9 +425,14 @@ def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
     assert list(struct.unpack(">II", picture[16:24])) == size
     with saved(page, "Row as CSV", tmp_path).open() as file:
         rows = {int(row["key"]): row for row in csv.DictReader(file)}
+    page.get_by_role("button", name="Farthest").click()
+    page.wait_for_selector(".found:has-text('total variation')")
+    distance = re.search(r"[0-9.]+(?= away)", page.inner_text(".found"))[0]
     page.get_by_role("button", name="Command and Python").click()
     space = {}
     exec(saved(page, "Save the Python lines", tmp_path).read_text(), space)
+    moved = (space["other"] - space["head"].attention).abs().sum(-1).mean() / 2
+    assert f"{float(moved):.3f}" == distance
     table = space["certainty"].table
     for name in ("weight", "lo", "hi"):
         found = {key: float(row[name]) for key, row in rows.items()}

@@ -101,7 +101,8 @@ def test_a_row_is_proven_by_what_must_stay(at, lens, outcome, tolerance):
         assert found[name] == pytest.approx(study[name].to_list(), abs=1e-7)
     assert (found["outcome"], found["tolerance"]) == (stays, tolerance)
     assert ("to first order" in found["kept"]) == (outcome == "answer")
-    assert tolerance in found["kept"]
+    said = {"1%": "up to 1 % of ", "2nats": "up to 2 nats"}
+    assert said[tolerance] in found["kept"]
 
 
 def test_what_cannot_be_kept_is_named(at, lens):

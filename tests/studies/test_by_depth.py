@@ -43,10 +43,9 @@ def test_layers_stand_at_their_relative_depth(audits, found):
             own = audit.table.filter(layer=layer)
             assert row["null_share"] == pytest.approx(own["null_share"].mean())
             assert row["certain_mass"] == pytest.approx(own["certain_mass"].mean())
-            by_text = (
-                audit.rows.filter(layer=layer).group_by("text").agg(pl.col("certain_mass").mean())
-            )
-            error = by_text["certain_mass"].std() / 2**0.5
+            rows = audit.rows.filter(layer=layer).group_by("text")
+            by_text = rows.agg(pl.col("certain_mass_bfloat16").mean())
+            error = by_text["certain_mass_bfloat16"].std() / 2**0.5
             assert row["certain_mass_error"] == pytest.approx(error)
             effects = (
                 audit.effects.filter(layer=layer).group_by("head").agg(pl.col("effect").mean())
@@ -63,7 +62,7 @@ def test_the_finding_names_every_model_and_warns_of_other_texts(audits, found):
     assert [line.partition(":")[0] for line in lines] == ["bert, encoder", "llama, decoder"]
     short = idl.audit(idl.Lens(build("bert")), [ids(6)], certain_rows=2)
     said = idl.compare_models(short).summary().text
-    assert said.splitlines()[-1].startswith("Where certain mass is 100 %, texts are too short")
+    assert said.splitlines()[-1].startswith("Where the exact certain mass is 100 %, texts are too short")
     assert "texts of 20 keys on average" in lines[0]
     other = {**audits[1].provenance, "texts": {"count": 1, "sha256": ["11"]}}
     different = idl.compare_models(audits[0], replace(audits[1], provenance=other))

@@ -357,7 +357,7 @@ def test_a_model_in_half_precision_says_up_to_which_rounding():
     found = idl.answer(lens, CHAT, max_new_tokens=3, bounded=2)
     assert found.intervals["tolerance"].unique(maintain_order=True).to_list() == ["0", "bfloat16"]
     text = found.summary().text
-    assert "with the same output of each head, up to bfloat16 rounding." in text
+    assert "with the same output of each head, up to a rounding to bfloat16." in text
     assert "(estimated, standard error" in text
     assert "Ends were computed for 6 of 24 rows" in text
 

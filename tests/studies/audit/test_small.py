@@ -265,7 +265,8 @@ def test_means_are_shown_of_as_many_texts_as_fit_and_of_one_always(monkeypatch):
 def test_what_is_said_beside_a_map():
     row = {
         "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
-        "certain_mass_bfloat16": 0.5, "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125, "null_share": 0.25, "pearson": 0.5,
+        "certain_mass_bfloat16": 0.5, "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125,
+        "null_share": 0.25, "pearson": 0.5,
     }  # fmt: skip
     after = "50.0 % of the attention on '␣a', which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
     sizes = size_in_words(2, 3, 4, 2, 1)

@@ -197,7 +197,7 @@ def test_nothing_certain_has_no_order_and_no_agreement():
 def test_rows_without_alternatives_and_texts_without_rows():
     short = faithfulness(lens_of("bert"), [ids(5)], layers=0, heads=0, **QUICK)
     assert not len(short.determinacy)
-    assert "every explanation is determined" in short.summary().text
+    assert "no explanation can change with them" in short.summary().text
     assert list(short.charts()) == ["faithful", "correlation"]
     single = faithfulness(lens_of("gpt2"), [[5]], **QUICK)
     assert single.summary().text.startswith("No row was tested")

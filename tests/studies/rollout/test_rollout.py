@@ -197,9 +197,9 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(bundled_path, tmp_p
         "--out",
     )
     done = identilens("rollout", *options, tmp_path / "run", code=0)
-    assert "rollout gives" in " ".join(done.output.split())
+    assert "No other maps change any of 8 values of rollout" in " ".join(done.output.split())
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "The text, marked by what is fixed" in page
+    assert "The text, marked by what is determined" in page
     assert identilens("rollout", *options, tmp_path / "run", "--resume").code == 0
     assert idl.Rollouts.load(tmp_path / "run").table.height == 8
     assert "no token or position 'ferry'" in failing(

@@ -160,7 +160,7 @@ def test_a_direction_is_a_target(decoder):
     u = torch.randn(256, generator=torch.Generator().manual_seed(0))
     found = idl.sources(decoder, TEXT, target=u, layers=0, heads=0)
     assert abs(found.logits["error"].item()) < 1e-4
-    assert "The last hidden state along the direction after ' the'" in found.summary().text
+    assert "The last hidden state along the direction after 'the'" in found.summary().text
     with pytest.raises(SettingError, match="a direction of 256 numbers"):
         idl.sources(decoder, TEXT, target=u[1:], layers=0, heads=0)
     with pytest.raises(SettingError, match="one token, two, or one direction"):
@@ -189,7 +189,7 @@ def test_the_command_writes_a_report(tmp_path):
         " to",
     ]
     done = identilens(*words, "--target", " the", "--out", tmp_path / "run", code=0)
-    assert "The logit of ' to' − ' the' after ' the'" in done.output
+    assert "The logit of 'to' − 'the' after 'the'" in done.output
     assert "moved no logit of the text by more than" in done.output
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "Largest sources" in page

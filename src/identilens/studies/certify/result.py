@@ -144,15 +144,12 @@ class Certainty(Result):
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
         pinned = int(self.table["pinned"].sum())
-        few = f" {FEW_KEYS}" if pinned == len(self.table) else ""
+        few = f" {FEW_KEYS}" * (pinned == len(self.table))
         tops = int(self.rows["certified_top"].is_not_null().sum())
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
-        order = (
-            f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
-            if len(ordered)
-            else ""
-        )
+        kept = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
+        order = kept if len(ordered) else ""
         lines = [
             f"With {outcome} the same, {exact}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
@@ -160,9 +157,8 @@ class Certainty(Result):
             f"keys add on average, of {self._added}.",
             f"{lead} {'; '.join(shares)}.",
             *self._parked(),
-            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: they have "
-            "the same value in every alternative.",
-            *self._least_certain(),
+            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
+            "alternative changes them.",
             f"For {tops:,} of {len(rows):,} queries the same key has the largest weight in every alternative{order}.",
         ]
         numbers = {
@@ -216,7 +212,9 @@ class Certainty(Result):
             "axes": views.axes(self.table),
         }
         heads = self.by_head()
-        charts |= {"certain_by_head": views.certain_by_head(heads)} if self._heads > 1 else {}
+        charts |= (
+            {"certain_by_head": views.certain_by_head(heads)} if heads.n_unique(_HEAD) > 1 else {}
+        )
         return charts | views.width_maps(self.table)
 
     def sections(self) -> list[Section]:
@@ -252,7 +250,7 @@ class Certainty(Result):
                 "axes",
                 "Determined does not mean important",
                 _AXES,
-                ["axes", *(["certain_by_head"] if self._heads > 1 else [])],
+                ["axes", *(["certain_by_head"] if heads.n_unique(_HEAD) > 1 else [])],
             ),
             *([Section("claims", "Claims", _CLAIMS, frame=claims)] if len(claims) else []),
             Section("cite", "How to cite a claim or a row", list(self._cited())),
@@ -260,10 +258,6 @@ class Certainty(Result):
             Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
         ]
-
-    @property
-    def _heads(self) -> int:
-        return self.table.select("kind", "layer", "head").n_unique()
 
     @property
     def _added(self) -> str:
@@ -311,42 +305,26 @@ class Certainty(Result):
 
     def _cited(self) -> Iterator[str]:
         """Yield the citation of the first claims, or of the first rows where there are none."""
-        cited = self.by_query().select(
-            *ROW, "outcome", words=pl.format("certain mass {}", pl.col("certain_mass").round(4))
-        )
-        if len(self.claims):
-            ends = [pl.col(name).round(4) for name in ("value", "lo", "hi")]
-            verdict = pl.col("verdict").fill_null("no verdict")
-            said = pl.format("claim “{}”: {}, between {} and {}, {}", "claim", *ends, verdict)
-            cited = self.claims.select(*ROW, "outcome", words=said)
-        for row in cited.head(_CITED).iter_rows(named=True):
-            yield (
-                f"{citation(self.provenance).rstrip('.')}; {head_name(row)}, query {row['query']} "
-                f"({unmarked(row['query_token'])!r}); {OUTCOMES[row['outcome']].rstrip(',')} kept "
-                f"{exactness(row['tolerance'], row['outcome'])}; {row['words']}."
+        run, rows = citation(self.provenance), self.claims if len(self.claims) else self.by_query()
+        for row in rows.head(_CITED).iter_rows(named=True):
+            said = (
+                f"claim “{row['claim']}”: {row['value']:.4f}, between {row['lo']:.4f} and {row['hi']:.4f}, "
+                f"{row['verdict'] or 'no verdict'}"
+                if "claim" in row
+                else f"certain mass {row['certain_mass']:.4f}"
             )
-
-    def _least_certain(self) -> Iterator[str]:
-        free = (
-            self.table.filter(~pl.col("pinned"))
-            .with_columns(views.WIDTH)
-            .sort("width", maintain_order=True)
-        )
-        for row in free.tail(1).iter_rows(named=True):
             yield (
-                f"The widest range has the weight of {unmarked(row['query_token'])!r} (query {row['query']}) on "
-                f"{unmarked(row['token'])!r} (key {row['key']}), {row['weight']:.3f}: it lies between "
-                f"{row['lo']:.3f} and {row['hi']:.3f}."
+                f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
+                f"{OUTCOMES[row['outcome']].rstrip(',')} kept {exactness(row['tolerance'], row['outcome'])}; {said}."
             )
 
 
 def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
     ordered = rows.sort("certain_mass", maintain_order=True)
     yield f"{_certain(rows['certain_mass'].mean())} of {len(rows):,} queries is certain to stay on its keys on average"
-    low, high = (ordered.row(at, named=True) for at in (0, -1))
-    if high["certain_mass"] - low["certain_mass"] > 0.01:
-        ends = (f"{_percent(row['certain_mass'])} for {_name(row)}" for row in (low, high))
-        yield f": {' to '.join(ends)}"
+    ends = (ordered.row(at, named=True) for at in (0, -1))
+    ranges = [f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends]
+    yield f": {' to '.join(ranges)}"
 
 
 def _certain(mass: Any) -> str:
@@ -362,6 +340,7 @@ def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
 
+_HEAD = ["kind", "layer", "head"]
 _PARKED = 0.1
 """A key with less of a row is not named, though its share of the norms is less than a fifth of its weight."""
 

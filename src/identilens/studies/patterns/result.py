@@ -117,7 +117,7 @@ class PatternScores(Result):
                 f"{identified:,} identified; {states.count(POSSIBLE):,} more may be. The highest score is "
                 f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
             )
-        if not heads.filter(pl.col("hi") - pl.col("lo") > PIN_TOLERANCE).height:
+        if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
             lines.insert(0, f"No other weights change any of these scores. {FEW_KEYS}")
         if left:
             lines.append(

@@ -1,5 +1,6 @@
 """The result of splitting logits: by part, by head, and by source token with intervals."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -116,7 +117,7 @@ class Sources(Result):
                 ("output biases", "output_bias"), ("final bias", "final_bias"),
             )
         ]  # fmt: skip
-        target = logit["target"].replace("' ", "'")
+        target = re.sub("(^|− )' ", r"\1'", logit["target"])
         what = "logit of" if logit["target"] != "the direction" else "last hidden state along"
         lines = [
             f"The {what} {target} after {unmarked(logit['query_token'])!r} (query {logit['query']}, text "
@@ -133,7 +134,7 @@ class Sources(Result):
             f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
-        if not of_logit.filter(pl.col("hi") - pl.col("lo") > PIN_TOLERANCE).height:
+        if of_logit.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
             lines.append(f"No source of this logit can be any other. {FEW_KEYS}")
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
