@@ -265,10 +265,6 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     basis = kept.detach().double().cpu().numpy()
     y = right_side = basis.T @ weights
     particular = basis @ right_side
-    if particular.min() >= 0:
-        return LeastNorm(
-            point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights)
-        )
     x = np.maximum(particular, _INSIDE / len(weights))
     s = np.maximum(x - particular, _INSIDE * x.mean())
     for _ in range(_STEPS):
@@ -280,15 +276,17 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
         equations[np.diag_indices_from(equations)] += _RIDGE
 
         # The products x s are to change by this, at first all the way to zero.
-        wanted = -x * s
+        wanted, step, moves = -x * s, 1.0, (x, y, s)
         for _ in range(2):
             given = dual + wanted / x
             dy = np.linalg.solve(equations, primal - basis.T @ (share * given))
             dx = share * (given + basis @ dy)
             ds = (wanted - s * dx) / x
             step = 1 / max(1.0, float((-dx / x).max()), float((-ds / s).max()))
-            wanted = (1 - step) ** 3 * mean - x * s - dx * ds
-        x, y, s = (one + _SHORT_OF_ZERO * step * move for one, move in ((x, dx), (y, dy), (s, ds)))
+            wanted, moves = (1 - step) ** 3 * mean - x * s - dx * ds, (dx, dy, ds)
+        x, y, s = (
+            one + _SHORT_OF_ZERO * step * move for one, move in zip((x, y, s), moves, strict=True)
+        )
     return _polished(basis, np.maximum(x, 0.0), weights, y)
 
 

@@ -230,12 +230,12 @@ def test_what_queries_and_keys_give_the_most_even_weights():
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_ranks_of_logits_are_given_where_they_are_known():
-    head = SimpleNamespace(visible=None, bias=None)
+    head = SimpleNamespace(visible=None, bias=None, rows=None)
     weights = torch.tensor([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]], dtype=torch.float64).softmax(-1)
     assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
     assert logit_rank(head, None) is None
     assert logit_rank(head, weights.clone().fill_(0.0)) is None
-    for name in ("visible", "bias"):
+    for name in ("visible", "bias", "rows"):
         assert logit_rank(SimpleNamespace(**vars(head) | {name: weights}), weights) is None
 
 
