@@ -225,7 +225,7 @@ class Audit(Result):
         pearson, (error, _) = numbers["pearson"], certain_error(self.rows)
         spread = "" if error is None else f"± {100 * error:.1f} "
         exact = f"; {percent(numbers['certain_mass'])} by the exact output"
-        few = ", as texts have few tokens" if 0 in self.table["simplex_nullity"] else ""
+        few = ", as texts have few tokens" if self.table["simplex_nullity"].max() == 0 else ""
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
@@ -413,8 +413,8 @@ class Audit(Result):
             )
             short = len(looked.filter(simplex_nullity=0))
             why = (
-                f", because in {short:,} of the {len(looked):,} maps looked at the text has too few tokens for the "
-                f"size of the head (d_v = {looked['d_v'].max()}) for any other weights to give exactly this output"
+                f": in {short:,} of the {len(looked):,} maps looked at no other weights give exactly this output, "
+                f"because the text has too few tokens for the size of the head (d_v = {looked['d_v'].max()})"
             )
             yield (
                 f"Determined: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
