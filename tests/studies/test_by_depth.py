@@ -62,7 +62,9 @@ def test_the_finding_names_every_model_and_warns_of_other_texts(audits, found):
     assert [line.partition(":")[0] for line in lines] == ["bert, encoder", "llama, decoder"]
     short = idl.audit(idl.Lens(build("bert")), [ids(6)], certain_rows=2)
     said = idl.compare_models(short).summary().text
-    assert said.splitlines()[-1].startswith("Where the exact certain mass is 100 %, texts are too short")
+    assert said.splitlines()[-1].startswith(
+        "Where the exact certain mass is 100 %, texts are too short"
+    )
     assert "texts of 20 keys on average" in lines[0]
     other = {**audits[1].provenance, "texts": {"count": 1, "sha256": ["11"]}}
     different = idl.compare_models(audits[0], replace(audits[1], provenance=other))
