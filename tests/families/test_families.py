@@ -113,7 +113,8 @@ def test_the_table_comes_back_as_it_was_written(tmp_path, monkeypatch):
 def test_the_packaged_table_holds_every_type():
     table = read_table()
     # This library's own types are registered where its models were imported.
-    assert set(model_types()) - {"identilens_dyck", "identifiable_encoder"} == set(table)
+    # A lower version of transformers has fewer types than the table.
+    assert set(model_types()) - {"identilens_dyck", "identifiable_encoder"} <= set(table)
     assert [one for one in table.values() if one.outcome in ("crash", "wrong")] == []
     assert sum(one.outcome == "served" for one in table.values()) >= 370
     assert all(one.reason for one in table.values() if one.outcome != "served")

@@ -101,6 +101,9 @@ class Candidates:
         self.vocabulary: int = lens.model.config.get_text_config().vocab_size
         paths = {site.place[0] if site.place else "" for site in sites}
         self._blocks: list[nn.Module] = []
+        # The second is its name below transformers 5.23.
+        taken = signature(lens.body.forward).parameters
+        self._named = [one for one in ("cache", "past_key_values") if one in taken]
         has_cache = self.causal and self._has_cache(ids)
         self.shared = has_cache and not whole
         if stored == "cache" and not has_cache:
@@ -119,7 +122,7 @@ class Candidates:
 
     def _has_cache(self, ids: Int[Tensor, " token"]) -> bool:
         """Return whether states with the model's cache are those without."""
-        if not {"cache", "use_cache"} <= {*signature(self.lens.body.forward).parameters}:
+        if not self._named:
             return False
         plain = self._run(ids[None], states=True)
         try:
@@ -167,7 +170,7 @@ class Candidates:
         options: dict[str, Any] = {}
         cache = self._empty() if cached and cache is None else cache
         if "use_cache" in signature(body.forward).parameters:
-            options = {"use_cache": cache is not None, "cache": cache}
+            options = {"use_cache": cache is not None, **dict.fromkeys(self._named[:1], cache)}
         seen: list[Tensor] = []
 
         def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:

@@ -131,7 +131,9 @@ def test_keys_and_values_are_those_of_the_models_cache():
     item = one.read([TEXT])[0]
     found = Candidates(one, item, stored="cache").read(item.tensors["input_ids"][None])
     with torch.no_grad():
-        cache = one.body(input_ids=torch.tensor([TEXT]), use_cache=True).cache
+        output = one.body(input_ids=torch.tensor([TEXT]), use_cache=True)
+    # The second is its name below transformers 5.23.
+    cache = output.get("cache") or output["past_key_values"]
     for layer, states in enumerate(found):
         held = cache.layers[layer]
         pair = [part[0].transpose(0, 1).flatten(1) for part in (held.keys, held.values)]
