@@ -339,6 +339,11 @@ def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
 
 
 def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]:
+    if row.head.site.normed:
+        raise InputError(
+            f"{row.head.kind} layer {row.head.layer} normalises what its heads mix before it adds it, so that what a "
+            "key adds along a direction depends on the whole row. Leave claims on sources out."
+        )
     projection = row.head.row_projection(row.query).cpu()
     if len(u) != projection.shape[1]:
         raise InputError(

@@ -109,6 +109,16 @@ def test_the_sum_of_normalised_heads_is_no_outcome():
         idl.certify(normed(), [ids(9)], layers=0, heads=1, queries=8, outcome="layer")
 
 
+def test_what_a_head_adds_is_bounded_only_while_the_norm_stays():
+    lens = normed()
+    direction = torch.ones(lens.model.config.hidden_size)
+    claim = idl.claims.source(direction, 2, below=10.0)
+    with pytest.raises(InputError, match="normalises what its heads mix before it adds it"):
+        idl.certify(lens, [ids(9)], layers=0, heads=1, queries=8, tolerance="1%", claim=claim)
+    audit = idl.audit(lens, [ids(9)], examples=0)
+    assert "fixes the output of each head" not in audit.summary().text
+
+
 def test_a_prediction_takes_the_norm_into_account():
     settings = {"layers": 0, "heads": 1, "queries": 13, "outcome": "prediction"}
     found = idl.certify(normed(), [ids(14)], **settings, tolerance="0.01%").rows

@@ -63,6 +63,26 @@ def test_a_word_of_several_tokens_stands_for_all_of_them(names, requested, place
         named_places(names, "tailo", 0)
 
 
+@pytest.mark.parametrize(
+    ("names", "requested", "places"),
+    [
+        (("a", "...", "b"), ".", None),
+        (("f", " (-", "1", ")", " y"), "-1", [4]),
+        (("a", " b", "3)", " c"), "3", [3]),
+        (("River", " and", " Riv", "er"), "River", [0, 2, 3]),
+        (("un", "happy ", "man "), "unhappy", [0, 1]),
+        (("He", " is", " un", "be", "liev", "able"), " unbelievable", [2, 3, 4, 5]),
+        ((" a", " a", " b"), "a a", [0, 1]),
+    ],
+)
+def test_words_begin_and_end_with_tokens(names, requested, places):
+    if places is None:
+        with pytest.raises(InputError, match="no token"):
+            named_places(names, requested, 0)
+    else:
+        assert named_places(names, requested, 0) == places
+
+
 def test_the_last_position_of_tokens_without_that_name():
     assert named_places(("a", "b"), "last", 0) == [1]
 

@@ -16,7 +16,7 @@ from identilens.linalg.factor import (
     inverse_of,
     least_share,
 )
-from identilens.linalg.row_sums import ProjectedRows, RowSums, squares
+from identilens.linalg.row_sums import AssembledRows, ProjectedRows, RowSums, squares
 
 BLOCK = 64
 """Causal rows that share a factorisation."""
@@ -82,7 +82,7 @@ class _Nested(NamedTuple):
         return torch.baddbmm(whitened @ self.inverse, down, self.steps, alpha=-1)
 
 
-class CausalRows:
+class CausalRows(AssembledRows):
     """Row i projects on the column space of T's first i + 1 rows.
 
     There are three kinds of rows. Certificates give the boundaries between them:
@@ -149,18 +149,6 @@ class CausalRows:
     def seen(self, rows: slice | list[int]) -> Bool[Tensor, "row key"]:
         """Return which keys some queries see."""
         return torch.arange(self.keys, device=self.compact.device) < self.row_sizes()[rows, None]
-
-    def effective(
-        self, rows: slice, weights: Float[Tensor, "head row key"]
-    ) -> Float[Tensor, "head row key"]:
-        """Return effective attention of some rows, zero on forbidden keys, in float64."""
-        return self._assemble(rows, weights.double(), weights)
-
-    def from_outputs(
-        self, rows: slice, outputs: Float[Tensor, "head row r"]
-    ) -> Float[Tensor, "head row key"]:
-        """Return effective attention from head outputs in the basis of ``compact``."""
-        return self._assemble(rows, None, outputs)
 
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)

@@ -7,13 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import certified_full_rank, certified_rank, factorise
-from identilens.linalg.row_sums import ProjectedRows, RowSums
+from identilens.linalg.row_sums import AssembledRows, ProjectedRows, RowSums
 
 Tolerance = Callable[[int], float]
 _CHUNK = 64
 
 
-class IrregularRows:
+class IrregularRows(AssembledRows):
     """Row i projects on the column space of T restricted to the keys that query i may use.
 
     The Gram matrices of a chunk of rows are computed over the keys that the chunk sees, and factorised together. A row
@@ -54,18 +54,6 @@ class IrregularRows:
     def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
         """Return which keys some queries see."""
         return self.visible[rows]
-
-    def effective(
-        self, rows: slice, weights: Float[Tensor, "head row key"]
-    ) -> Float[Tensor, "head row key"]:
-        """Return effective attention of some rows, zero on forbidden keys, in float64."""
-        return self._assemble(rows, weights.double(), weights)
-
-    def from_outputs(
-        self, rows: slice, outputs: Float[Tensor, "head row r"]
-    ) -> Float[Tensor, "head row key"]:
-        """Return effective attention from head outputs in the basis of ``compact``."""
-        return self._assemble(rows, None, outputs)
 
     def sums(
         self,

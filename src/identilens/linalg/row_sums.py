@@ -1,5 +1,6 @@
 """Sums over rows of raw and effective attention, without effective attention itself."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -91,3 +92,22 @@ def times_few(
 def squares(rows: Float[Tensor, "head row entry"]) -> PerRow:
     """Return the sum of squares of each row, in float64."""
     return torch.linalg.vector_norm(rows, dim=-1).double().square()
+
+
+class AssembledRows(ABC):
+    """Effective attention that is assembled row by row, from weights or from what they mix."""
+
+    @abstractmethod
+    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor: ...
+
+    def effective(
+        self, rows: slice, weights: Float[Tensor, "head row key"]
+    ) -> Float[Tensor, "head row key"]:
+        """Return effective attention of some rows, zero on forbidden keys, in float64."""
+        return self._assemble(rows, weights.double(), weights)
+
+    def from_outputs(
+        self, rows: slice, outputs: Float[Tensor, "head row r"]
+    ) -> Float[Tensor, "head row key"]:
+        """Return effective attention from head outputs in the basis of ``compact``."""
+        return self._assemble(rows, None, outputs)

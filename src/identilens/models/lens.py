@@ -175,7 +175,13 @@ class Lens:
     @property
     def facts(self) -> dict[str, Any]:
         """The facts that identify the model in a result's provenance."""
-        config = self.model.config
+        config, sites = self.model.config, self._sites or ()
+        special = {
+            "gated_heads": any(site.gated for site in sites),
+            "normed_heads": any(site.normed for site in sites),
+            "layers_without_attention": list(self.other_layers),
+            "layers_with_other_mixers": list(self.mixing_layers),
+        }
         return {
             "name": self.name,
             "class": type(self.model).__name__,
@@ -184,12 +190,7 @@ class Lens:
             "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
-            **({"gated_heads": True} if any(site.gated for site in self._sites or ()) else {}),
-            **({"normed_heads": True} if any(site.normed for site in self._sites or ()) else {}),
-            **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
-            **(
-                {"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}
-            ),
+            **{name: fact for name, fact in special.items() if fact},
         }
 
     @property

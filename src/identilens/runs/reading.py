@@ -99,7 +99,8 @@ def read_table(file: Path, columns: Columns, keys: Sequence[str] = ()) -> pl.Dat
         table = parquet_table([file.read_bytes()])
         if set(table.columns) != set(columns):
             raise ValueError(
-                f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}"
+                f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}; another version of "
+                "identilens may have written it, which reads it"
             )
         table, schema = table.select(list(columns)), pl.Schema(columns)
         # Conversion would cut numbers.

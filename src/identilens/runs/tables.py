@@ -1,5 +1,6 @@
 """Tables of a result: made row by row and by column name, shown in the terminal and in Markdown."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,10 +59,11 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     rows, frame = len(frame), frame.fill_nan(None)
     if rows > 1:
         frame = frame.select(one for one in frame if one.null_count() < rows)
-        names = pl.selectors.by_name(*HEAD, require_all=False) | ~pl.selectors.numeric()
+        words = pl.selectors.string(include_categorical=True) | pl.selectors.boolean()
+        names = pl.selectors.by_name(*HEAD, require_all=False) | words
         same = [one.name for one in frame.select(names) if one.n_unique() == 1]
         if same and len(same) < frame.width:
-            title += f" ({', '.join(f'{_spaced(name)} {frame[name][0]}' for name in same)})"
+            title += f" ({', '.join(f'{_spaced(name)} {visible_text(str(frame[name][0]))}' for name in same)})"
             frame = frame.drop(same)
     view = Table(box=SIMPLE_HEAD, padding=0)
     for name, kind in frame.schema.items():
@@ -87,7 +89,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
 
 
 def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    return name.replace("_", " ") if re.fullmatch("[a-z_]+", name) else name
 
 
 def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:

@@ -32,7 +32,7 @@ _LEFT_OUT = (
 )
 """Measures of rounding and of errors, and those whose mean over a row is 1 over its keys whatever the model does."""
 
-_FIRST = "certain_mass"
+_FIRST = "certain_mass_bfloat16"
 """The measure that the finding always names where both results have it."""
 
 ROUNDING = 1e-9
@@ -113,6 +113,8 @@ class Comparison(Result):
         )
         shown = list(apart.head(_SHOWN).iter_rows(named=True))
         lines = [self.subject() + "."]
+        if different := self.provenance["settings"].get("different"):
+            lines.append(f"Their settings differ: {', '.join(different)}.")
         lengths = self.provenance["settings"].get("mean_keys")
         if lengths is not None and abs(lengths[0] - lengths[1]) > LENGTH_CHANGE * max(lengths):
             lines.append(
@@ -229,6 +231,12 @@ def compare(a: Result, b: Result) -> Comparison:
     models = [str(one.provenance["model"].get("name")) for one in (a, b)]
     model = {"name": " and ".join(dict.fromkeys(models))}
     settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
+    own, other = (one.provenance["settings"] for one in (a, b))
+    settings["different"] = [
+        f"{name} ({value} and {other.get(name)})"
+        for name, value in own.items()
+        if value != other.get(name)
+    ]
     if "n_key" in a.table.columns:
         settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
     record = provenance("compare", Identity(model, []), settings)

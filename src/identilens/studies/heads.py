@@ -314,18 +314,23 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     """Return the positions that a token or a position stands for; negative positions count from the end.
 
     A token goes before a position of the same name, but ``last`` is always the last position. A token's space at the
-    start of a word may be left out. A word of several tokens, or several words, stand for all their tokens.
+    start of a word may be left out. A word of several tokens, or several words, stand for all their tokens, where they
+    begin and end with one.
     """
     requested = -1 if requested == "last" else requested
     places = [place for place, name in enumerate(names) if name == requested] or [
         place for place, name in enumerate(names) if name.strip() == requested
     ]
-    if not places and isinstance(requested, str) and requested.strip():
-        spaced = any(name.startswith(" ") for name in names)
+    if isinstance(requested, str) and requested.strip():
+        words = re.escape(requested.strip())
+        spaced = any(name != name.strip() for name in names)
         pieces = [name if spaced else f" {name}".replace(" ##", "") for name in names]
-        ends = [*accumulate(map(len, pieces))]
-        for match in re.finditer(rf"(?<!\w){re.escape(requested)}(?!\w)", "".join(pieces)):
-            places += range(bisect(ends, match.start()), bisect_left(ends, match.end()) + 1)
+        ends, text_read = [0, *accumulate(map(len, pieces))], "".join(pieces)
+        for match in re.finditer(rf"(?<!\w){words}(?!\w)", text_read):
+            first, last = bisect(ends, match.start()) - 1, bisect_left(ends, match.end())
+            around = text_read[ends[first] : match.start()] + text_read[match.end() : ends[last]]
+            places += range(first, last) if not around.strip() else ()
+        places = sorted({*places})
     if (
         not places
         and re.fullmatch(r"-?[0-9]{1,9}", str(requested))

@@ -43,8 +43,8 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 
 _NORMED = (
     "The model normalises what its heads mix before it projects it. The output of a head is here what it mixes, before "
-    "the norm: weights that keep it exactly change nothing that the model computes. Lengths, and shares of them, are "
-    "its own."
+    "the norm: weights that keep it exactly change nothing that the model computes. Others that change only its length "
+    "may change nothing either, and are not counted. Lengths of outputs, and shares of them, are before the norm."
 )
 
 UNITS = {"prediction": "nats", "states": "relative change"}

@@ -118,13 +118,13 @@ def test_effects_in_words():
     heads = heads_table(TABLE, ROWS, found)
     assert effects_in_words(heads, found) == (
         "without head 0 of encoder layer 0 the prediction changes by 2 nats (at most 93 % of its probability "
-        "moves), the most of 2 heads; 2 have at least 10 % "
-        "of that (mean over 2 texts)"
+        "moves), the most of 2 heads; 2 of them, each alone, cause at least 10 % "
+        "of this change (mean over 2 texts)"
     )
     states = effects((1.0,), (0.2,), "states", "estimate")
     assert effects_in_words(heads_table(TABLE, ROWS, states), states) == (
         "without head 0 of encoder layer 0 the final hidden states change by 100 % of their length, the most of 2 "
-        "heads; 1 have at least 30 % of that (mean over 1 text, estimated to first order)"
+        "heads; 1 of them, each alone, cause at least 30 % of this change (mean over 1 text, estimated to first order)"
     )
     assert 'effects="removal"' in effects_in_words(heads, found.clear())
 

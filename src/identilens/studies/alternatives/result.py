@@ -10,6 +10,7 @@ from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, counted
 from identilens.studies.alternatives import views
+from identilens.studies.outcomes import normed_heads
 
 _ALTERNATIVE = {**HEAD, "alternative": pl.String}
 
@@ -101,6 +102,7 @@ class Alternatives(Result):
         lines = [
             f"In {free} of {heads} attention maps the head's output allows other weights: there are directions that "
             "change neither the output nor the sum of a row. A text of fewer tokens than d_v usually has none.",
+            *normed_heads(self.provenance["model"]),
         ]
         for name, sentence in _SENTENCES.items() if free else ():
             of_name = rows.filter(alternative=name)
@@ -142,13 +144,13 @@ class Alternatives(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
         names = {
-            "mean_total_variation": "mean TV",
-            "distance_bound": "at most",
-            "output_error": "output",
-            "hidden_change": "final hidden",
+            "mean_total_variation": "distance",
+            "distance_bound": "no farther than",
+            "output_error": "output changes",
+            "hidden_change": "states change",
         }
         if self._keep_answers:
-            names = {"mean_total_variation": "TV of the row"}
+            names = {"mean_total_variation": "distance of the row"}
             names |= {name: name.replace("_", " ") for name in (*ANSWER, "hidden_change")}
             names = {name: names[name] for name in _SHOWN}
         shown = ["layer", "head", "alternative", *names]
@@ -159,7 +161,7 @@ class Alternatives(Result):
             .select("alternative", "note")
             .unique(maintain_order=True)
         )
-        title = "Distance from the weights, change of the outcome"
+        title = "Total variation distance from the weights, and what changes"
         frames = {title: self.table.select(shown).rename(names)}
         return frames | ({"Notes": notes} if len(notes) else {})
 
@@ -227,8 +229,8 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
         said = (
             "The rows of a layer's heads change together: the sum of the heads' outputs changes by at most "
             f"{numbers['measured']:.1e} of its length, the output of a head by itself by up to "
-            f"{numbers['output_error']:.1e} (over its map). Put into the model, all of a layer at once, they change a "
-            f"final hidden state by at most {numbers['hidden_change']:.1e} of its size."
+            f"{numbers['output_error']:.1e} (over its map; of a long text over the row). Put into the model, all of a "
+            f"layer at once, they change a final hidden state by at most {numbers['hidden_change']:.1e} of its size."
         )
     text = (
         f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "

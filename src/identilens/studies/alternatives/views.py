@@ -133,8 +133,8 @@ def viewer_maps(
     for row in alternatives.iter_rows(named=True):
         # What does not fit is not read.
         left -= map_characters(3 * BITS * row["n_query"] * row["n_key"]) + _WORDS
-        if left >= 0:
-            maps.append(_viewer_map(row, matrices, tokens.get(row["text"], {})))
+        if left >= 0 and (layers := _layers(row, matrices)):
+            maps.append(_viewer_map(row, layers, tokens.get(row["text"], {})))
     return maps
 
 
@@ -153,6 +153,8 @@ def printed_maps(
             break
         change = f"final hidden state changed by {row['hidden_change']:.0e}"
         layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
+        if not layers:
+            continue
         charts[f"maps_{file_name(row)}_{row['alternative']}"] = token_map(
             layers,
             *axis_tokens(tokens.get(row["text"], {}), row),
@@ -167,7 +169,7 @@ def in_words(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(_TITLE.alias("alternative")).drop("n_query", "n_key", *empty)
 
 
-def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:
+def _viewer_map(row: dict[str, Any], layers: dict[str, Tensor], tokens: Tokens) -> TokenMap:
     choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
     choices["alternative"] = title_of(row["alternative"])
     distance = row["mean_total_variation"]
@@ -190,7 +192,7 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     bounded = "" if bound is None else f"; no alternative lies beyond {bound:.3f}"
     return TokenMap(
         choices,
-        _layers(row, matrices),
+        layers,
         *axis_tokens(tokens, row),
         (
             f"Simplex nullity {row['simplex_nullity']}. The alternative lies "
@@ -204,13 +206,15 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
 
 
 def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
+    """Return the maps of an alternative by title; of a long text, whose maps are not kept, none."""
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     names = {
         "raw": "raw",
         "effective": "effective",
         "alternative": f"alternative_{row['alternative']}",
     }
-    return {title: matrices[str(key.named(name))] for title, name in names.items()}
+    keys = {title: str(key.named(name)) for title, name in names.items()}
+    return {title: matrices[one] for title, one in keys.items() if one in matrices}
 
 
 def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:

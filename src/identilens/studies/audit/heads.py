@@ -171,7 +171,7 @@ def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
     near = len(known.filter(pl.col("relative_effect") >= enough))
     how = "" if by == "removal" else ", estimated to first order"
     return (
-        f"without {without}; {near} have at least {100 * enough:.0f} % of that "
+        f"without {without}; {near} of them, each alone, cause at least {100 * enough:.0f} % of this change "
         f"(mean over {counted(effects['text'].n_unique(), 'text')}{how})"
     )
 

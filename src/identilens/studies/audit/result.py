@@ -427,7 +427,8 @@ class Audit(Result):
                     "Use longer texts, or see what is left when the output may change by 1 %: certify with "
                     "--tolerance 1% (in Python: tolerance=0.01)."
                 )
-            yield stacked_in_words(table)
+            if not self.provenance["model"].get("normed_heads"):
+                yield stacked_in_words(table)
         else:
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]

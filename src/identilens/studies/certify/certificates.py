@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from identilens.charts.labels import shortened
 from identilens.claims import OPEN, Claim, verdict_of
 from identilens.errors import InputError
 from identilens.linalg.certificate import Certificate
@@ -25,6 +26,9 @@ MOST = 10_000
 
 EXACT = ("head", "layer")
 """Outcomes whose certificates do not rest on a first order."""
+
+_COUNTED = 200
+"""Characters in which the keys of a claim are named."""
 
 _NAME = "identilens"
 _SIZES = {
@@ -102,6 +106,8 @@ class CertificateFile:
         if said["sign"]:
             verdict = verdict_of(said["sign"], said["bound"], lo, hi) if certificate.holds else OPEN
             compared = f" That it is {said['sign']} {said['bound']:g} is {verdict}."
+        counted = enumerate(certificate.functional.tolist())
+        of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
         met = "rows in the file are none"
         if certificate.met is not None:
             met = "some have {:.6g}, some {:.6g}".format(*certificate.met.tolist())
@@ -110,7 +116,8 @@ class CertificateFile:
             f"{stated[0]:.6g} and {stated[1]:.6g} in every alternative ({kept}). Proven: between {lo:.6g} and "
             f"{hi:.6g}; the row itself has {float(certificate.functional @ certificate.row):.6g}. Of the alternatives, "
             f"{met}.{compared} "
-            f"Said to be: {said['words']!r}, {said['where']}."
+            f"The numbers are of {shortened(of, _COUNTED) or 'no key'}. That these are the words of "
+            f"{said['words']!r}, {said['where']}, is what the file says; it is not checked."
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import floor
 from typing import Any, ClassVar
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from identilens.charts.encoding import AnyChart
 from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
+from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
@@ -137,29 +139,29 @@ class Certainty(Result):
         shares = [
             f"{_percent(means[verdict])} is {verdict.replace(',', ', on keys with a')}"
             for verdict in VERDICTS
-            if round(means[verdict], 3)
+            if means[verdict] >= 0.005
         ]
-        lead = "Of its attention" if len(rows) == 1 else "On average, of the attention"
         first = (
             self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         )
         pinned = int(self.table["pinned"].sum())
-        few = f" {FEW_KEYS}" * (pinned == len(self.table))
+        few = f" {FEW_KEYS}" * (self.rows["simplex_nullity"].max() == 0 and exact == "exactly")
+        to_first_order = _FIRST_ORDER * (self.rows["outcome"][0] in UNITS)
         tops = int(self.rows["certified_top"].is_not_null().sum())
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
         kept = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
-        order = kept if len(ordered) else ""
         lines = [
-            f"With {outcome} the same, {exact}, {first}.{few}",
+            f"With {outcome} the same, {exact}{to_first_order}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
             "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much as "
             f"keys add on average, of {self._added}.",
-            f"{lead} {'; '.join(shares)}.",
+            f"{'On average, of' if len(rows) > 1 else 'Of'} the attention {'; '.join(shares)}.",
             *self._parked(),
             f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
             "alternative changes them.",
-            f"For {tops:,} of {len(rows):,} queries the same key has the largest weight in every alternative{order}.",
+            f"For {tops:,} of {len(rows):,} queries the same key has the largest weight in every alternative"
+            f"{kept if len(ordered) else ''}.",
         ]
         numbers = {
             "rows": len(rows),
@@ -172,8 +174,8 @@ class Certainty(Result):
         }
         headline = (
             (
-                _percent(means["certain_mass"]),
-                "of the attention stays on the same keys in every alternative",
+                _at_least(means["certain_mass"]),
+                f"of the attention stays on the same keys in every alternative{to_first_order}",
             ),
             (
                 _percent(means[VERDICTS[0]]),
@@ -185,7 +187,9 @@ class Certainty(Result):
             ),
             (
                 _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
-                "is not determined: with the same outcome it could be more than a tenth larger or smaller",
+                "is not proven to be determined by the quick bounds"
+                if self.provenance["settings"].get("quick")
+                else "is not determined: with the same outcome it could be more than a tenth larger or smaller",
             ),
         )
         return Finding("\n".join(lines), numbers, headline)
@@ -193,14 +197,17 @@ class Certainty(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the weights of a single row; else the first rows, verdicts by their signs."""
         rows = self.by_query()
-        if len(rows) > 1:
+        if rows.n_unique(views.ROW[:-1]) > 1:
             first = views.in_short(rows.head(views.LINES))
             return {f"Attention by verdict in percent, {len(first)} of {len(rows)} rows": first}
-        return {"Weights and verdicts": views.weights_in_short(self.table)}
+        return {
+            f"Weights and verdicts, tolerance {one['tolerance'][0]}": views.weights_in_short(one)
+            for one in self.table.partition_by("tolerance", maintain_order=True)
+        }
 
     def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens marked by verdict."""
-        return views.token_lines(self.table, most)
+        return views.token_lines(self.table, most, self.rows["outcome"][0])
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``intervals``, ``axes`` (certainty against influence), ``certain_by_head`` and ``widths_...``.
@@ -270,7 +277,7 @@ class Certainty(Result):
         most = self.table.sort("lo", descending=True).row(0, named=True)
         largest = (
             f"; the most on {unmarked(most['token'])!r} (key {most['key']}), which keeps at least "
-            f"{_percent(most['lo'])} of the row and brings {_percent(most['norm_share'])} of {self._added}"
+            f"{_at_least(most['lo'])} of the row and brings {_percent(most['norm_share'])} of {self._added}"
         )
         kept = f"{_certain(row['certain_mass'])} of {_name(row)} is certain to stay on its keys"
         return kept + (largest if most["lo"] >= 0.005 else "")
@@ -296,16 +303,18 @@ class Certainty(Result):
                 f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
             ]
             mean = " on average" if len(rows) > 1 else ""
-            first_order = " (to first order)" if outcome in UNITS else ""
             yield (
                 f"Claim {claim!r}: {rows['subject'][0]} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} in the "
-                f"alternatives that keep {OUTCOMES[outcome].rstrip(',')} {exactness(tolerance, outcome)}{first_order}"
+                f"alternatives that keep {OUTCOMES[outcome].rstrip(',')} {exactness(tolerance, outcome)}"
+                f"{_FIRST_ORDER * (outcome in UNITS)}"
                 f"{''.join(counts)}."
             )
 
     def _cited(self) -> Iterator[str]:
         """Yield the citation of the first claims, or of the first rows where there are none."""
         run, rows = citation(self.provenance), self.claims if len(self.claims) else self.by_query()
+        if len(rows) > _CITED:
+            yield f"The first {_CITED} of {len(rows):,}; the others are cited alike."
         for row in rows.head(_CITED).iter_rows(named=True):
             said = (
                 f"claim “{row['claim']}”: {row['value']:.4f}, between {row['lo']:.4f} and {row['hi']:.4f}, "
@@ -315,7 +324,8 @@ class Certainty(Result):
             )
             yield (
                 f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
-                f"{OUTCOMES[row['outcome']].rstrip(',')} kept {exactness(row['tolerance'], row['outcome'])}; {said}."
+                f"{OUTCOMES[row['outcome']].rstrip(',')} kept {exactness(row['tolerance'], row['outcome'])}"
+                f"{_FIRST_ORDER * (row['outcome'] in UNITS)}; {said}."
             )
 
 
@@ -323,13 +333,13 @@ def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
     ordered = rows.sort("certain_mass", maintain_order=True)
     yield f"{_certain(rows['certain_mass'].mean())} of {len(rows):,} queries is certain to stay on its keys on average"
     ends = (ordered.row(at, named=True) for at in (0, -1))
-    ranges = [f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends]
+    ranges = [f"{_at_least(row['certain_mass'])} for {_name(row)}" for row in ends]
     yield f": {' to '.join(ranges)}"
 
 
 def _certain(mass: Any) -> str:
-    share = "none" if mass < 0.005 else "all" if mass >= 0.995 else f"at least {_percent(mass)}"
-    return f"{share} of the attention"
+    share = "all" if mass > 1 - PIN_TOLERANCE else f"at least {_at_least(mass)}"
+    return f"{share if mass > PIN_TOLERANCE else 'none'} of the attention"
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -340,6 +350,13 @@ def _percent(share: Any) -> str:
     return f"{100 * share:.0f} %"
 
 
+def _at_least(share: Any) -> str:
+    """Return a proven lower bound in percent, never rounded up; with two decimals near 0 and 1."""
+    digits = 0 if 0.01 <= share <= 0.99 else 2
+    return f"{floor(share * 10 ** (digits + 2) + 1e-6) / 10**digits:.{digits}f} %"
+
+
+_FIRST_ORDER = " (to first order)"
 _HEAD = ["kind", "layer", "head"]
 _PARKED = 0.1
 """A key with less of a row is not named, though its share of the norms is less than a fifth of its weight."""

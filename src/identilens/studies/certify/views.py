@@ -10,7 +10,7 @@ import torch
 
 from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
-from identilens.charts.kit import choose, intervals, rule, scatter
+from identilens.charts.kit import choose, choose_present, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD
@@ -54,7 +54,7 @@ _STATE = """compared === null ? datum.determinacy
 _LABEL = 22
 
 
-def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
+def token_lines(table: pl.DataFrame, most: int, outcome: str) -> list[TokenLine]:
     """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict.
 
     Tolerances for which all of a row is the same share its line.
@@ -62,11 +62,11 @@ def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
     lines, places = [], []
     for place, row in table.group_by(ROW, maintain_order=True):
         first = row.row(0, named=True)
-        title, shown = first_tokens(_row_name(first), row)
+        kept = exactness(first["tolerance"], outcome)
+        title, shown = first_tokens(_row_name(first, f"outcome kept {kept}"), row)
         tokens = list(map(_marked, shown.iter_rows(named=True)))
         if place[:-1] in places[-1:] and tokens == lines[-1].tokens:
-            both = f"{lines[-1].title}, and {exactness(first['tolerance'])}"
-            lines[-1] = replace(lines[-1], title=both)
+            lines[-1] = replace(lines[-1], title=f"{lines[-1].title}, and {kept}")
             continue
         if len(lines) == most:
             break
@@ -170,7 +170,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
     )
     chart.layer = [span, point, tick]
     names = {
-        row["row"]: _row_name(row)
+        row["row"]: _row_name(row, f"tolerance {row['tolerance']}")
         for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)
     }
     chart = choose(chart, "row", "Row", names) if len(names) > 1 else chart
@@ -228,7 +228,7 @@ def axes(table: pl.DataFrame) -> AnyChart:
         y=1,
         label="an even share",
     )
-    return _choose_tolerance(chart, frame)
+    return choose_present(chart, frame, "tolerance", "Tolerance")
 
 
 def certain_by_head(heads: pl.DataFrame) -> AnyChart:
@@ -245,13 +245,7 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         color_title="Certain mass",
         title="Attention that is certain, by head",
     )
-    return _choose_tolerance(choose_kind(chart, heads), heads)
-
-
-def _choose_tolerance(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
-    """Return a chart with a drop-down of the tolerances in a table, where there are several."""
-    names = {name: exactness(name) for name in frame["tolerance"].unique(maintain_order=True)}
-    return choose(chart, "tolerance", "Tolerance", names) if len(names) > 1 else chart
+    return choose_present(choose_kind(chart, heads), heads, "tolerance", "Tolerance")
 
 
 def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
@@ -298,11 +292,8 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
     )
 
 
-def _row_name(row: Mapping[str, Any]) -> str:
-    return (
-        f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']}), "
-        f"outcome kept {exactness(row['tolerance'])}"
-    )
+def _row_name(row: Mapping[str, Any], kept: str) -> str:
+    return f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']}), {kept}"
 
 
 def _classified(table: pl.DataFrame) -> pl.DataFrame:

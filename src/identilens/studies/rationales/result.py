@@ -113,8 +113,8 @@ class Rationales(Result):
         hinges = f"{self.needed.filter(_SHARE <= -0.5)['text'].n_unique()} of {texts}"
         first = self.needed.filter(text=self.needed["text"][0])
         words = (
-            "Decisions that hinge on one token, without which half of the probability or less is left: "
-            f"{hinges}.\nText {first['text'][0]}: {_answer(first)}. {decided(first)}"
+            f"Text {first['text'][0]}: {_answer(first)}. {decided(first)}\n"
+            f"{hinges} decisions hinge on one token: without it half of the probability or less is left."
         )
         return Finding(words, headline=[(hinges, "decisions hinge on one token")])
 
@@ -243,7 +243,7 @@ def decided(tokens: pl.DataFrame) -> str:
     attended = tokens.drop_nulls("lo").sort("change", maintain_order=True).head(SHOWN)
     if len(attended):
         each = [f"{unmarked(row['token'])!r} has {_attended(row)}" for row in attended.to_dicts()]
-        words += f"\nOf the attention of its last token, {'; '.join(each)}. {_CERTAIN}"
+        words += f"\nOf the attention of the last token of the text, {'; '.join(each)}. {_CERTAIN}"
     return words
 
 

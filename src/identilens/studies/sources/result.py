@@ -134,8 +134,9 @@ class Sources(Result):
             f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
             f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
         )
-        if of_logit.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
-            lines.append(f"No source of this logit can be any other. {FEW_KEYS}")
+        widths = (pl.col("hi") - pl.col("lo")) / pl.col("coefficient").abs().clip(1e-300)
+        if of_logit.select(widths.max()).item() < PIN_TOLERANCE:
+            lines.append(f"No source of this logit by these heads can be any other. {FEW_KEYS}")
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
         lines.append(
@@ -227,9 +228,9 @@ class Sources(Result):
 
 _SOURCES = (
     "The point is what a head adds to the logit from one token, the bar everything that it may add from there while "
-    "the head's output stays the same: both ends are proven.",
+    "the head's output stays the same, up to the tolerance: both ends are proven.",
 )
 _HEADS = (
-    "What a head adds in all is the same in every alternative. Certified: the source with the largest contribution, by "
-    "absolute value, is the largest in every alternative.",
+    "What a head adds in all is the same in every alternative with exactly its output (tolerance 0). Certified: the "
+    "source with the largest contribution, by absolute value, is the largest in every alternative.",
 )

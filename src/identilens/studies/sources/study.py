@@ -107,6 +107,12 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         chosen = chosen_heads(sites, settings.layers, settings.heads, None)
         self.chosen = [(sites.index(site), head) for site, head in chosen]
         self.tolerances = settings.read_tolerances(lens.dtype)
+        if any(one.size for one in self.tolerances) and any(site.normed for site in sites):
+            raise SettingError(
+                "tolerance",
+                "0: the model normalises what its heads mix, so that what a key adds depends on the whole row",
+                settings.tolerance,
+            )
 
     def run(self, part: int) -> Output:
         """Return the sources of the logits of one text."""
