@@ -161,9 +161,9 @@ def test_the_finding_of_one_row_in_words(one):
     certain = one.table["lo"].sum()
     words, numbers = one.summary().text, one.summary().numbers
     assert words.startswith(
-        f"With the head's output the same, exactly, at least {100 * certain:.0f} % of the attention of 'village' "
+        f"With the head's output the same, exactly, at least {int(100 * certain)} % of the attention of 'village' "
         f"(query 4, layer 3, head 10) is certain to stay on its keys; the most on '{most['token']}' (key "
-        f"{most['key']}), which keeps at least {100 * most['lo']:.0f} % "
+        f"{most['key']}), which keeps at least {int(100 * most['lo'])} % "
         f"of the row and brings {100 * most['norm_share']:.0f} % of what all "
         "keys add to the head's output, by vector length."
     )
