@@ -78,7 +78,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         >>> lens = idl.load("bundled")
         >>> audit = idl.audit(lens, idl.examples()[:1], layers=(2, 3), certain_rows=1)
         >>> audit
-        Audit: Determined: 77.7 % of a row's attention ...
+        Audit: Determined: 69.1 % of a row's attention ...
         >>> round(audit.table["null_share"].mean(), 2)
         0.76
     """

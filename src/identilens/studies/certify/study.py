@@ -122,7 +122,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         >>> lens = idl.load("bundled")
         >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10, tolerance=0)
         >>> result
-        Certainty: At least 81 % of the attention of 'once' (query 10, ...
+        Certainty: With the head's output the same, exactly, at least 80 % of the attention of 'once' ...
         >>> result.table["verdict"].value_counts(sort=True)
         shape: (5, 2)
         ┌─────────────────────────────┬───────┐
