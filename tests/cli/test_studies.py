@@ -93,9 +93,7 @@ def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
     ]
     done = identilens("certify", *options, "--out", audited, code=0)
     words = " ".join(done.output.split())
-    assert (
-        "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
-    )
+    assert "of the attention of 'village' (query 4, layer 3, head 5) is certain to stay" in words
     assert "determined, small share" in words
     assert "Weights and verdicts" in words
     page = (audited / "report.html").read_text(encoding="utf-8")

@@ -38,7 +38,8 @@ def test_differences_of_the_same_texts_are_paired(audit):
     assert row(found, "certain_mass")["difference"] == 0
     lines = found.summary().text.splitlines()
     assert re.match(
-        r"Certain mass bfloat16: .* \(first run\) and .* \(second run\), equal up to rounding\.", lines[1]
+        r"Certain mass bfloat16: .* \(first run\) and .* \(second run\), equal up to rounding\.",
+        lines[1],
     )
     assert lines[2].startswith("Null share: "), "then what differs most"
     assert lines[-1].startswith("Equal up to rounding: ")

@@ -93,7 +93,7 @@ class Result(ABC):
         >>> print(result.summary().text.splitlines()[0])
         Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
         >>> result.title, list(result.overview()), len(result.charts()) >= len(result.page_charts())
-        ('Attention audit', ['Means by layer'], True)
+        ('Attention audit', ["Means by layer, as shares of 1 (certain: up to bfloat16's rounding)"], True)
         >>> result.save(folder / "run")
         >>> type(result).load(folder / "run").table.equals(result.table)
         True

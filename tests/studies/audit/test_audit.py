@@ -193,8 +193,8 @@ def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bund
     assert "48 rows in 4 of the 8 texts, drawn by the seed, standard error over texts" in said
     assert "drawn by the seed" not in idl.audit(bundled, TEXTS, layers=[0]).summary().text
     single = idl.audit(bundled, TEXTS[:1], layers=[0, 1], certain_rows=3)
-    drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass").mean())
-    squares = [part["certain_mass"].var() / 3 for _, part in drawn.group_by("layer")]
+    drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass_bfloat16").mean())
+    squares = [part["certain_mass_bfloat16"].var() / 3 for _, part in drawn.group_by("layer")]
     assert certain_error(single.rows)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
     assert "72 rows, standard error over rows" in single.summary().text
     assert certain_error(idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1).rows) == (
@@ -483,5 +483,5 @@ def test_show_prints_the_finding(bundled, capsys):
     result.show()
     printed = " ".join(capsys.readouterr().out.split())
     assert "72 of 216 attention maps over 3 texts have a null space" in printed
-    assert "is fixed by the output of its head" in printed
+    assert "is fixed by its head's output" in printed
     assert "72 of 216" in result._repr_html_()

@@ -344,7 +344,7 @@ def test_the_report_in_a_browser(browser, found, tmp_path, width, scheme):
     lines = visit.page.locator("#lines .token-line")
     assert lines.count() == 8
     last = lines.nth(3)
-    assert last.locator("h3").inner_text().endswith("(query 23), exactly")
+    assert last.locator("h3").inner_text().endswith("(query 23), outcome kept exactly")
     assert last.locator("p:not(.legend) .token").count() == 24
     assert "alert(1)" in last.inner_text()
     words = last.locator(".legend").inner_text()

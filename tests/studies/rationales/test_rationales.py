@@ -343,9 +343,9 @@ def test_a_run_resumes_loads_and_reports(lens, tmp_path):
         .to_html(tmp_path / "page.html")
         .read_text(encoding="utf-8")
     )
-    assert page.index("enough without all others") < page.index("Mean loss of the probability")
-    assert "Probability lost without the tokens" in page
-    assert set(found.charts()) == {"comprehensiveness", "sufficiency"}
+    assert "enough without all others" in page
+    assert "Probability lost without the tokens" not in page, "three texts are too few"
+    assert found.charts() == {}
 
 
 def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
