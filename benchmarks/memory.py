@@ -1,46 +1,72 @@
 """Peak memory of a streamed audit against the SDPA forward pass alone, for growing texts of a small decoder.
 
-Each figure is the peak resident memory of a fresh process, less what the process holds once the model is loaded
-(the interpreter, the libraries and the weights are the same on both sides and would hide the difference).
+Beside it, memory and time of the last row alone: of all heads in an audit, of one head certified, and of one head's
+alternatives with the same prediction. Each figure is the peak resident memory of a fresh process, less what the process
+holds once the model is loaded (the interpreter, the libraries and the weights are the same on both sides and would hide
+the difference).
 """
 
 import json
 import os
 import subprocess
 import sys
+from time import process_time
 
 from common import QUICK, report
 
 # Freed tensors go back to the system at once, on both sides: the peak is what is held, not how the heap frayed.
 EXACT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-LENGTHS = (512, 1024, 2048) if QUICK else (1024, 2048, 4096, 8192)
+LENGTHS = (1024, 2048, 4096) if QUICK else (1024, 2048, 4096, 8192)
+ROWS = (1000,) if QUICK else (2000, 4000, 8000)
+ROW_MEMORY = {"audit": 1.6, "certify": 6.0, "alternatives": 64.0}
+"""Peak memory of one row over that of the forward pass, at most."""
+ONCE = "alternatives"
+"""Takes minutes for 2,000 tokens; ``python memory.py "row of alternatives" 4000`` measures longer texts."""
 
 
 def measure(mode: str, n: int) -> None:
-    """Run one side in this process and print its peak above the loaded model, in MiB."""
+    """Run one side in this process and print its peak above the loaded model, in MiB, and its processor time."""
     import torch
-    from transformers import LlamaConfig, LlamaModel
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     import identilens as idl
 
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=1000, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=max(LENGTHS),
+        num_key_value_heads=4, max_position_embeddings=max(LENGTHS + ROWS),
     )  # fmt: skip
-    model = LlamaModel(config).eval()
+    model = LlamaForCausalLM(config).eval()
     model.set_attn_implementation("sdpa")
     lens = idl.Lens(model)
     ids = torch.randint(0, 1000, (n,)).tolist()
-    idl.audit(lens, [ids[:300]], stream="always")  # both sides start with every library loaded
+    idl.audit(
+        lens, [ids[:300]], stream="always", effects="none"
+    )  # both sides start with every library loaded
     lens.run(lens.read([ids[:300]]))
-    start = resident("VmRSS")
+    head = {"layers": 2, "heads": 3, "queries": "last"}
+    sides = {
+        "plain": lambda: lens.run(lens.read([ids])),
+        # Effects of heads on the answer come from a derivative of the whole model, in texts of at most 2,048 tokens.
+        "audit": lambda: idl.audit(lens, [ids], stream="always", effects="none"),
+        "row of audit": lambda: idl.audit(lens, [ids], queries="last", effects="none"),
+        "row of certify": lambda: idl.certify(lens, [ids], **head),
+        "row of alternatives": lambda: idl.alternatives(lens, [ids], outcome="prediction", **head),
+    }
+    start, began = resident("VmRSS"), process_time()
     clear_peak()
-    if mode == "plain":
-        lens.run(lens.read([ids]))
-    else:
-        idl.audit(lens, [ids], stream="always")
-    print(json.dumps((resident("VmHWM") - start) / 1024))
+    sides[mode]()
+    print(json.dumps([(resident("VmHWM") - start) / 1024, process_time() - began]))
+
+
+def in_a_process(mode: str, n: int) -> tuple[float, float]:
+    """Return the peak in MiB and the seconds of one side, run in a process of its own."""
+    command = [sys.executable, __file__, mode, str(n)]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, **EXACT}
+    )
+    memory, seconds = json.loads(done.stdout)
+    return memory, seconds
 
 
 def resident(field: str) -> int:
@@ -60,11 +86,7 @@ def main() -> int:
     met = True
     for n in LENGTHS:
         for mode, found in peaks.items():
-            command = [sys.executable, __file__, mode, str(n)]
-            done = subprocess.run(
-                command, check=True, capture_output=True, text=True, env={**os.environ, **EXACT}
-            )
-            found.append(float(done.stdout))
+            found.append(in_a_process(mode, n)[0])
         plain, audit = (found[-1] for found in peaks.values())
         print(f"n={n}: SDPA forward pass {plain:.0f} MiB, streamed audit {audit:.0f} MiB")
         met &= report(
@@ -77,6 +99,19 @@ def main() -> int:
         2.5,
         at_least=False,
     )
+    for n in ROWS:
+        plain, once = in_a_process("plain", n)
+        for study, most in ROW_MEMORY.items():
+            if study == ONCE and (QUICK or n > ROWS[0]):
+                continue
+            memory, seconds = in_a_process(f"row of {study}", n)
+            print(
+                f"n={n}, the last row, {study}: {memory:.0f} MiB and {seconds:.1f} s; forward pass {plain:.0f} MiB and "
+                f"{once:.1f} s; ratios {memory / plain:.2f} and {seconds / once:.1f}",
+                flush=True,
+            )
+            claim = f"peak memory of one row, {study} / forward pass, n={n}"
+            met &= report(claim, memory / plain, most, at_least=False)
     return 0 if met else 1
 
 

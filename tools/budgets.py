@@ -19,11 +19,11 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 370_700,
-    "syntax-tree nodes of the core": 312_700,
+    "syntax-tree nodes": 379_300,
+    "syntax-tree nodes of the core": 321_300,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.5,
-    "modules with one importer": 51,
+    "modules with one importer": 50,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }

@@ -19,8 +19,8 @@ import identilens as idl
 from identilens.charts import save_charts
 from identilens.charts.kit import bars
 from identilens.charts.labels import visible_text
+from identilens.demo.examples import STORY
 
-TEXT = "The painter moved to Paris with his wife, and in the city he opened his"
 LAYER, HEAD = 2, 7
 KEPT = "0.001nats"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -37,6 +37,8 @@ class Rows:
         change: Of the prediction, in nats, measured in the model.
         words: The most likely next word with either row.
         shift: Largest change of a probability.
+        broken: Change of the prediction where the largest weight goes to the other keys, in their proportions.
+        broken_word: The most likely next word then.
     """
 
     tokens: tuple[str, ...]
@@ -45,32 +47,41 @@ class Rows:
     change: float
     words: tuple[str, str]
     shift: float
+    broken: float
+    broken_word: str
 
 
 def rows_of(lens: Any) -> Rows:
     """Return both rows."""
     place = {"layers": LAYER, "heads": HEAD, "progress": False}
-    found = idl.alternatives(lens, TEXT, outcome="prediction", tolerance=KEPT, **place)
+    found = idl.alternatives(lens, STORY, outcome="prediction", tolerance=KEPT, **place)
     key = f"text0.layer{LAYER}.head{HEAD}.decoder"
     maps = [
         found.matrices[f"{key}.{name}"]
         for name in ("raw", f"alternative_{found.table['alternative'].item()}")
     ]
+    broken = maps[0].clone()
+    broken[-1, broken[-1].argmax()] = 0
+    broken[-1] /= broken[-1].sum()
     with torch.no_grad():
-        before, after = (predicted(lens, {(LAYER, HEAD): one}) for one in maps)
+        before, after, without = (
+            predicted(lens, {(LAYER, HEAD): one}).double() for one in (*maps, broken)
+        )
     return Rows(
-        tokens=lens.read([TEXT])[0].tokens["encoder"],
+        tokens=lens.read([STORY])[0].tokens["encoder"],
         model=maps[0][-1].tolist(),
         other=maps[1][-1].tolist(),
         change=found.table["measured"].item(),
         words=(next_word(lens, before), next_word(lens, after)),
         shift=(after - before).abs().max().item(),
+        broken=(before * (before / without).log()).sum().item(),
+        broken_word=next_word(lens, without),
     )
 
 
 def predicted(lens: Any, weights: dict[tuple[int, int], Tensor]) -> Tensor:
     """Return the distribution of the next token with given weights."""
-    return lens.substitute(weights, TEXT).logits[-1].softmax(-1)
+    return lens.substitute(weights, STORY).logits[-1].softmax(-1)
 
 
 def next_word(lens: Any, distribution: Tensor) -> str:
@@ -82,16 +93,18 @@ def measured(lens: Any, rows: Rows) -> dict[str, str]:
     """Return every figure of the story, written as on the page."""
     place = {"layers": LAYER, "heads": HEAD, "queries": "last", "progress": False}
     opened, moved = len(rows.tokens) - 2, 4
-    effects = idl.influence(lens, TEXT, answer="last", progress=False).table.sort("effect")
+    effects = idl.influence(lens, STORY, answer="last", progress=False).table.sort("effect")
     most = effects.row(-1, named=True)
-    head = idl.certify(lens, TEXT, tolerance="1%", **place)
-    answer = idl.certify(lens, TEXT, outcome="prediction", tolerance=KEPT, **place)
+    head = idl.certify(lens, STORY, tolerance="1%", **place)
+    answer = idl.certify(lens, STORY, outcome="prediction", tolerance=KEPT, **place)
     by_head, by_answer = (one.table.filter(key=opened).row(0, named=True) for one in (head, answer))
     return {
         "most of its attention": f"{rows.model[opened]:.2f} on “{rows.tokens[opened].strip()}”",
         "most of the other row": f"{rows.other[moved]:.2f} on “{rows.tokens[moved].strip()}”",
         "change of the prediction": f"{rows.change:.2g} nats",
         "largest change of a probability": f"{rows.shift:.3f}",
+        "without its largest weight": f"{rows.broken:.3f} nats",
+        "next word then": f"“{rows.broken_word}”",
         "next word": " and ".join(f"“{word}”" for word in dict.fromkeys(rows.words)),
         "head with the largest effect": f"head {most['head']} of layer {most['layer']}",
         "effect": f"{most['effect']:.3f} nats",

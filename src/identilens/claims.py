@@ -185,6 +185,8 @@ def weight(key: Keys, *, above: float | None = None, below: float | None = None)
 def mass(words: str, *, above: float | None = None, below: float | None = None) -> Claim:
     """Return a claim on the attention to some words: the sum of the weights of every run of tokens that spells them.
 
+    A run that the row does not see to its end does not count.
+
     Args:
         words: The words, in any case.
         above: The claim says that the mass is above this.
@@ -299,7 +301,7 @@ def _named(key: Keys) -> str:
 
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
-    """Return 1 for a key, or for each token of a run that spells words, whatever their case; 0 for the others."""
+    """Return 1 for a key, or each token of a run that spells words in any case and is seen to its end; 0 for others."""
     found, tokens = torch.zeros(len(row.tokens), dtype=torch.float64), row.tokens
     if isinstance(key, int):
         if not -len(tokens) <= key < len(tokens):
@@ -308,14 +310,17 @@ def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
         return found
     plain = [unmarked(token).strip().casefold() for token in tokens]
     wanted = "".join(key.split()).casefold()
+    visible, spelled = row.head.seen(row.query), False
     for start in range(len(plain)):
-        for end in range(start + 1, len(plain) + 1):
+        # A run begins with its first letter, not with a line break before it.
+        for end in range(start + 1, (len(plain) if plain[start] else start) + 1):
             run = "".join(plain[start:end])
             if run == wanted:
-                found[start:end] = 1.0
+                spelled = True
+                found[start:end] = float(visible is None or bool(visible[start:end].all()))
             if len(run) >= len(wanted):
                 break
-    if not found.any():
+    if not spelled:
         raise InputError(
             f"text {row.text}: no run of tokens spells {key!r}; its tokens are {', '.join(map(repr, tokens[:20]))}"
             f"{' …' if len(tokens) > 20 else ''}."

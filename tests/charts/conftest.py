@@ -58,6 +58,7 @@ def tricky_page(maps, record):
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }
     line = lines(rates, "layer", "share.of[all]", "type", title="Lines")
+    empty = scatter(frame.head(0), "head", "share", title="Empty")
     wide = pl.DataFrame(
         {f"a_column_{at}": [0.5, float("nan")] for at in range(20)} | {"token": [SCRIPT, "\u202e"]}
     )
@@ -76,7 +77,7 @@ def tricky_page(maps, record):
                 wide,
                 note=f"A note {SCRIPT}",
             ),
-            Section("more", "More", charts=["points", "types", line, "print"]),
+            Section("more", "More", charts=["points", "types", line, "print", empty]),
             Section("maps", "Maps", maps=maps),
         ],
         charts,

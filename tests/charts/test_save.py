@@ -33,7 +33,12 @@ def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     assert [path.name for path in paths] == ["share_Encoder.svg", "share_De.svg"]
     first, second = (path.read_text() for path in paths)
     assert first.count(">0.64<") == 1
+    assert ">Attention Encoder<" in first
+    assert ">Attention De.<" in second
     assert first != second
+    titled = chart.properties(title="Shares")
+    [first, _] = save_charts({"titled": titled}, tmp_path, ["svg"])
+    assert all(f">{words}<" in first.read_text() for words in ("Shares", "Attention Encoder"))
 
 
 def test_a_small_chart_in_every_format_with_its_size_in_print(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from identilens.charts import lines
 from identilens.charts.figures import LayerChart, figure
-from identilens.charts.labels import file_names, shortened, visible_text
+from identilens.charts.labels import file_names, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
 from identilens.charts.page import _cell, _value, citation, run_facts, table_html
 from identilens.charts.token_lines import (
@@ -32,11 +32,21 @@ LINE = TokenLine(
 
 def test_a_line_in_a_terminal():
     text = LINE.text()
-    assert text.plain == "a <row>\n● sure 50 %   · none 2 %   \n<b>●50% ␣c△ ∅· "
+    assert text.plain == "a <row>\n● sure 50 %   · none 2 %   \n <b>[●50%] c△ ∅"
     styled = [(text.plain[span.start : span.end], span.style) for span in text.spans]
     assert styled == [
         ("● sure", "bold reverse cyan"), ("· none", "dim"),
-        ("<b>●50%", "bold reverse cyan"), ("␣c△", "underline yellow"), ("∅·", "dim"),
+        ("<b>[●50%]", "bold reverse cyan"), ("c△", "underline yellow"), ("∅", "dim"),
+    ]  # fmt: skip
+
+
+def test_pieces_of_a_word_are_joined():
+    assert word_pieces(["<s>", "The", " pain", "ter", ",", " 2", "0", " ", "\n", "a"]) == [
+        ("<s>", False), ("The", False), ("pain", False), ("ter", True), (",", False),
+        ("2", False), ("0", True), (" ", False), ("\n", False), ("a", False),
+    ]  # fmt: skip
+    assert word_pieces(["un", "##told", "##", "it", "is"]) == [
+        ("un", False), ("told", True), ("##", True), ("it", False), ("is", False),
     ]  # fmt: skip
 
 
@@ -52,10 +62,10 @@ def test_a_line_in_a_page():
     assert LINE.html() == (
         '<figure class="token-line"><h3>a &lt;row&gt;</h3><p class="legend">'
         '<span class="token series-0 strong">● sure <small>50 %</small></span> '
-        '<span class="token plain">· none <small>2 %</small></span></p><p>'
+        '<span class="token plain">· none <small>2 %</small></span></p><p> '
         '<span class="token series-0 strong" title="a &quot;note&quot;" tabindex="0">'
         "&lt;b&gt; <small>●50 %</small></span> "
-        '<span class="token series-1">␣c <small>△</small></span> '
+        '<span class="token series-1">c <small>△</small></span> '
         '<span class="token plain">∅ <small>·</small></span></p></figure>'
     )
     shown = notebook_html([LINE, LINE])
@@ -90,7 +100,8 @@ def test_values_and_facts_of_a_run():
     )
     record = {
         "analysis": "audit", "fingerprint": "f1" * 16, "model": {"name": "m", "sha256": "ab" * 32, "revision": None},
-        "settings": {"seed": 1, "layers": None, "batch_size": 8}, "texts": {"count": 1}, "seed": 0,
+        "settings": {"seed": 1, "layers": None, "batch_size": 8}, "seed": 0,
+        "texts": {"count": 1, "sha256": ["cd" * 32]},
         "libraries": {"identilens": "1.0", "torch": "2"}, "python": "3.11", "platform": "here",
         "command": ["identilens", "audit", "a b"],
     }  # fmt: skip
@@ -100,7 +111,8 @@ def test_values_and_facts_of_a_run():
         ("Command", "identilens audit 'a b'"), ("Fingerprint of the run", "f1" * 16),
     ]  # fmt: skip
     assert citation(record) == (
-        "identilens 1.0: audit of m (parameters sha256 abababababababab) on 1 text, run f1f1f1f1f1f1f1f1."
+        "identilens 1.0: audit of m (parameters sha256 abababababababab) on 1 text (sha256 cdcdcdcdcdcdcdcd), "
+        "run f1f1f1f1f1f1f1f1."
     )
     bare = {"analysis": "mixing", "fingerprint": "0" * 20, "texts": {"count": 2}, "command": "c"}
     assert citation(bare) == (
@@ -115,6 +127,9 @@ def test_names_of_files():
         "a b": "a_b", "A-b": "A_b_2", ".": "full_stop", "水": "cjk_unified_ideograph_6c34", " ": "type_2",
         "x" * 70: "x" * 60,
     }  # fmt: skip
+    assert list(file_names([f"{'row ' * 20}tolerance {one}" for one in "01"]).values()) == [
+        f"{('row_' * 8)[:30]}{('row_' * 20 + 'tolerance_' + one)[-30:]}" for one in "01"
+    ]
     assert [shortened("abcdefghij", limit) for limit in (10, 7, 4)] == [
         "abcdefghij",
         "abcd…ij",

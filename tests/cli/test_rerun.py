@@ -100,6 +100,7 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("folds = 3", "bad.toml: audit has no option folds; it has model, device"),
         ('config = "x"', "audit has no option config"),
         ("[audt]\nlayers = 1", "bad.toml: there is no command [audt]"),
+        ('[certify]\nmodel = "x"', "bad.toml has no options of audit: those under a command's"),
         ("[lab.dyck]\nseeds = 1", "bad.toml: there is no command [lab.dyck]"),
         ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
         ("layers = ", "bad.toml is not valid TOML"),
@@ -160,6 +161,8 @@ def test_a_run_is_verified(bundled_path, tmp_path):
     table.with_columns(pl.col("output_share") * (1 + 1e-12)).write_parquet(file)
     said = identilens("verify", tmp_path / "run", code=0).output
     assert "output_share" in said
+    assert "that are not identical" in said
+    assert "differs" not in said
     assert "equal up to rounding" in said
     table.with_columns(pl.col("output_share") + 0.5, kind=pl.lit("decoder")).write_parquet(file)
     assert (
@@ -174,6 +177,50 @@ def test_a_run_is_verified(bundled_path, tmp_path):
     found = idl.verify(tmp_path / "run").row(0, named=True)
     assert (found["column"], found["differ"], found["of"]) == ("(rows)", len(table) - 3, len(table))
     assert "already" not in failing("verify", tmp_path / "none")
+
+
+@pytest.mark.filterwarnings("default:not known to be the run")
+def test_a_run_is_verified_with_a_model_and_a_file_that_lie_elsewhere(bundled_path, tmp_path):
+    file, run = tmp_path / "texts.txt", tmp_path / "run"
+    file.write_text(TEXT)
+    identilens("audit", "--model", bundled_path, "--file", file, *TYPED, "--out", run, code=0)
+    request = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(request.replace(str(bundled_path), "/none/model"))
+    moved = file.rename(tmp_path / "moved.txt")
+    words = ("verify", run, "--model", bundled_path)
+    assert "verify takes another one with --file" in " ".join(failing(*words).split())
+    assert "identical, every" in identilens(*words, "--file", moved, code=0).output
+    moved.write_text("Another text.")
+    assert "text 0 differs" in identilens(*words, "--file", moved, code=1).error
+
+
+def test_a_run_keeps_short_conversations_and_names_the_file_of_long_ones(tmp_path, monkeypatch):
+    file, run = tmp_path / "chat.json", tmp_path / "run"
+    chat = {"prompt": "Schnee 😀 fell on\nthe", "answer": " ice", "segments": {"what": "Schnee"}}
+    file.write_text(json.dumps(chat))
+    words = ("answer", "--model", "bundled-decoder", "--chat", file, "--segment", "place=on")
+    quick = ("--bounded", 0, "--layers", 0, "--no-needed")
+    identilens(*words, *quick, "--out", run, code=0)
+    moved = file.rename(tmp_path / "moved.json")
+    assert "identical, every" in identilens("verify", run, code=0).output
+    again = ("--config", run / "run.toml", "--out", tmp_path / "again")
+    identilens("answer", *again, code=0)
+    typed = ("--chat", json.dumps(chat), "--segment", "place=on")
+    identilens(
+        "answer", "--model", "bundled-decoder", *typed, *quick, "--out", run, "--resume", code=0
+    )
+    # Longer ones stay in their file, which can be another one, or missing.
+    monkeypatch.setattr("identilens.cli.options.MOST_CHARACTERS", 10)
+    moved.rename(file)
+    identilens(*words, *quick, "--out", tmp_path / "long", code=0)
+    file.rename(moved)
+    verify = ("verify", tmp_path / "long")
+    missing = " ".join(failing(*verify).split())
+    assert "file or chat in its run.toml; identilens verify takes another one" in missing
+    assert "identical, every" in identilens(*verify, "--file", moved, code=0).output
+    moved.write_text(json.dumps({**chat, "prompt": "Snow fell on the"}))
+    other = " ".join(failing(*verify, "--file", moved).split())
+    assert "long had another model, or other texts or conversations: conversation 0, seg" in other
 
 
 def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, monkeypatch):
@@ -278,3 +325,17 @@ def test_a_file_read_in_python_is_named(bundled, tmp_path):
         1,
     )
     assert len(idl.rerun(tmp_path / "run").table) == 12
+
+
+def test_a_run_that_writes_certificates_is_verified(bundled_path, tmp_path):
+    place = ("--layers", "3", "--heads", "9", "--queries", "2", "--claim", "harbour > ferry")
+    typed = ("--model", bundled_path, "--text", TEXT, *place, "--certificates")
+    identilens("certify", *typed, "--out", tmp_path / "run", code=0)
+    assert "identical, every column" in identilens("verify", tmp_path / "run", code=0).output
+
+
+def test_several_tolerances_of_a_claim_are_all_told(bundled, tmp_path):
+    claim = {"claim": "harbour > ferry", "tolerance": "0,10%"}
+    found = idl.certify(bundled, TEXT, layers=3, heads=9, queries=2, **claim)
+    told = [line for line in found.summary().text.splitlines() if line.startswith("Claim ")]
+    assert [" exactly" in told[0], "up to 10" in told[1]] == [True, True]

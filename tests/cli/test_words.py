@@ -37,6 +37,7 @@ from identilens.cli.options import (
     RunOptions,
     TextOptions,
 )
+from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.families.table import MEANINGS, Trial
 from identilens.models.proof import Check
@@ -93,10 +94,10 @@ def test_families_are_counted_and_told(monkeypatch):
 
 @pytest.mark.parametrize("decoder", [False, True])
 def test_the_demo_audits_every_text_of_its_sample(monkeypatch, tmp_path, decoder):
-    asked, lens = [], SimpleNamespace(name="")
+    asked, lens = [], SimpleNamespace()
 
     def audit(given, texts, **options):
-        asked.append((given.name, texts, options))
+        asked.append((given, texts, options))
         return SimpleNamespace(show=lambda: print("shown"))
 
     def load(options):
@@ -108,10 +109,10 @@ def test_the_demo_audits_every_text_of_its_sample(monkeypatch, tmp_path, decoder
     monkeypatch.setattr(demo, "write_report", lambda out: out / "report.html")
     given = ["--out", tmp_path, "--overwrite", *(["--decoder"] if decoder else [])]
     written = identilens("demo", *given, code=0).output
-    options, (name, texts, chosen) = asked
+    options, (given, texts, chosen) = asked
+    assert given is lens
     assert options.model == ("bundled-decoder" if decoder else "bundled")
     assert (options.device, options.dtype) == ("cpu", "float32")
-    assert name == ("Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)")
     assert texts
     assert all(texts)
     assert chosen == {
@@ -207,7 +208,7 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
     assert not opened
     identilens("explore", code=0)
     assert opened == ["http://here"]
-    assert served[-1][:2] == ({"bundled-decoder": "bundled-decoder"}, idl.examples()[:1])
+    assert served[-1][:2] == ({"bundled-decoder": "bundled-decoder"}, [STORY, *idl.examples()])
     for lacking in ("starlette", "uvicorn"):
         monkeypatch.setattr(
             explore, "find_spec", lambda name, no=lacking: None if name == no else 1
@@ -318,7 +319,7 @@ def test_a_run_again_goes_beside_the_first(monkeypatch, tmp_path, capsys):
     )
     folder = str(tmp_path / "run")
     rerun.rerun_folder(folder, overwrite=True)
-    assert asked[0] == (Path(folder), {}, False)
+    assert asked[0] == (Path(folder), {}, False, {})
     run = asked[1][1]["run"]
     assert (asked[1][0], asked[1][1]["settings"]) == (ToyStudy, groups["settings"])
     assert (run.out, run.resume, run.overwrite) == (f"{folder}-again", False, True)

@@ -85,6 +85,11 @@ def opened_row(page):
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
 
 
+def plain_name(line):
+    """Return the token of a key in the list."""
+    return line.locator(".key").inner_text()
+
+
 def saved(page, name, to):
     """Click a button that saves a file, and return where it lies."""
     with page.expect_download() as waiting:
@@ -138,15 +143,20 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     said = page.inner_text(".found")
     assert "Put back into the model" in said
     assert "of its size (rounding)" in said
-    assert "below 1e-5: rounding" in said
+    assert "is rounding and stands as 0" in said
+    assert page.locator(".hand + .found").is_visible(), "what came out stands below the slider"
+    page.wait_for_selector(".hand input:focus")
     page.keyboard.press("End")
     page.wait_for_selector(".found:has-text('the rest shared by its other keys')")
     assert "the head's output changes" in page.inner_text(".hand")
-    assert "(rounding)" not in page.inner_text(".found p")
+    done = page.locator(".found .wide >> nth=0").locator("tbody th").all_inner_texts()
+    assert [one.split(":")[0] for one in done] == ["The model as it is", "By hand"]
+    assert page.locator("#maps-0 canvas[data-layer='changed row']").count() == 1
+    assert "(rounding)" not in page.inner_text(".found .said")
     page.get_by_role("button", name="Take this key out").click()
     page.wait_for_selector(".found:has-text('with 0 on')")
     at = measured(lens, TEXT, lambda: None, lambda step: None)
-    without = broken_row(lens, at, at.head(1, 2, "encoder"), 1, key, 0.0)
+    without = broken_row(at, at.head(1, 2, "encoder"), 1, key, 0.0)
     assert f"Put into the model: {without['answer']}." in page.inner_text(".found")
 
 
@@ -163,7 +173,7 @@ def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp
     page.wait_for_selector("#maps-0 .viewer-row p.soft:has-text('first order')")
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
     said = note.inner_text()
-    assert "the model's final hidden states, up to 10 % of the head's own effect" in said
+    assert "the model's final hidden states, up to 10 % of the row's effect" in said
     assert "of the row's attention is certain to stay on its keys" in said
     wider = page.eval_on_selector_all(
         "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
@@ -211,8 +221,9 @@ def test_a_text_is_measured_as_it_is_typed(page):
 
 
 def test_the_text_is_marked_by_what_the_answer_needs(page, tuned):
-    page.get_by_role("button", name="Mark them").click()
-    page.wait_for_selector(".complaint:has-text('classifies texts')")
+    for name, why in (("Mark them", "predicts no token"), ("Let it answer", "writes no answers")):
+        assert page.get_by_role("button", name=name).is_disabled()
+        assert why in page.inner_text(f".pair:has(button:text-is('{name}'))")
     page.get_by_label("Model", exact=True).select_option(str(tuned))
     page.wait_for_selector("#maps-0[data-all]")
     page.get_by_label("Next token or class").fill("LABEL_1")
@@ -220,7 +231,7 @@ def test_the_text_is_marked_by_what_the_answer_needs(page, tuned):
     page.wait_for_selector(".found .token-line")
     words = page.inner_text(".found")
     assert "'LABEL_1' has probability" in words
-    assert "It needs most: " in words
+    assert "Of the tokens that can be taken out" in words
     assert page.locator(".found .token-line .token:has-text('eleven')").count() == 1
     assert page.locator(".found script").count() == 0
 
@@ -372,35 +383,6 @@ def test_a_page_without_the_token_shows_nothing(browser, address):
     opened.close()
 
 
-def test_the_tour_does_each_step(page):
-    step = page.locator("#step")
-    assert "With them the model's answer stays" in page.inner_text("#lesson")
-    for name, words in (
-        ("1 Look", "The small squares are the heads"),
-        ("2 Click", "A row is locked"),
-        ("3 Exchange", "stand in the map now"),
-        ("4 Break", "The head is taken out"),
-    ):
-        page.get_by_role("button", name=name).click()
-        page.wait_for_function("words => step.textContent.includes(words)", arg=words)
-        assert words in step.inner_text()
-        if name == "2 Click":
-            page.wait_for_selector("#maps-0 .viewer-row[data-proven=true]")
-        if name == "3 Exchange":
-            assert page.locator("#maps-0 [data-layer=alternative]").count()
-            said = page.inner_text(".found p")
-            assert "Other weights with the same output" in said
-    assert "Without head 0 of layer 0" in page.inner_text(".found p")
-    assert page.inner_text(".found thead").strip() == "Hidden state\t0\t1\t2", "the same table"
-    page.get_by_role("button", name="Hide").click()
-    assert page.locator("#lesson").is_hidden()
-    page.reload()
-    page.wait_for_selector("#maps-0[data-all]")
-    assert page.locator("#lesson").is_hidden(), "who knows it is not told again"
-    page.get_by_role("button", name="Tour").click()
-    assert page.locator("#lesson").is_visible()
-
-
 def test_a_row_is_a_slide(page, tmp_path):
     page.get_by_role("button", name="Row as SVG").click()
     assert "Lock a row first" in page.inner_text(".pane .complaint")
@@ -409,9 +391,21 @@ def test_a_row_is_a_slide(page, tmp_path):
     said = [text.text for text in slide.iter("{http://www.w3.org/2000/svg}text")]
     assert said[0] == "What “the” (token 1) attends to"
     assert "layer 1, head 2" in said[1]
-    assert said[-1].startswith("Kept the same: the head's output, exactly")
+    assert "keys, each with its position" in said[1]
+    assert said[3].startswith("the head's output, exactly")
     first = page.locator("#maps-0 .row-keys tbody tr").first
-    assert f"{float(first.get_attribute('data-weight')):.3f}" == said[3]
+    at = said.index(f"{plain_name(first)} · {first.get_attribute('data-key')}")
+    weight, lo, hi = (float(first.get_attribute(f"data-{name}")) for name in ("weight", "lo", "hi"))
+    assert float(said[at + 1]) == pytest.approx(weight, abs=6e-4)
+    assert [float(one) for one in said[at + 2].split(" to ")] == pytest.approx([lo, hi], abs=6e-4)
+    assert "changed" not in said
+    page.get_by_role("button", name="Take the row's strongest key out").click()
+    page.wait_for_selector(".found:has-text('with 0 on')")
+    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
+    slide = ElementTree.parse(saved(page, "Row as SVG", tmp_path))
+    said = [text.text for text in slide.iter("{http://www.w3.org/2000/svg}text")]
+    assert "changed" in said
+    assert said[-2].startswith("Diamond: the row after the last change (Break: row 1,")
     picture = saved(page, "Row as PNG", tmp_path).read_bytes()
     assert struct.unpack(">II", picture[16:24]) == (1280, 720)
 
@@ -491,41 +485,6 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     assert page.locator("#maps-0 .tokens span:text-is('engine')").count()
     assert other.locator("#maps-0 .tokens span:text-is('engine')").count() == 0
     other.close()
-
-
-def test_everything_is_reached_by_keys(page):
-    """Tab from the start: text, tools, heads, layers, map; a row is locked, a key chosen, its weight moved."""
-    page.locator("#columns").focus()
-    reached = []
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
-        )
-        if page.evaluate("document.activeElement.matches('#maps-0 .maps canvas')"):
-            break
-        if reached[-1] == "Layer 0, head 0":
-            page.keyboard.press("ArrowDown")
-            page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 1, head 0')")
-    assert {
-        "Model",
-        "Text",
-        "Farthest",
-        "From other W_Q and W_K",
-        "Layer 0, head 0",
-        "Raw",
-    } <= set(reached)
-    assert reached[-1].startswith("Raw, layer 1, head 0: ")
-    for key in ("ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true]")
-    for _ in range(5):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.matches('.key')"):
-            break
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".hand input:visible")
-    page.keyboard.press("Escape")
 
 
 def test_a_click_on_a_token_tells_its_nearest_rival(page):

@@ -16,24 +16,25 @@ from identilens.explorer.runs import Runs
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 PLACE = {"held": "name", "layer": 1, "head": 2, "kind": "decoder"}
-AT = SimpleNamespace(text="a text", head=lambda *where: ("head", *where))
-DESK = SimpleNamespace(lens=lambda model: f"lens of {model}", held=lambda name: (f"m {name}", AT))
-LENS, HEAD = "lens of m name", ("head", 1, 2, "decoder")
+AT = SimpleNamespace(lens="lens", text="a text", head=lambda *where: ("head", *where))
+DESK = SimpleNamespace(held=lambda name: (f"m {name}", AT))
+HEAD = ("head", 1, 2, "decoder")
 
 
 @pytest.mark.parametrize(
     ("what", "more", "function", "told", "given"),
     [
-        ("contributions", {"exact": True}, "contributions", "viewer", (LENS, AT, True, "c", "t")),
-        ("contributions", {"exact": 1}, "contributions", "viewer", (LENS, AT, False, "c", "t")),
+        ("contributions", {"exact": True}, "contributions", "viewer", (AT, True, "c", "t")),
+        ("contributions", {"exact": 1}, "contributions", "viewer", (AT, False, "c", "t")),
         ("row", {"query": 3, "outcome": "head", "tolerance": 0}, "proven_row", "row", (AT, HEAD, 3, "head", "0")),
         ("same", {"query": 3, "aim": "least", "tolerance": "1%", "heads": "layer"}, "same_answer", "same",
-         (LENS, AT, HEAD, 3, "least", "1%", "layer")),
-        ("alternative", {"which": "far"}, "alternative", "alternative", (LENS, AT, HEAD, "far", "c")),
-        ("parameters", {}, "realised", "alternative", (LENS, AT, HEAD)),
-        ("without", {}, "without_head", "broken", (LENS, AT, HEAD)),
-        ("weight", {"query": 3, "key": 2, "weight": 1}, "broken_row", "broken", (LENS, AT, HEAD, 3, 2, 1.0)),
-        ("weights", {"query": 3, "change": [1, 0.5]}, "moved_row", "moved", (LENS, AT, HEAD, 3, [1.0, 0.5])),
+         (AT, HEAD, 3, "least", "1%", "layer")),
+        ("alternative", {"which": "far"}, "alternative", "alternative", (AT, HEAD, "far", "c")),
+        ("parameters", {}, "realised", "alternative", (AT, HEAD)),
+        ("without", {}, "without_head", "broken", (AT, HEAD)),
+        ("strongest", {}, "strongest", "strongest", (AT,)),
+        ("weight", {"query": 3, "key": 2, "weight": 1}, "broken_row", "broken", (AT, HEAD, 3, 2, 1.0)),
+        ("weights", {"query": 3, "change": [1, 0.5]}, "moved_row", "moved", (AT, HEAD, 3, [1.0, 0.5])),
     ],
 )  # fmt: skip
 def test_a_request_reaches_its_function(monkeypatch, what, more, function, told, given):
@@ -45,21 +46,27 @@ def test_a_request_reaches_its_function(monkeypatch, what, more, function, told,
 
 def test_what_cannot_be_asked_for():
     with pytest.raises(InputError, match="there is nothing called 'all' to ask for"):
-        _job(DESK, None, "all", PLACE)
+        _job(DESK, None, "all", PLACE | {"query": 3})
     with pytest.raises(InputError, match="without a folder for runs; start it with --runs FOLDER"):
         _job(DESK, None, "save", PLACE | {"name": "n"})
     folder = SimpleNamespace(save=lambda *given: given)
     model, job = _job(DESK, folder, "save", PLACE | {"name": 7})
-    assert (model, job("c", "t")) == ("m name", {"runs": (LENS, "a text", "7", "c", "t")})
+    assert (model, job("c", "t")) == ("m name", {"runs": ("lens", "a text", "7", "c", "t")})
 
 
 def test_a_measured_text_is_held(monkeypatch):
-    monkeypatch.setattr(app, "measured", lambda *given: given)
+    asked, site = [], SimpleNamespace(site=SimpleNamespace(kind="decoder"))
+    lens = SimpleNamespace(model=SimpleNamespace(can_generate=lambda: True))
+    at = SimpleNamespace(lens=lens, layers=[site], answer=SimpleNamespace(outcome="states"))
+    monkeypatch.setattr(app, "measured", lambda *given: asked.append(given) or at)
     desk = SimpleNamespace(lens=lambda model: f"lens of {model}", keep=lambda *given: given)
     longest = "a" * 8000
     model, job = _job(desk, None, "measure", {"model": "m", "text": longest})
     assert model == "m"
-    assert job("c", "t") == {"held": ("m", ("lens of m", longest, "c", "t"))}
+    assert job("c", "t") == {"held": ("m", at), "predicts": False, "writes": True}
+    assert asked == [("lens of m", longest, "c", "t")]
+    site.site.kind, at.answer.outcome = "encoder", "prediction"
+    assert job("c", "t") == {"held": ("m", at), "predicts": True, "writes": False}
     for text in (" ", f"{longest}a"):
         with pytest.raises(InputError, match=rf"a text of 1 to 8000 characters; got {len(text)}\."):
             _job(desk, None, "measure", {"model": "m", "text": text})
@@ -93,8 +100,8 @@ def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, hea
     monkeypatch.setattr(app, "made", made)
     monkeypatch.setattr(app, "COPIES", 1)
     monkeypatch.setattr(app, "ROOM", 8 * conditions**2)
-    at = SimpleNamespace(item="item")
-    assert realised("lens", at, head)["none"].startswith("none lies near")
+    at = SimpleNamespace(lens="lens", item="item")
+    assert realised(at, head)["none"].startswith("none lies near")
     ((lens, item, given, (distance, generator, room)),) = asked
     assert (lens, item, given, distance, room) == ("lens", "item", head, 0.1, 8 * conditions**2)
     assert generator.initial_seed() == 0
@@ -103,7 +110,7 @@ def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, hea
         rf"at most {conditions - 1} conditions on queries and keys; this one sets {conditions}\."
     )
     with pytest.raises(InputError, match=words):
-        realised("lens", at, head)
+        realised(at, head)
 
 
 def test_what_is_told_of_other_matrices(monkeypatch):
@@ -112,17 +119,17 @@ def test_what_is_told_of_other_matrices(monkeypatch):
     found = [alternative, parameters, "run"]
     monkeypatch.setattr(app, "made", lambda *given: found)
     monkeypatch.setattr(app, "in_numbers", lambda head, weights: {"numbers": weights})
-    monkeypatch.setattr(app, "changed", lambda lens, at, run: {"changed": run})
-    at = SimpleNamespace(item="item")
-    assert realised("lens", at, head_of()) == {
+    monkeypatch.setattr(app, "changed", lambda at, run: {"changed": run})
+    at = SimpleNamespace(lens="lens", item="item")
+    assert realised(at, head_of()) == {
         "numbers": "B", "changed": "run", "moved": {"W_Q": 0.5}, "dimension": 2, "note": "a note.",
     }  # fmt: skip
     parameters.weights = None
     with pytest.raises(InputError, match=r"^no parameters\.$"):
-        realised("lens", at, head_of())
+        realised(at, head_of())
     alternative.weights = None
     with pytest.raises(InputError, match=r"^a note\.$"):
-        realised("lens", at, head_of())
+        realised(at, head_of())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ def test_what_is_told_of_other_matrices(monkeypatch):
 def test_how_long_a_text_must_be(monkeypatch, head, more):
     none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
     monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
-    found = realised("lens", SimpleNamespace(item="item"), head)
+    found = realised(SimpleNamespace(lens="lens", item="item"), head)
     assert found == {"none": f"none lies near{more}."}
 
 

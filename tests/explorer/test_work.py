@@ -7,7 +7,7 @@ import torch
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
-from helpers.zoo import build, ids
+from helpers.zoo import build, classifier, ids
 from identilens.errors import IdentilensError, InputError
 from identilens.explorer import work
 from identilens.explorer.work import (
@@ -25,6 +25,7 @@ from identilens.explorer.work import (
     needed,
     proven_row,
     same_answer,
+    strongest,
     without_head,
 )
 from identilens.studies.head_views import size_in_words
@@ -83,7 +84,7 @@ def test_queries_that_there_are_not(at, lens):
         with pytest.raises(InputError, match=f"the text has queries 0 to 13; got {query}"):
             proven_row(at, head, query)
         with pytest.raises(InputError, match="queries 0 to 13"):
-            moved_row(lens, at, head, query, [0.0] * 14)
+            moved_row(at, head, query, [0.0] * 14)
     assert len(proven_row(at, head, 13)["key"]) == 14
     assert len(proven_row(at, head, 0)["key"]) == 1
 
@@ -101,6 +102,7 @@ def test_a_row_is_proven_by_what_must_stay(at, lens, outcome, tolerance):
         assert found[name] == pytest.approx(study[name].to_list(), abs=1e-7)
     assert (found["outcome"], found["tolerance"]) == (stays, tolerance)
     assert ("to first order" in found["kept"]) == (outcome == "answer")
+    assert (found["effect"] is None) == (outcome != "answer")
     said = {"1%": "up to 1 % of ", "2nats": "up to 2 nats"}
     assert said[tolerance] in found["kept"]
 
@@ -120,15 +122,15 @@ def test_what_cannot_be_kept_is_named(at, lens):
         ("least", "1%", "x"),
     ):
         with pytest.raises(IdentilensError):
-            same_answer(lens, at, head, 13, aim, tolerance, which)
+            same_answer(at, head, 13, aim, tolerance, which)
     with pytest.raises(InputError, match="queries 0 to 13"):
-        same_answer(lens, at, head, 14, "least", "1%", "head")
+        same_answer(at, head, 14, "least", "1%", "head")
 
 
 @pytest.mark.parametrize(("which", "count"), [("head", 1), ("layer", 4), ("model", 8)])
 def test_another_row_keeps_the_answer(at, lens, which, count):
     head = at.head(1, 2, "decoder")
-    found = same_answer(lens, at, head, 13, "least", "10%", which)
+    found = same_answer(at, head, 13, "least", "10%", which)
     assert len(found["maps"]) == count
     assert {"kind": "decoder", "layer": 1, "head": 2} in [one["choices"] for one in found["maps"]]
     options = {"together": True, "outcome": "prediction", "tolerance": "10%", "queries": 13}
@@ -137,16 +139,18 @@ def test_another_row_keeps_the_answer(at, lens, which, count):
     study = idl.alternatives(lens, [TEXT], **options).table
     assert found["measured"] == pytest.approx(study["measured"][0], rel=1e-4)
     assert 0 < found["measured"] <= study["allowed"][0]
-    before, after = (100 * study[name].mean() for name in ("mass_before", "mass_after"))
-    assert f"had {before:.1f} % and have {after:.1f} %" in found["words"]
-    assert "10% of the effect of" in found["words"]
+    for name in ("mass_before", "mass_after", "keys_before", "keys_after"):
+        assert found[name] == pytest.approx(study[name].mean(), abs=1e-6)
+    assert (found["tolerance"], found["largest_share"]) == ("10%", 0.9)
+    assert 0 < found["distance"] <= 1
     assert found["states"][-1]["change"] > 1e-5
+    assert 1e-4 < found["output_error"] < 2
 
 
 @pytest.mark.parametrize("which", ["far", "sampled"])
 def test_an_alternative_keeps_the_output_and_the_model(at, lens, which):
     head = at.head(1, 2, "decoder")
-    found = alternative(lens, at, head, which, nothing)
+    found = alternative(at, head, which, nothing)
     assert found["output_error"] < 1e-9
     assert 0.001 < found["distance"] <= 1
     assert max(state["change"] for state in found["states"]) < 1e-9
@@ -155,7 +159,7 @@ def test_an_alternative_keeps_the_output_and_the_model(at, lens, which):
     ]  # fmt: skip
     assert found["logits_change"] < 1e-9
     with pytest.raises(InputError, match="far or sampled; got 'near'"):
-        alternative(lens, at, head, "near", nothing)
+        alternative(at, head, "near", nothing)
 
 
 def test_distances_and_errors_by_hand(at):
@@ -170,13 +174,13 @@ def test_distances_and_errors_by_hand(at):
     assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
 
 
-def test_what_changes_in_states_and_next_tokens(at, lens):
+def test_what_changes_in_states_and_next_tokens(at, lens, monkeypatch):
     head = at.head(0, 1, "decoder")
     other = head.attention.roll(1, 0)
     other[0] = head.attention[0]
     run = lens.substitute({(0, 1, "decoder"): other}, at.item)
     plain = lens.substitute({}, at.item)
-    found = changed(lens, at, run)
+    found = changed(at, run)
     (before,), (after,) = plain.hidden_states.values(), run.hidden_states.values()
     changes = [
         float((two - one).norm() / one.norm()) for one, two in zip(before, after, strict=True)
@@ -189,10 +193,13 @@ def test_what_changes_in_states_and_next_tokens(at, lens):
         {"token": str(int(token)), "before": pytest.approx(float(p[token])), "after": pytest.approx(float(q[token]))}
         for token in top.indices
     ]  # fmt: skip
+    monkeypatch.setattr(work, "TOP", 1)
+    listed = [one["token"] for one in changed(at, run)["next"]]
+    assert listed == [str(int(one.argmax())) for one in (p, q)], "what is most likely then, too"
     apart = (run.logits - plain.logits).norm() / plain.logits.norm()
     assert found["logits_change"] == pytest.approx(float(apart))
 
-    assert found["answer"].startswith(f"the model's {changed_words('prediction', kl(p, q))}; its")
+    assert found["answer"] == f"the model's {changed_words('prediction', kl(p, q))}"
 
 
 def kl(p, q):
@@ -210,21 +217,35 @@ def test_a_head_is_taken_out(at, lens):
     p, q = (
         last_probabilities(lens, at, given) for given in ({}, {(1, 2, "decoder"): nothing_at_all})
     )
-    found = without_head(lens, at, head)
+    found = without_head(at, head)
     [largest] = p.topk(1).indices.tolist()
     assert found["next"][0]["token"] == str(largest)
     assert found["next"][0]["after"] == pytest.approx(float(q[largest]))
-    stays = "stays" if int(q.argmax()) == largest else "changes"
-    assert found["answer"] == (
-        f"the model's {changed_words('prediction', kl(p, q))}; its most likely token or class {stays}"
-    )
+    assert found["same_top"] == (int(q.argmax()) == largest)
+    assert found["answer"] == f"the model's {changed_words('prediction', kl(p, q))}"
     assert kl(p, q) > 1e-6
+    assert found["change"] == pytest.approx(kl(p, q))
+    assert found["largest"] == pytest.approx(float((q - p).abs().max()))
+    assert found["output_error"] == 1
+
+
+def test_the_strongest_head_is_the_one_whose_removal_is_estimated_largest(at):
+    estimates = {
+        (one.site.layer, head): float(effect)
+        for one, effects in zip(at.layers, at.answer.estimates(), strict=True)
+        for head, effect in enumerate(effects)
+    }
+    found = strongest(at)
+    assert (found["layer"], found["head"]) == max(estimates, key=estimates.__getitem__)
+    head = at.head(found["layer"], found["head"], found["kind"])
+    effects = {query: at.answer.effect(head, query) for query in (0, 12, 13)}
+    assert found["row"] == max(effects, key=effects.__getitem__)
 
 
 def test_a_weight_is_set_and_the_others_share_the_rest(at, lens):
     head = at.head(1, 2, "decoder")
     own = head.attention[13]
-    found = broken_row(lens, at, head, 13, 4, 0.0)
+    found = broken_row(at, head, 13, 4, 0.0)
     expected = own.clone()
     expected[4] = 0
     expected /= expected.sum()
@@ -236,7 +257,7 @@ def test_a_weight_is_set_and_the_others_share_the_rest(at, lens):
     before, after = (row @ head.values for row in (own, expected))
     before, after = (row @ head.output_projection for row in (before, after))
     assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
-    more = torch.tensor(broken_row(lens, at, head, 5, 2, 0.75)["weights"])
+    more = torch.tensor(broken_row(at, head, 5, 2, 0.75)["weights"])
     assert float(more.sum()) == pytest.approx(1)
     assert float(more[2]) == pytest.approx(0.75)
     others = [0, 1, 3, 4, 5]
@@ -253,15 +274,28 @@ def test_a_weight_is_set_and_the_others_share_the_rest(at, lens):
 )  # fmt: skip
 def test_weights_that_cannot_be_set(at, lens, query, key, weight, words):
     with pytest.raises(InputError, match=words):
-        broken_row(lens, at, at.head(1, 2, "decoder"), query, key, weight)
+        broken_row(at, at.head(1, 2, "decoder"), query, key, weight)
 
 
 def test_a_model_without_logits_has_no_next_tokens():
     lens = idl.Lens(build("bert").double())
     held = measured(lens, TEXT, nothing, lambda step: None)
-    found = changed(lens, held, lens.substitute({}, held.item))
-    assert list(found) == ["states", "answer"]
+    found = changed(held, lens.substitute({}, held.item))
+    assert list(found) == ["states", "answer", "change", "same_top"]
+    assert found["change"] == 0
     assert found["answer"] == "the model's final hidden states change by 0 % of their length"
+
+
+def test_classes_have_the_models_names():
+    lens = classifier()
+    lens.model.config.id2label = {0: "bad", 1: "good", 2: "both"}
+    held = measured(lens, TEXT, nothing, lambda step: None)
+    plain = lens.substitute({}, held.item)
+    found = changed(held, plain)["next"]
+    shares = plain.logits.double().reshape(-1).softmax(-1).tolist()
+    assert {one["token"]: one["before"] for one in found} == pytest.approx(
+        dict(zip(("bad", "good", "both"), shares, strict=True))
+    )
 
 
 def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
@@ -271,9 +305,7 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     asked = torch.zeros(14).double()
     asked[:13] = null[4]
     before = head.attention[query]
-    small, large = (
-        moved_row(lens, at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3)
-    )
+    small, large = (moved_row(at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3))
     torch.testing.assert_close(
         torch.tensor(small["weights"], dtype=torch.float64),
         before + 1e-6 * asked,
@@ -288,7 +320,7 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     assert large["output_error"] < 1e-6
     for change in ([0.0] * 13, [float("nan")] * 14):
         with pytest.raises(InputError, match="a change of 14 weights; got"):
-            moved_row(lens, at, head, query, change)
+            moved_row(at, head, query, change)
 
 
 def test_progress_is_told_and_stops():
@@ -322,48 +354,49 @@ def test_contributions_are_those_of_the_study(at, lens, monkeypatch, exact):
     told = []
     monkeypatch.setattr(work, "mixing", study)
     with pytest.raises(StoppedError):
-        contributions(lens, at, exact, nothing, told.append)
+        contributions(at, exact, nothing, told.append)
     assert asked == [([TEXT], "exact" if exact else "sketch", False, 128)]
     assert told == [{"progress": 0.5, "note": "half"}]
 
 
 def test_what_the_answer_needs_is_what_the_study_finds(at, lens):
-    found, [text] = needed(lens, at, ""), idl.rationales(lens, [TEXT], draws=1).token_lines()
+    found, [text] = needed(at, ""), idl.rationales(lens, [TEXT], draws=1).token_lines()
     assert found["html"] == text.html().replace("Text 0: ", "")
-    assert found["words"].startswith("It needs most: ")
-    other = needed(lens, at, "7")
+    assert "the probability falls most without " in found["words"]
+    other = needed(at, "7")
     assert "&#x27;7&#x27; has probability" in other["html"]
     with pytest.raises(InputError, match="expected decision to be one of the model's"):
-        needed(lens, at, "seven")
+        needed(at, "seven")
     with pytest.raises(InputError, match="at least two tokens that can be taken out"):
-        needed(lens, measured(lens, ids(2), nothing, lambda _step: None), "")
+        needed(measured(lens, ids(2), nothing, lambda _step: None), "")
 
 
-def test_an_answer_to_a_typed_chat_is_what_the_study_finds():
+def test_an_answer_to_a_typed_chat_is_what_the_study_finds(monkeypatch):
     lens, told = answering("llama", "chatml"), []
-    options = {"max_new_tokens": 24, "bounded": 1, "tolerance": 0}
+    options = {"max_new_tokens": 2}
+    monkeypatch.setattr("identilens.explorer.work.ANSWER_TOKENS", 2)
     chat = [{**one, "content": one["content"].strip()} for one in MESSAGES]
     expected = idl.answer(lens, chat, **options)
     turns = "\n".join(f"{one['role'].title()}: {one['content']}" for one in chat)
     for text in (json.dumps(chat), turns):
-        found = answered(lens, measured(lens, text, nothing, told.append), nothing, told.append)
+        found = answered(measured(lens, text, nothing, told.append), nothing, told.append)
         assert found["html"] == expected.token_lines()[0].html()
         assert found["words"] == expected.summary().text
     assert any("attention" in step.get("note", "") for step in told)
     prompt = "[snow] fell: on the harbour"
-    found = answered(lens, measured(lens, prompt, nothing, told.append), nothing, told.append)
+    found = answered(measured(lens, prompt, nothing, told.append), nothing, told.append)
     assert found["html"] == idl.answer(lens, prompt, **options).token_lines()[0].html()
 
 
 def test_what_can_be_read_of_the_text_is_what_the_study_finds(at, lens):
     told = []
-    found = inverted(lens, at, 1, "int4", nothing, told.append)
+    found = inverted(at, 1, "int4", nothing, told.append)
     result = idl.inversion(lens, [TEXT], layers=1, noise="int4", bits=4)
     assert found["html"] == result.token_lines()[0].html()
     assert found["words"].splitlines()[:2] == result.summary().text.splitlines()[:2]
     assert "nearest rival" in found["html"]
     assert next(step["note"] for step in told if "token" in step["note"]) == "text 0, token 1 of 14"
     with pytest.raises(InputError, match="layers"):
-        inverted(lens, at, 9, "int4", nothing, told.append)
+        inverted(at, 9, "int4", nothing, told.append)
     with pytest.raises(InputError, match="noise"):
-        inverted(lens, at, 1, "loud", nothing, told.append)
+        inverted(at, 1, "loud", nothing, told.append)

@@ -88,3 +88,16 @@ def with_projections(model, layer, head, query, key):
         linear.weight[part] = new.weight
         linear.bias[part] = new.bias
     return changed
+
+
+def watched_attention(lens, name, text):
+    """Return an attention module, and the states, output and weights of its call when the model runs on a text."""
+    module, seen = lens.body.get_submodule(name), {}
+
+    def note(_module, args, kwargs, output):
+        seen["states"] = args[0] if args else kwargs["hidden_states"]
+        seen["output"], seen["weights"] = output[0][0], output[1]
+
+    with module.register_forward_hook(note, with_kwargs=True), torch.no_grad():
+        lens.body(torch.tensor([text]))
+    return module, seen

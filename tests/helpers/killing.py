@@ -4,6 +4,11 @@ import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+from polars.testing import assert_frame_equal
+
+from helpers.toy import Toy, toy
+
 CHANGES = ("replace", "unlink", "rmdir", "mkdir", "touch", "chmod")
 
 
@@ -44,3 +49,18 @@ def killed_at(point, monkeypatch):
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)
         with suppress(Killed):
             yield left
+
+
+def same(found, expected):
+    """Both results have the same tables and matrices."""
+    for name in Toy.schema:
+        assert_frame_equal(getattr(found, name), getattr(expected, name))
+    assert {key: found.matrices[key].tolist() for key in found.matrices} == {
+        key: expected.matrices[key].tolist() for key in expected.matrices
+    }
+
+
+def interrupted(folder, part=2):
+    """A run is stopped by Ctrl-C in one of its parts."""
+    with pytest.raises(KeyboardInterrupt):
+        toy(layers="1-4", fail=part, out=folder)

@@ -154,11 +154,12 @@ def rationales(texts=2, lucky=0.0):
         (" terri", -0.375, True),
         ("##ble", -0.125, True),
         (" a", 0.0, False),
-        ("not", 0.125, False),
+        (" not", 0.125, False),
     )
     needed = [
         {
-            "text": text, "answer": "NEGATIVE", "probability": 0.75, "position": 1 + place, "token": token,
+            "text": text, "answer": "NEGATIVE", "own_answer": "NEGATIVE", "probability": 0.75,
+            "position": 1 + place, "token": token,
             "change": change / (1 + text), "enough": enough,
         }
         for text in range(texts)
@@ -370,8 +371,9 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
     """Answers of two tokens by two layers of two heads; masses are quarters and eighths, one row of four is bounded.
 
     The second conversation has no document. Ends are an eighth below the mass, and twice as much with a rounding.
+    Without the document, tokens keep an eighth and a quarter of their probability, without the question most of it.
     """
-    table, intervals, positions = [], [], []
+    table, intervals, positions, needed = [], [], [], []
     for text in range(texts):
         names = ["template", "question", *["document"][text:], "answer so far"]
         tokens = [*zip(("<bos>", "who", "ferry"), names, strict=False), (" no", names[-1])]
@@ -382,6 +384,12 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
             positions.append(
                 {"text": text, "position": position, "token": token, "segment": segment, **likely}
             )
+        needed += [
+            {"text": text, "segment": segment, "token": token, "without": without[token]}
+            for segment, without in (("question", (0.375, 0.5)), ("document", (0.0625, 0.25)))
+            for token in (0, 1)
+            if segment in names
+        ]
         for token in (0, 1):
             for layer in (0, 1):
                 for head in (0, 1):
@@ -400,12 +408,12 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
                             {
                                 **row,
                                 "tolerance": tolerance,
-                                "lo": max(row["mass"] - 0.125 * size - 0.03125 * layer, 0.0),
+                                "lo": max(row["mass"] - 0.125 * size - layer / 30, 0.0),
                                 "hi": min(row["mass"] + 0.0625 * size + 0.0625 * layer, 1.0),
                             }
                             for row in rows
                         ]
-    return written(Answers, table=table, intervals=intervals, positions=positions)
+    return written(Answers, table=table, intervals=intervals, positions=positions, needed=needed)
 
 
 def mixed(texts=2, kind="encoder"):

@@ -8,6 +8,7 @@ from scipy.optimize import linprog
 from torch import nn
 
 import identilens as idl
+from helpers.heads import watched_attention
 from helpers.zoo import _HYBRID, _LLAMA, _random, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
@@ -76,14 +77,8 @@ def test_gates_are_the_familys_own_and_give_its_output(family):
     lens, texts = gated(family), [ids(12), ids(7, 1)]
     for capture, text in zip(lens.capture(texts, weights=True), texts, strict=True):
         for layer in capture.layers:
-            attention, seen = lens.body.get_submodule(layer.site.name), {}
-
-            def note(_module, args, kwargs, output, seen=seen):
-                seen["states"] = args[0] if args else kwargs["hidden_states"]
-                seen["output"] = output[0][0]
-
-            with attention.register_forward_hook(note, with_kwargs=True), torch.no_grad():
-                lens.body(torch.tensor([text]))
+            attention, seen = watched_attention(lens, layer.site.name, text)
+            with torch.no_grad():
                 gate = GATED[family][1](attention, seen["states"])[0]
             added = 0
             for head in layer.heads:

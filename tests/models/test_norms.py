@@ -7,6 +7,7 @@ from scipy.optimize import linprog
 from torch import nn
 
 import identilens as idl
+from helpers.heads import watched_attention
 from helpers.zoo import _LLAMA, _random, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
@@ -53,15 +54,9 @@ def test_rows_are_projected_with_the_length_as_it_is(family):
     lens, texts = normed(family), [ids(12), ids(7, 1)]
     for capture, text in zip(lens.capture(texts, weights=True), texts, strict=True):
         for layer in capture.layers:
-            attention, seen = lens.body.get_submodule(layer.site.name), {}
-
-            def note(_module, args, kwargs, output, seen=seen):
-                seen["states"] = args[0] if args else kwargs["hidden_states"]
-                seen["output"], seen["weights"] = output[0][0], output[1]
-
             lens.model.set_attn_implementation("eager")
-            with attention.register_forward_hook(note, with_kwargs=True), torch.no_grad():
-                lens.body(torch.tensor([text]))
+            attention, seen = watched_attention(lens, layer.site.name, text)
+            with torch.no_grad():
                 mixed = torch.stack([head.family_weights @ head.values for head in layer.heads], 1)
                 read = NORMED[family][1](attention, seen["states"], mixed).view_as(mixed)
             lens.model.set_attn_implementation("sdpa")

@@ -413,6 +413,11 @@ def test_inputs_given_in_python_are_spelled_out_if_they_are_few():
     }  # fmt: skip
     for lost in ([["a"], 1], [[1, 2]], [[]], [["a" * 10**6]]):
         assert Request.of("toy", ["texts"], lost, {}).lost
+    chats = [{"prompt": "snow", "segments": {"all": (0, 4)}}]
+    written = '[{"prompt": "snow", "segments": {"all": [0, 4]}}]'
+    assert Request.of("toy", ["chats"], [chats], {}).options == {"chat": written}
+    for lost in ("a" * 10**6, [object()]):
+        assert list(Request.of("toy", ["chats"], [lost], {}).lost) == ["chats"]
 
 
 def run(digest=None, texts=("t0", "t1"), count=2):

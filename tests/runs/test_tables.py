@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from identilens.runs.tables import counted, percent, print_table
+from identilens.runs.tables import counted, percent, print_table, some_of, span
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left(capsys):
@@ -14,8 +14,8 @@ def test_numbers_stand_to_the_right_and_words_to_the_left(capsys):
     assert lines[0].strip() == "Title"
     assert [line.split() for line in lines[2:3]] == [["name", "number", "share", "some"]]
     assert [line.strip() for line in lines if "0" in line] == [
-        "a           1 0.1235 True",
-        "longer  20000      – False",
+        "a           1 0.1235 yes",
+        "longer  20000      – no",
     ]
 
 
@@ -52,3 +52,14 @@ def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
     assert "not a number" not in out
     assert len([line for line in out.splitlines() if line.startswith(" row ")]) == 40
     assert "The first 40 of 50 rows" in out
+
+
+def test_how_many_of_several_things():
+    counts = [(2, 3), (3, 3), (0, 3), (1, 1), (0, 1), (0, 0)]
+    assert [some_of(*one, "row") for one in counts] == [
+        "2 of 3 rows", "all 3 rows", "none of 3 rows", "the one row", "no row", "none of 0 rows",
+    ]  # fmt: skip
+
+
+def test_both_ends_of_a_range_or_one_where_they_are_the_same_as_written():
+    assert [span(0.991, high, ".2f") for high in (0.994, 1.0)] == ["0.99", "0.99 to 1.00"]

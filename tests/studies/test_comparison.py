@@ -42,7 +42,7 @@ def test_differences_of_the_same_texts_are_paired(audit):
         lines[1],
     )
     assert lines[2].startswith("Null share: "), "then what differs most"
-    assert lines[-1].startswith("Equal up to rounding: ")
+    assert lines[-1].startswith("Means equal up to rounding: ")
     assert "pearson" in lines[-1]
     assert {"a_and_b", "difference_null_share"} <= set(found.charts())
 
@@ -96,9 +96,14 @@ def test_models_are_named_and_lengths_warned_of(audit):
     longer = made_audit([[Plan(words(n), words(n))] for n in (12, 14, 18)])
     other = replace(
         longer,
-        provenance={**longer.provenance, "model": {**longer.provenance["model"], "name": "other"}},
+        provenance={
+            **longer.provenance,
+            "model": {**longer.provenance["model"], "name": "other", "sha256": "f0"},
+        },
     )
     found = compare(audit, other)
+    renamed = {**other.provenance, "model": {**audit.provenance["model"], "name": "renamed"}}
+    assert "(renamed)" not in compare(audit, replace(other, provenance=renamed)).summary().text
     assert "The texts differ in length (on average 7 and 15 keys)" in found.summary().text
     assert "(other), a change of" in found.summary().text
     assert "differ in length" not in compare(audit, shifted(audit)).summary().text
@@ -118,7 +123,7 @@ def test_what_is_no_result_is_refused(audit, unchecked_shapes):
         (audit, 2, "audit and int"),
         ("run", audit, "str and audit"),
     ):
-        with pytest.raises(InputError, match=f"got {kinds}.*load_result"):
+        with pytest.raises(InputError, match=f"got {kinds}.*the same study"):
             compare(a, b)
 
 

@@ -96,7 +96,18 @@ def test_the_token_named_last_is_asked_for_with_its_space():
     assert named_places(("a", " last", "b"), " last", 0) == [1]
 
 
-@pytest.mark.parametrize("requested", [5, -6, "c", "0x", "1234567890"])
+@pytest.mark.parametrize(
+    ("requested", "places"), [("1,3", [1, 3]), ("-1,0", [4, 0]), ("1-3", [1, 2, 3])]
+)
+def test_numbers_with_commas_are_positions(requested, places):
+    assert named_places(("a", "b", "c", "d", "e"), requested, 0) == places
+
+
+def test_words_with_commas_go_before_positions():
+    assert named_places(("1", ",", "000", " to", " 1", ",", "3"), "1,3", 0) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("requested", ["1,7", 5, -6, "c", "0x", "1234567890"])
 def test_positions_that_a_text_lacks_are_named(requested):
     with pytest.raises(
         InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"
@@ -140,7 +151,7 @@ class Rows(RowStudy):
         self.told = []
         with (
             mock.patch.object(TextHeads, "of", return_value=heads),
-            mock.patch("identilens.studies.heads.read_items"),
+            mock.patch("identilens.studies.heads.read_items", return_value=heads.items),
         ):
             super().__init__(heads.lens, [], RowSettings(queries=queries))
 
@@ -177,8 +188,15 @@ def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
     ]  # fmt: skip
     assert [(row["text"], row["head"]) for row in study.heads.lens] == [(0, 0), (0, 1), (1, 0)]
     assert list(Rows(heads([9, 8]), ("last", 0, "a")).sizes()) == [2] * 4
-    with pytest.raises(InputError, match="text 1 has no token or position 'i'"):
-        Rows(heads([9, 8]), ("i",))
+    with pytest.warns(UserWarning, match="of 1 of 2 texts no row is looked at, for lack of 'i'"):
+        assert list(Rows(heads([9, 8]), ("i",)).sizes()) == [1, 1]
+    with pytest.raises(InputError, match="text 0 has no token or position 'j'"):
+        Rows(heads([9, 8]), ("i", "j"))
+
+
+def test_a_warning_names_the_first_texts_that_lack_the_rows():
+    with pytest.warns(UserWarning, match="of 40 of 41 .* 'c' and 8: text 1, 2, .*….* 39, 40"):
+        Rows(heads([9] + [2] * 40), ("c", 8))
 
 
 def test_of_very_many_texts_a_part_is_a_text():

@@ -129,7 +129,7 @@ def intervals(
     """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
     look = Look(height=_room(frame, label), y_title="", also=(low, high)) | look
     base = base_chart(frame, value, label, color, grouped="y", **look)
-    span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(
+    span = base.mark_bar(opacity=0.4, size=12).encode(
         x=on_field(base.encoding.x, low), x2=field(high)
     )
     known = [span] if frame[low].is_finite().any() else []

@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from identilens.runs.terminal import printable
 
@@ -22,6 +23,17 @@ def visible_text(token: str) -> str:
     return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))
 
 
+def word_pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return each token without marks of spaces or of a word's middle, and whether it continues the word before it."""
+    spaced, found = any(map(re.compile(" [^ ]").match, tokens)), []
+    for before, token in pairwise([" ", *tokens]):
+        # Where words have a space before them, a letter after a letter is within a word.
+        joined = spaced and before[-1:].isalnum() and token[:1].isalnum()
+        name = re.sub("^( |##)(?=[^ #])", "", token)
+        found.append((name, joined or token.startswith("##")))
+    return found
+
+
 def shortened(text: str, limit: int) -> str:
     """Return text of at most ``limit`` characters, cut in the middle where it was longer."""
     if len(text) <= limit:
@@ -33,12 +45,15 @@ def shortened(text: str, limit: int) -> str:
 def file_names(names: Iterable[str]) -> dict[str, str]:
     """Return a part of a file name for each name, no two the same, equal on every run.
 
-    Letters and digits are kept; a name of marks only is spelled out ("." becomes "full_stop").
+    Letters and digits are kept, those of a long name at its beginning and its end; a name of marks only is spelled out
+    ("." becomes "full_stop").
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:_LONGEST]
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+        if len(plain) > _LONGEST:
+            plain = plain[: _LONGEST // 2] + plain[-_LONGEST // 2 :]
         if not plain:
             marks = [mark for mark in name if mark != " "]
             words = [unicodedata.name(mark, f"u{ord(mark):04x}").lower() for mark in marks]

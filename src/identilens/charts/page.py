@@ -189,7 +189,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))
-    return f"{value:.4g}" if isinstance(value, float) else visible_text(str(value))
+    return f"{value:z.4g}" if isinstance(value, float) else visible_text(str(value))
 
 
 _LABELS = {
@@ -232,12 +232,14 @@ def citation(record: Mapping[str, Any]) -> str:
     model = record.get("model", {})
     digest = model.get("sha256") or model.get("digest")
     weights = f" (parameters sha256 {digest[:16]})" if digest else ""
-    count = record.get("texts", {}).get("count")
+    texts = record.get("texts", {})
+    text = "".join(f" (sha256 {one[:16]})" for one in texts.get("sha256") or [])
+    on = f"1 text{text}" if texts.get("count") == 1 else f"{texts.get('count')} texts"
     number = record.get("libraries", {}).get("identilens", "of unknown version")
     subject = f" of {model['name']}" if model.get("name") else ""
     return (
         f"identilens {number}: {record.get('analysis')}{subject}{weights} on "
-        f"{count} {'text' if count == 1 else 'texts'}, run {str(record.get('fingerprint'))[:16]}."
+        f"{on}, run {str(record.get('fingerprint'))[:16]}."
     )
 
 

@@ -99,6 +99,7 @@ def theme(dark: bool = False) -> dict[str, Any]:
         "header": words,
         "title": {
             "color": page["ink"],
+            "subtitleColor": page["ink"],
             "fontSize": 13,
             "fontWeight": 600,
             "anchor": "start",

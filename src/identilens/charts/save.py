@@ -26,7 +26,8 @@ def save_charts(
 ) -> list[Path]:
     """Write every chart once for each format, replacing files of the same names, and return the paths.
 
-    A chart with drop-downs is written once for each choice, which then stands at the end of the file's name.
+    A chart with drop-downs is written once for each choice, which then stands below its title and at the end of the
+    file's name.
 
     Raises:
         InputError: For a format that is not supported; nothing is written then.
@@ -89,9 +90,12 @@ def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
     offered = [param for param in params if param["name"].startswith(CHOICE)]
     fixed = [param for param in params if param not in offered]
     for values in product(*(range(len(param["bind"]["options"])) for param in offered)):
-        parts, chosen = [], []
+        parts, chosen, said = [], [], []
         for param, place in zip(offered, values, strict=True):
             labels = [str(label) for label in param["bind"].get("labels", param["bind"]["options"])]
             parts.append(list(file_names(labels).values())[place])
             chosen.append({"name": param["name"], "value": param["bind"]["options"][place]})
-        yield "_".join([name, *parts]), spec | {"params": [*fixed, *chosen]}
+            said.append(param["bind"]["name"] + labels[place])
+        title = {"text": spec.get("title") or said, "subtitle": said if "title" in spec else []}
+        drawn = spec | ({"title": title} if said else {})
+        yield "_".join([name, *parts]), drawn | {"params": [*fixed, *chosen]}

@@ -12,6 +12,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from identilens.charts.encoding import Look, base_chart
 from identilens.charts.viewer import TokenMap
@@ -22,6 +23,8 @@ _LEAST = 15
 """Opacity, of 255, of weight 0: enough to see where a map ends."""
 _SIDE = 44
 """Pixels from one row of pictures to the next."""
+CELLS = 128
+"""Rows and columns of a picture at most: larger maps are drawn by the largest weight of each block of cells."""
 
 
 def thumbnails(
@@ -36,8 +39,11 @@ def thumbnails(
     Maps, one a row, go from 0 (hardly a shade) to 1 and above (full shade); further columns are to `choose` by.
     """
     look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
+    small = [
+        adaptive_max_pool2d(one[None], [min(size, CELLS) for size in one.shape]) for one in maps
+    ]
     drawn = frame.with_columns(
-        _picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String)
+        _picture=pl.Series([_data_url(one[0]) for one in small], dtype=pl.String)
     )
     wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
     base = base_chart(drawn, x, y, grouped="xy", **look)
@@ -59,7 +65,7 @@ def contact_sheet(maps: Sequence[TokenMap]) -> str:
             for name, held in (("layer", layers), ("head", heads))
         )
         matrix = next(iter(one.layers.values())).float().nan_to_num()
-        small = torch.nn.functional.adaptive_max_pool2d(matrix[None], (side, side))[0]
+        small = adaptive_max_pool2d(matrix[None], (side, side))[0]
         sheet[down : down + side, across : across + side] = small / small.max().clamp_min(1e-9)
     return _data_url(sheet)
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.text import Text
 
-from identilens.charts.labels import visible_text
+from identilens.charts.labels import visible_text, word_pieces
 from identilens.charts.palette import LIGHT
 
 LONGEST = 2_000
@@ -77,22 +78,28 @@ class TokenLine:
         for mark, value in self.legend:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
-        for one in self.tokens:
-            value = f"{one.mark.sign}{one.value}".replace(" ", "")
-            line.append(f"{visible_text(one.token)}{value}", one.mark.terminal).append(" ")
+        for one, (name, inside) in self._named():
+            sign = f"{one.mark.sign}{one.value}".replace(" ", "")
+            value = f"[{sign}]" if one.value else sign * (one.mark.series is not None)
+            line.append(" "[inside:]).append(visible_text(name) + value, one.mark.terminal)
         return line
 
     def html(self) -> str:
         """Return the line as an element of a page that has `style`."""
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
-            _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note)
-            for one in self.tokens
+            ("<wbr>" if inside else " ")
+            + _span(one.mark, visible_text(name), f"{one.mark.sign}{one.value}", one.note)
+            for one, (name, inside) in self._named()
         ]
         return (
             f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
-            f'<p class="legend">{" ".join(legend)}</p><p>{" ".join(tokens)}</p></figure>'
+            f'<p class="legend">{" ".join(legend)}</p><p>{"".join(tokens)}</p></figure>'
         )
+
+    def _named(self) -> Any:
+        """Return each token with its name, and whether it continues a word."""
+        return zip(self.tokens, word_pieces([one.token for one in self.tokens]), strict=True)
 
 
 def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:

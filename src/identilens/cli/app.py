@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from identilens.errors import CheckFailedError, IdentilensError, InputError, Set
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.provenance import commanded
 from identilens.runs.settings import Settings, coerce, hints_of, separated_by_commas
-from identilens.runs.terminal import say
+from identilens.runs.terminal import printable, say
 from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
 
@@ -109,6 +110,11 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
                 f"{file}: an option stands there twice, with - and with _. Remove one."
             )
         options |= given
+    if not options:
+        raise InputError(
+            f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
+            "model, file and others that every command may read above the first [name]."
+        )
     return options
 
 
@@ -255,7 +261,8 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, _terminate)
     file = SettingsFile()
     try:
-        with commanded(["identilens", *sys.argv[1:]]):
+        with commanded(["identilens", *sys.argv[1:]]), warnings.catch_warnings():
+            warnings.showwarning = _warn
             make_app(file)(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
             )
@@ -282,6 +289,10 @@ def main() -> None:
         sys.exit(128 + by)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    print(printable(f"warning: {message}"), file=sys.stderr)
 
 
 def _terminate(*_: object) -> NoReturn:

@@ -11,7 +11,7 @@ def check(file: str, /, *files: str) -> None:
     The exit code is 1 if one does not. What a file says of itself, its model and its row, is printed and not checked.
 
     Args:
-        file: A certificate that a run wrote with --certificates.
+        file: A certificate, from the folder certificates of a run with --claim "A > B" --certificates.
         files: Further certificates.
     """
     read = {one: CertificateFile.read(one) for one in (file, *files)}

@@ -17,11 +17,15 @@ from identilens.cli.options import (
     quiet_transformers,
 )
 from identilens.runs.bucket import displayed
+from identilens.runs.progress import LOG
 from identilens.runs.settings import Settings
 from identilens.runs.study import bound_study, run_study
 from identilens.runs.terminal import say
 from identilens.studies.registry import study_named
 from identilens.studies.reports import write_report
+
+_MANY = 100
+"""Rows from which on a run says at its start how to choose fewer."""
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -39,11 +43,18 @@ def study_command(study: Any) -> Callable[..., None]:
         quiet_transformers()
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
+        if "chats" in given:
+            given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
         longest = getattr(given["settings"], "max_length", None)
         inputs = load_inputs(given, study.takes, {}, longest)
         bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
+        rows = sum(bound.sizes()) if shown and bound.unit == "rows" else 0
+        if rows > _MANY:
+            LOG.info(
+                f"{rows:,} rows of attention, one by one; --layers, --heads and --queries choose fewer."
+            )
         result = run_study(
             bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices
         )

@@ -29,7 +29,6 @@ def demo(
     lens = ModelOptions(
         model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32"
     ).load()
-    lens.name = "Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)"
     longest = 256 if decoder else None
     result = audit(
         lens, bundled_texts(), out=out, overwrite=overwrite, examples=3, max_length=longest

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions
-from identilens.demo.examples import examples
+from identilens.demo.examples import STORY, examples
 from identilens.errors import InputError
 from identilens.runs.terminal import say
 from identilens.runs.texts import read_texts
@@ -35,7 +35,7 @@ def explore(
 
     Args:
         model: Hub id or local folder of a transformers model, or a bundled one. Repeat the option for each model.
-        text: A text to start with. Repeat the option for each text. Default: an example.
+        text: A text to start with. Repeat the option for each text. Default: examples.
         file: A file of texts to start with, in the formats of the other commands.
         device: Device to run on. Default: the best device that is available.
         dtype: Precision of the loaded models.
@@ -68,7 +68,8 @@ def explore(
 
     server.serve(
         lenses,
-        texts or examples()[:1],
+        # Two models stand beside each other on one text.
+        texts or [STORY, *examples()][: None if len(lenses) == 1 else 1],
         opened=opened,
         runs=runs,
         load=load,

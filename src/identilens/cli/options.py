@@ -22,12 +22,16 @@ from identilens.models.media import read_audio, read_image
 from identilens.models.recording import SUFFIX
 from identilens.models.replayed import Recording
 from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
+from identilens.runs.request import MOST_CHARACTERS
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 from identilens.runs.texts import hub_dataset, read_texts
 from identilens.runs.workers import Engine, Local, Ray
 
 console = Console()
+
+_JSON = ("[", "{", '"')
+"""How JSON of conversations begins, and no name of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +148,30 @@ class ChatOptions(Settings):
 
     Attributes:
         prompt: A text that the model continues. Repeat the option for each text.
-        chat: JSON file with messages (role, content), an object with prompt or messages, and answer and segments if
-            wanted, or a list of such conversations; - for the standard input.
+        chat: JSON, or a file of it: messages (role, content), an object with prompt or messages, and answer and
+            segments if wanted, or a list of such conversations; - for the standard input.
         answer: The model's answer, in place of a generated one.
         segment: A further segment, as name=words, or as name=start:end by characters of what the model reads.
     """
 
     prompt: Names = ()
-    chat: Path | None = None
+    chat: str | None = None
     answer: str | None = None
     segment: Names = ()
+
+    def kept(self) -> "ChatOptions":
+        """Return the options with the conversations themselves in place of a file that is short: files change.
+
+        Raises:
+            InputError: If the file cannot be read.
+        """
+        if self.chat is None or self.chat.startswith(_JSON):
+            return self
+        text = json.dumps(self._content(), ensure_ascii=False)
+        short = len(text) <= MOST_CHARACTERS or self.chat == "-"
+        if short and text.startswith(_JSON):
+            return replace(self, chat=text)
+        return replace(self, chat=str(Path(self.chat).absolute()))
 
     def load(self) -> Sequence[Chat]:
         """Return the conversations.
@@ -178,11 +196,13 @@ class ChatOptions(Settings):
         return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
 
     def _content(self) -> Any:
-        content = "".join(line for _, line in read_lines(Path(str(self.chat))))
+        content = str(self.chat)
+        if not content.startswith(_JSON):
+            content = "".join(line for _, line in read_lines(Path(content)))
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.chat} cannot be read as JSON: {error}.") from error
+            raise InputError(f"{self.chat:.400} cannot be read as JSON: {error}.") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import polars as pl
@@ -30,6 +31,8 @@ def rerun(
     folder: str | Path,
     *,
     out: str | Path | None = None,
+    model: str | None = None,
+    file: str | Path | None = None,
     lens: Any = None,
     texts: Any = None,
     chats: Any = None,
@@ -43,6 +46,8 @@ def rerun(
     Args:
         folder: Folder or URL of the run.
         out: Folder or URL for the results; by default nothing is written.
+        model: Where the model is now, if not where run.toml has it.
+        file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
         chats: The conversations, if they were given in Python, or other ones.
@@ -69,9 +74,17 @@ def rerun(
     with errors_naming_url(folder):
         first = downloaded(folder)
         before = read_record(first)
-        study, groups = _options_of_run(first, given, trust_remote_code)
+        study, groups = _options_of_run(
+            first, given, trust_remote_code, {"model": model, "file": file}
+        )
     inputs = load_inputs(groups, study.takes, given)
-    result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
+    try:
+        bound = bound_study(study, inputs, groups["settings"])
+    except InputError as error:
+        raise InputError(
+            f"the run of {folder} had another model, or other texts or conversations: {error}"
+        ) from error
+    result = run_study(bound, out=out, progress=progress)
     same, outcome = model_and_texts(before, result.provenance)
     if not same:
         warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
@@ -99,7 +112,7 @@ def rerun_folder(
     with errors_naming_url(folder):
         first = downloaded(folder)
         before = read_record(first)
-        study, groups = _options_of_run(first, {}, trust_remote_code)
+        study, groups = _options_of_run(first, {}, trust_remote_code, {})
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
     _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
@@ -110,6 +123,8 @@ def rerun_folder(
 def verify(
     folder: str | Path,
     *,
+    model: str | None = None,
+    file: str | Path | None = None,
     lens: Any = None,
     texts: Any = None,
     chats: Any = None,
@@ -123,6 +138,8 @@ def verify(
 
     Args:
         folder: Folder or URL of the run.
+        model: Where the model is now, if not where run.toml has it.
+        file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
         chats: The conversations, if they were given in Python, or other ones.
@@ -141,15 +158,11 @@ def verify(
         >>> idl.verify(folder).is_empty()
         True
     """
-    first = load_result(folder)
-    again = rerun(
-        folder,
-        lens=lens,
-        texts=texts,
-        chats=chats,
-        progress=progress,
-        trust_remote_code=trust_remote_code,
-    )
+    first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
+    options: dict[str, Any] = {"progress": progress, "trust_remote_code": trust_remote_code}
+    # Some runs write files beside their tables.
+    with TemporaryDirectory() as place:
+        again = rerun(folder, out=Path(place) / "again", model=model, file=file, **given, **options)
     rows = []
     for name, columns in first.schema.items():
         there, here = getattr(first, name), getattr(again, name)
@@ -181,32 +194,54 @@ DIFFERENCES = {
 """Columns of what `verify` finds; their share is added."""
 
 
-def verify_folder(folder: str, /, *, trust_remote_code: Switch = False) -> None:
+def verify_folder(
+    folder: str,
+    /,
+    *,
+    model: str | None = None,
+    file: str | None = None,
+    trust_remote_code: Switch = False,
+) -> None:
     """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
 
     Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
         folder: Folder or URL of the run, with its run.toml.
+        model: Where the model is now, if not where run.toml has it.
+        file: Where the file of texts or conversations is now, if not where run.toml has it.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    found = verify(folder, trust_remote_code=trust_remote_code)
+    found = verify(folder, model=model, file=file, trust_remote_code=trust_remote_code)
     if found.is_empty():
         say(
             f"{folder}: identical, every column of every table. The report is not compared; identilens report {folder} "
             "writes it again from the tables."
         )
         return
-    print_table(f"Columns of {folder} that differ", found)
-    if not found.select((pl.col("share") <= ROUNDING).fill_null(False).all()).item():
-        raise CheckFailedError(f"{folder} differs from what its settings (run.toml) give now.")
+    near = pl.when(pl.col("share") <= ROUNDING).then(pl.lit("equal up to rounding"))
+    found = found.with_columns(now=near.otherwise(pl.lit("differs")))
+    print_table(
+        f"Columns of {folder} that are not identical: largest difference, size of the largest number before, the "
+        "first as a share of the second",
+        found,
+    )
+    if "differs" in found["now"]:
+        raise CheckFailedError(
+            f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the "
+            "run; another model or other texts (a warning says so), another version of identilens or of its libraries "
+            "(provenance.json), or another machine may be the cause, too."
+        )
     say(f"{folder}: equal up to rounding, {ROUNDING:g} of each column's largest number.")
 
 
 def _options_of_run(
-    folder: Path, given: Mapping[str, Any], trusted: bool
+    folder: Path, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
+    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given.
+
+    A model or file that was moved takes the place of that in the request.
+    """
     request = Request.read(folder, list(STUDIES))
     study = study_named(request.study)
     lost = [name for name in request.lost if given.get(name) is None]
@@ -217,6 +252,8 @@ def _options_of_run(
             f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
         )
     options: dict[str, Any] = {"trust_remote_code": False, **request.options}
+    own = {"file": "chat"} if "chats" in study.takes else {}
+    options |= {own.get(name, name): str(at) for name, at in moved.items() if at is not None}
     if options["trust_remote_code"] and not trusted and given.get("lens") is None:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."

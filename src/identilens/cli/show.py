@@ -42,8 +42,10 @@ def compare_runs(
         run_b: Folder or URL of the second run.
         more: Folders or URLs of further audits; layers are then compared by relative depth.
         by_depth: Compare two audits by relative depth, as for models of different sizes.
-        out: HTML file to write, with charts. Default: no file.
-        json: Print the table as JSON.
+        out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
+        json: Print the table as JSON. Of two runs it has the mean of each measure in both (a, b), their difference, its
+            standard error over texts (error), the standard deviation of the differences over layers and heads (spread),
+            and how many of these both runs have (places).
     """
     results = [load_result(run) for run in (run_a, run_b, *more)]
     comparison = compare_models(*results) if by_depth or more else compare(*results)
@@ -52,7 +54,7 @@ def compare_runs(
     else:
         comparison.show()
     if out is not None:
-        written = comparison.to_html(out)
+        written = comparison.to_html(out if out.suffix else f"{out}.html")
         print(f"report: {printable(str(written))}", file=sys.stderr)
 
 

@@ -2,6 +2,9 @@
 
 from importlib.resources import files
 
+STORY = "The painter moved to Paris with his wife, and in the city he opened his"
+"""The text of the documentation's first page, with which the explorer starts: a map of a head, and its opposite."""
+
 
 def examples() -> list[str]:
     """Return the sample texts: six English paragraphs of 42 to 175 tokens of the bundled encoder.

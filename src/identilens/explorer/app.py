@@ -32,9 +32,7 @@ from identilens.errors import IdentilensError, InputError
 from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
 from identilens.explorer.work import (
-    Check,
     Measured,
-    Tell,
     alternative,
     answered,
     broken_row,
@@ -47,11 +45,11 @@ from identilens.explorer.work import (
     needed,
     proven_row,
     same_answer,
+    strongest,
     without_head,
 )
 from identilens.measures.attention.realisable.dimension import COPIES
 from identilens.models.heads import Head
-from identilens.models.lens import Lens
 from identilens.studies.alternatives.groups import made
 
 MOST_BYTES = 64 * 1024
@@ -102,9 +100,8 @@ def explorer_app(
     site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}}, runs)
     return Starlette(
         routes=[
-            Route("/", site.page),
-            Route("/{name:str}.js", site.script),
-            Route("/{name:str}.css", site.style),
+            Route("/", site.file),
+            Route("/{name:str}", site.file),
             Route("/run/{name:str}", site.frame),
             Route("/run/{name:str}/report", site.report),
             Route("/api/{what:str}", site.ask, methods=["POST"]),
@@ -121,31 +118,36 @@ class _Site:
         self.desk, self.guard, self.runs = desk, guard, runs
         self.start = {"models": list(desk.lenses), **start}
 
-    async def page(self, request: Request) -> Response:
-        return self.guard.file(request, {"": lambda: _static("explorer.html")}, "text/html")
+    async def file(self, request: Request) -> Response:
+        name = request.url.path.removeprefix("/")
+        if self.guard.foreign(request):
+            return _refusal(403, _FOREIGN)
+        if name not in _FILES:
+            return _refusal(404, "there is no such file.")
+        kind, content = _FILES[name]
+        return Response(content(), media_type=kind, headers=HEADERS)
 
     async def frame(self, request: Request) -> Response:
-        name, key = request.path_params["name"], request.query_params.get("key", "")
-        if refused := self._refused(request, name, key):
+        if refused := self._refused(request):
             return refused
+        name, key = request.path_params["name"], request.query_params["key"]
         page = _static("report.html").replace("ADDRESS", f"{name}/report?key={key}")
         return HTMLResponse(page, headers={**HEADERS, **_FRAME})
 
-    def _refused(self, request: Request, name: str, key: str) -> Response | None:
+    def _refused(self, request: Request) -> Response | None:
         """Return the answer to who may not open the report of a run; None for who may."""
         if self.guard.foreign(request):
             return _refusal(403, _FOREIGN)
         if self.runs is None:
             return _refusal(404, _NO_RUNS)
-        if not self.runs.opens(name, key):
+        if not self.runs.opens(request.path_params["name"], request.query_params.get("key", "")):
             return _refusal(
                 403, "open the run from the explorer; the key of this address is missing or wrong."
             )
         return None
 
     async def report(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if refused := self._refused(request, name, request.query_params.get("key", "")):
+        if refused := self._refused(request):
             return refused
         # Browsers say what a page is asked for; outside of the frame, a report could go to other addresses.
         if request.headers.get("sec-fetch-dest", "iframe") != "iframe":
@@ -154,17 +156,10 @@ class _Site:
             )
         try:
             runs = _runs(self.runs)
-            report = await run_in_threadpool(runs.report, name)
+            report = await run_in_threadpool(runs.report, request.path_params["name"])
         except IdentilensError as error:
             return _refusal(404, str(error))
         return HTMLResponse(report, headers={**HEADERS, **_ALONE})
-
-    async def script(self, request: Request) -> Response:
-        parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": _script}
-        return self.guard.file(request, parts, "text/javascript")
-
-    async def style(self, request: Request) -> Response:
-        return self.guard.file(request, {"explorer.css": _style}, "text/css")
 
     async def ask(self, request: Request) -> Response:
         if refused := self.guard.refuses(request):
@@ -238,69 +233,63 @@ class Guard:
             origin is not None and origin not in {f"http://{one}" for one in self.hosts}
         )
 
-    def file(self, request: Request, files: Mapping[str, Callable[[], str]], kind: str) -> Response:
-        """Return a file of ours by the name that a request gives."""
-        name = request.url.path.removeprefix("/")
-        if self.foreign(request):
-            return _refusal(403, _FOREIGN)
-        if name not in files:
-            return _refusal(404, "there is no such file.")
-        return Response(files[name](), media_type=kind, headers=HEADERS)
-
 
 def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the model and the job that a request asks for."""
     if what == "measure":
-        return _measuring(desk, str(body["model"]), str(body["text"]))
+        model, text = str(body["model"]), str(body["text"])
+        lens = desk.lens(model)
+        if not text.strip() or len(text) > MOST_CHARACTERS:
+            raise InputError(
+                f"expected a text of 1 to {MOST_CHARACTERS} characters; got {len(text)}."
+            )
+        return model, lambda check, tell: _held(desk, model, measured(lens, text, check, tell))
     model, at = desk.held(str(body["held"]))
-    if what == "save":
-        folder, name = _runs(runs), str(body["name"])
-        return model, lambda check, tell: {
-            "runs": folder.save(desk.lens(model), at.text, name, check, tell)
-        }
-    if what == "contributions":
-        exact = body["exact"] is True
-        return model, lambda check, tell: {
-            "viewer": contributions(desk.lens(model), at, exact, check, tell)
-        }
-    if what == "needed":
-        answer = str(body["answer"])
-        return model, lambda check, tell: needed(desk.lens(model), at, answer)
-    if what == "answered":
-        return model, lambda check, tell: answered(desk.lens(model), at, check, tell)
-    if what == "inverted":
-        layer, noise = _whole(body["layer"]), str(body["noise"])
-        return model, lambda check, tell: inverted(desk.lens(model), at, layer, noise, check, tell)
-    lens, head = (
-        desk.lens(model),
-        at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"])),
-    )
-    if what == "row":
-        query, outcome, tolerance = (
-            _whole(body["query"]),
-            str(body["outcome"]),
-            str(body["tolerance"]),
-        )
-        return model, lambda check, tell: {"row": proven_row(at, head, query, outcome, tolerance)}
-    if what == "same":
-        query, wanted = (
-            _whole(body["query"]),
-            [str(body[one]) for one in ("aim", "tolerance", "heads")],
-        )
-        return model, lambda check, tell: {"same": same_answer(lens, at, head, query, *wanted)}
-    if what == "alternative":
-        which = str(body["which"])
-        return model, lambda check, tell: {"alternative": alternative(lens, at, head, which, check)}
-    if what == "parameters":
-        return model, lambda check, tell: {"alternative": realised(lens, at, head)}
-    if what == "without":
-        return model, lambda check, tell: {"broken": without_head(lens, at, head)}
-    if what == "weight":
-        query, key, weight = _whole(body["query"]), _whole(body["key"]), float(body["weight"])
-        return model, lambda check, tell: {"broken": broken_row(lens, at, head, query, key, weight)}
-    if what == "weights":
-        query, change = _whole(body["query"]), [float(weight) for weight in body["change"]]
-        return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}
+    return model, _asked(at, runs, what, body)
+
+
+def _asked(at: Measured, runs: Runs | None, what: str, body: Mapping[str, Any]) -> Any:
+    """Return the job that a request asks for on a text."""
+    match what:
+        case "save":
+            folder, name = _runs(runs), str(body["name"])
+            return lambda check, tell: {"runs": folder.save(at.lens, at.text, name, check, tell)}
+        case "strongest":
+            return lambda *_: {"strongest": strongest(at)}
+        case "contributions":
+            exact = body["exact"] is True
+            return lambda check, tell: {"viewer": contributions(at, exact, check, tell)}
+        case "needed":
+            wanted = str(body["answer"])
+            return lambda *_: needed(at, wanted)
+        case "answered":
+            return lambda check, tell: answered(at, check, tell)
+        case "inverted":
+            layer, noise = _whole(body["layer"]), str(body["noise"])
+            return lambda check, tell: inverted(at, layer, noise, check, tell)
+    head = at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"]))
+    match what:
+        case "alternative":
+            which = str(body["which"])
+            return lambda check, tell: {"alternative": alternative(at, head, which, check)}
+        case "parameters":
+            return lambda *_: {"alternative": realised(at, head)}
+        case "without":
+            return lambda *_: {"broken": without_head(at, head)}
+    query = _whole(body["query"])
+    match what:
+        case "row":
+            outcome, tolerance = str(body["outcome"]), str(body["tolerance"])
+            return lambda *_: {"row": proven_row(at, head, query, outcome, tolerance)}
+        case "same":
+            wishes = [str(body[one]) for one in ("aim", "tolerance", "heads")]
+            return lambda *_: {"same": same_answer(at, head, query, *wishes)}
+        case "weight":
+            key, weight = _whole(body["key"]), float(body["weight"])
+            return lambda *_: {"broken": broken_row(at, head, query, key, weight)}
+        case "weights":
+            change = [float(weight) for weight in body["change"]]
+            return lambda *_: {"moved": moved_row(at, head, query, change)}
     raise InputError(f"there is nothing called {what!r} to ask for.")
 
 
@@ -310,15 +299,11 @@ def _runs(runs: Runs | None) -> Runs:
     return runs
 
 
-def _measuring(desk: Desk, model: str, text: str) -> tuple[str, Any]:
-    lens = desk.lens(model)
-    if not text.strip() or len(text) > MOST_CHARACTERS:
-        raise InputError(f"expected a text of 1 to {MOST_CHARACTERS} characters; got {len(text)}.")
-
-    def job(check: Check, tell: Tell) -> Mapping[str, Any]:
-        return {"held": desk.keep(model, measured(lens, text, check, tell))}
-
-    return model, job
+def _held(desk: Desk, model: str, at: Measured) -> dict[str, Any]:
+    """Return the name of a text that was measured, and whether its model predicts and writes."""
+    writes = at.lens.model.can_generate() and all(one.site.kind == "decoder" for one in at.layers)
+    held = desk.keep(model, at)
+    return {"held": held, "predicts": at.answer.outcome == "prediction", "writes": writes}
 
 
 async def _content(request: Request) -> bytes | None:
@@ -372,6 +357,13 @@ def _refusal(status: int, words: str) -> Response:
     return PlainTextResponse(words, status, headers=HEADERS)
 
 
+_FILES: dict[str, tuple[str, Callable[[], str]]] = {
+    "": ("text/html", lambda: _static("explorer.html")),
+    "explorer.css": ("text/css", _style),
+    "explorer.js": ("text/javascript", _script),
+    "viewer.js": ("text/javascript", lambda: looks_script() + viewer_script()),
+}
+
 DISTANCE = 0.1
 """Mean total variation distance that is looked for."""
 
@@ -379,7 +371,7 @@ ROOM = 192 * 2**20
 """Bytes of a dense factorisation; larger ones could not be given up within half a second."""
 
 
-def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
+def realised(at: Measured, head: Head) -> dict[str, Any]:
     """Return the attention of a head with other W_Q and W_K, how far they were changed, and what that changes.
 
     If there is none near, "none" says so, and why.
@@ -396,7 +388,7 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
             f"{size}. Take a shorter text, or run: identilens alternatives --realisable."
         )
     alternative, parameters, run = made(
-        lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
+        at.lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
     )
     if alternative.dimension == 0:
         note, spare = alternative.note.removesuffix("."), 2 * head.d_k - head.values.shape[1]
@@ -414,4 +406,4 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
         "dimension": alternative.dimension,
         "note": alternative.note,
     }
-    return {**in_numbers(head, parameters.weights), **changed(lens, at, run), **numbers}
+    return {**in_numbers(head, parameters.weights), **changed(at, run), **numbers}

@@ -41,7 +41,7 @@ from identilens.studies.rationales.study import Decision, RationaleSettings, Rat
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
 
-ANSWER_TOKENS = 24
+ANSWER_TOKENS = 16
 """Tokens of an answer that are generated."""
 
 TOP = 8
@@ -151,10 +151,11 @@ def proven_row(
     words = f"{OUTCOMES[stays].removesuffix(',')}, {exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
-    return {**columns, "kept": words, "outcome": stays, "tolerance": read.name}
+    told = {"outcome": stays, "tolerance": read.name, "effect": kept.effect}
+    return {**columns, "kept": words, **told}
 
 
-def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
+def alternative(at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
     """Return another attention of a head with the same output, put back into the model, and what that changed."""
     head.refuse_sink()
     generator = torch.Generator().manual_seed(0)
@@ -174,12 +175,12 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     else:
         raise InputError(f"expected an alternative far or sampled; got {which!r}.")
     check()
-    run = lens.substitute({head.address: found}, at.item)
-    return {**in_numbers(head, found), **changed(lens, at, run)}
+    run = at.lens.substitute({head.address: found}, at.item)
+    return {**in_numbers(head, found), **changed(at, run)}
 
 
 def same_answer(
-    lens: Lens, at: Measured, head: Head, query: int, aim: str, tolerance: str, which: str
+    at: Measured, head: Head, query: int, aim: str, tolerance: str, which: str
 ) -> dict[str, Any]:
     """Return another row of heads with which the model gives the same answer, and what it says then.
 
@@ -196,29 +197,25 @@ def same_answer(
     answer, own = at.answer, torch.stack([one.attention[query] for one in heads])
     [read] = outcomes.tolerances([tolerance], answer.outcome, "float32")
     found = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
-    run = lens.substitute(in_row(heads, query, found.weights), at.item)
+    run = at.lens.substitute(in_row(heads, query, found.weights), at.item)
     maps = []
     for one, row in zip(heads, found.weights, strict=True):
-        weights = one.attention.index_copy(0, torch.tensor([query]), row[None])
         choices = {"kind": one.kind, "layer": one.layer, "head": one.head}
-        maps.append({"choices": choices, "layer": packed_matrix(weights)})
+        maps.append({"choices": choices, "layer": _layer_with(one, query, row)})
     known = found.columns
-    before, after, fewer, keys = (
-        torch.tensor(known[name], dtype=torch.float64).mean()
-        for name in ("mass_before", "mass_after", "keys_after", "keys_before")
-    )
-    rows = "this row" if len(heads) == 1 else f"these rows of {len(heads)} heads"
-    words = (
-        f"With the same answer, up to {read.name} of the effect of {rows}. The keys that held "
-        f"{100 * LARGEST:.0f} % of the attention had {100 * before:.1f} % and have {100 * after:.1f} %; "
-        f"{keys:.0f} keys had any and {fewer:.0f} have; total variation "
-        f"{float(total_variation(own, found.weights).mean()):.3f}."
-    )
+    names = "mass_before", "mass_after", "keys_before", "keys_after"
+    means = {name: sum(known[name]) / len(heads) for name in names}
     return {
         "maps": maps,
-        "words": words,
+        "distance": float(total_variation(own, found.weights).mean()),
+        "tolerance": read.name,
+        **means,
+        "largest_share": LARGEST,
         "measured": known["measured"],
-        **changed(lens, at, run),
+        "output_error": max(
+            _row_error(one, query, row) for one, row in zip(heads, found.weights, strict=True)
+        ),
+        **changed(at, run),
     }
 
 
@@ -232,9 +229,7 @@ def in_numbers(head: Head, weights: Tensor) -> dict[str, Any]:
     }
 
 
-def moved_row(
-    lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]
-) -> dict[str, Any]:
+def moved_row(at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
     """Return what a change of a row by hand does, cut to what leaves the head's output and the row's sum as they are.
 
     Raises:
@@ -248,15 +243,11 @@ def moved_row(
     free = head.at(query).simplex_space(head.seen(query)).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
-    step = (
-        min(1.0, float((-before[falling] / allowed[falling]).min())) if bool(falling.any()) else 1.0
-    )
-    return _with_row(lens, at, head, query, (before + step * allowed).clamp_min(0.0))
+    step = min([1.0, *(-before[falling] / allowed[falling]).tolist()])
+    return _with_row(at, head, query, (before + step * allowed).clamp_min(0.0))
 
 
-def broken_row(
-    lens: Lens, at: Measured, head: Head, query: int, key: int, weight: float
-) -> dict[str, Any]:
+def broken_row(at: Measured, head: Head, query: int, key: int, weight: float) -> dict[str, Any]:
     """Return what the model computes where one weight of a row is another, and the other weights share the rest.
 
     They keep their proportions, so that the head's output changes as a rule.
@@ -277,25 +268,49 @@ def broken_row(
         )
     moved *= (row.sum() - weight) / moved.sum()
     moved[key] = weight
-    return _with_row(lens, at, head, query, moved.clamp_min(0.0))
+    return _with_row(at, head, query, moved.clamp_min(0.0))
 
 
-def _with_row(lens: Lens, at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
+def _with_row(at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
     """Return what another row of weights changes of its head's output, and of what the model computes."""
+    run = at.lens.substitute({head.address: Rows([query], row[None])}, at.item)
+    error = _row_error(head, query, row)
+    layer = _layer_with(head, query, row)
+    return {**changed(at, run), "output_error": error, "weights": row.tolist(), "layer": layer}
+
+
+def _layer_with(head: Head, query: int, row: Tensor) -> Any:
+    """Return a head's weights with another row, for the viewer."""
+    return packed_matrix(head.attention.index_copy(0, torch.tensor([query]), row[None]))
+
+
+def _row_error(head: Head, query: int, row: Tensor) -> float:
+    """Return the relative change of a head's output at one row."""
     before, compact = head.attention[query], head.at(query).compact
-    length = torch.linalg.norm(before @ compact).clamp_min(1e-300)
-    run = lens.substitute({head.address: Rows([query], row[None])}, at.item)
-    error = float(torch.linalg.norm((row - before) @ compact) / length)
-    return {**changed(lens, at, run), "output_error": error, "weights": row.tolist()}
+    return _relative(before @ compact, row @ compact)
 
 
-def without_head(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
+def without_head(at: Measured, head: Head) -> dict[str, Any]:
     """Return what the model computes where a head adds nothing."""
     nothing = torch.zeros_like(head.attention)
-    return changed(lens, at, lens.substitute({head.address: nothing}, at.item))
+    run = at.lens.substitute({head.address: nothing}, at.item)
+    return {**changed(at, run), "output_error": 1.0}
 
 
-def needed(lens: Lens, at: Measured, answer: str) -> dict[str, Any]:
+def strongest(at: Measured) -> dict[str, Any]:
+    """Return the head without which the answer changes most, to first order, and the row to look at.
+
+    That is the one, of the first, the last and the last but one, without which the answer changes most.
+    """
+    estimates = at.answer.estimates()
+    layer, effects = max(zip(at.layers, estimates, strict=True), key=lambda one: one[1].max())
+    head = layer.head(int(effects.argmax()))
+    last = len(head.queries) - 1
+    row = max({0, max(0, last - 1), last}, key=lambda query: at.answer.effect(head, query))
+    return {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
+
+
+def needed(at: Measured, answer: str) -> dict[str, Any]:
     """Return the text marked by what the model's answer, or a named one, needs of it, as part of a page.
 
     Raises:
@@ -303,60 +318,66 @@ def needed(lens: Lens, at: Measured, answer: str) -> dict[str, Any]:
             that can be removed.
         SettingError: For an answer that the model does not know.
     """
-    settings = RationaleSettings(decision=answer or None, max_length=most_tokens(lens))
-    study = RationaleStudy(lens, [at.text], settings)
-    decision = Decision(lens, study.items[0], study.answers)
+    settings = RationaleSettings(decision=answer or None, max_length=most_tokens(at.lens))
+    study = RationaleStudy(at.lens, [at.text], settings)
+    decision = Decision(at.lens, study.items[0], study.answers)
     if len(decision.removable) < 2:
         raise InputError("expected a text with at least two tokens that can be taken out.")
     tokens = study.needed(0, decision)
     return {"html": decision_line(tokens).html(), "words": decided(tokens)}
 
 
-def changed(lens: Lens, at: Measured, run: ModelRun) -> dict[str, Any]:
+def changed(at: Measured, run: ModelRun) -> dict[str, Any]:
     """Return how another run of the text differs: answer, each hidden state, and probabilities of next tokens."""
-    plain = lens.substitute({}, at.item)
+    plain = at.lens.substitute({}, at.item)
     states = [
         {"sequence": sequence, "layer": layer, "change": _relative(before, after)}
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    words = f"the model's {outcomes.changed(at.answer.outcome, at.answer.change_in(run))}"
-    if at.answer.outcome == "prediction":
-        words += (
-            f"; its most likely token or class {'stays' if at.answer.same_top(run) else 'changes'}"
-        )
-    return {"states": states, "answer": words, **_predictions(lens, plain, run)}
-
-
-def contributions(
-    lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell
-) -> dict[str, Any]:
-    """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
-    options = {
-        "method": "exact" if exact else "sketch",
-        "rollouts": False,
-        "max_length": most_tokens(lens),
+    change = at.answer.change_in(run)
+    return {
+        "states": states,
+        "answer": f"the model's {outcomes.changed(at.answer.outcome, change)}",
+        "change": change,
+        "same_top": at.answer.same_top(run),
+        **_predictions(at, plain, run),
     }
-    result = mixing(lens, [at.text], progress=given_up(check, tell), **options)
+
+
+def contributions(at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
+    """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
+    result = mixing(
+        at.lens,
+        [at.text],
+        method="exact" if exact else "sketch",
+        rollouts=False,
+        max_length=most_tokens(at.lens),
+        progress=given_up(check, tell),
+    )
     return viewer_data([one for section in result.sections() for one in section.maps])
 
 
-def inverted(
-    lens: Lens, at: Measured, layer: int, noise: str, check: Check, tell: Tell
-) -> dict[str, Any]:
+def inverted(at: Measured, layer: int, noise: str, check: Check, tell: Tell) -> dict[str, Any]:
     """Return the text marked by what can be read from a layer's stored hidden states, as part of a page.
 
     Raises:
         InputError: For a text that is not one sequence of tokens.
         SettingError: For a noise that cannot be read, or a layer that is not there.
     """
-    options = {"layers": (layer,), "noise": (noise,), "bits": (), "max_length": most_tokens(lens)}
-    result = inversion(lens, [at.text], progress=given_up(check, tell), **options)
-    [line] = result.token_lines()
-    return {"html": line.html(), "words": result.summary().text}
+    result = inversion(
+        at.lens,
+        [at.text],
+        layers=(layer,),
+        noise=(noise,),
+        bits=(),
+        max_length=most_tokens(at.lens),
+        progress=given_up(check, tell),
+    )
+    return _marked(result)
 
 
-def answered(lens: Lens, at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
+def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
     """Return the tokens of the model's answer, marked by the segment of the prompt with most of their attention.
 
     The text is a prompt or a chat, see `typed_chat`.
@@ -366,13 +387,15 @@ def answered(lens: Lens, at: Measured, check: Check, tell: Tell) -> dict[str, An
         UnsupportedModelError: For a model that does not answer.
     """
     result = answer(
-        lens,
+        at.lens,
         typed_chat(at.text),
         max_new_tokens=ANSWER_TOKENS,
-        bounded=1,
-        tolerance="0",
         progress=given_up(check, tell),
     )
+    return _marked(result)
+
+
+def _marked(result: Any) -> dict[str, str]:
     [line] = result.token_lines()
     return {"html": line.html(), "words": result.summary().text}
 
@@ -387,25 +410,33 @@ def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
     return progress
 
 
-def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
-    if plain.logits is None or run.logits is None:
+def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
+    lens = at.lens
+    if plain.logits is None or run.logits is None or at.answer.outcome != "prediction":
         return {}
     before, after = (
         logits.double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
-    tokens = before.topk(min(TOP, len(before))).indices.tolist()
-    named = lens.tokenizer is not None and len(before) == len(lens.tokenizer)
-    names = token_names(lens.tokenizer, tokens) if named else map(str, tokens)
+    most = before.topk(min(TOP, len(before))).indices.tolist()
+    tokens = list(dict.fromkeys([*most, int(after.argmax())]))
+    classes: Any = lens.model.config.id2label
+    if len(before) == len(classes):
+        names = [str(classes[one]) for one in tokens]
+    elif lens.tokenizer is not None and len(before) == len(lens.tokenizer):
+        names = token_names(lens.tokenizer, tokens)
+    else:
+        names = map(str, tokens)
     rows = [
         {
-            "token": visible_text(str(name)),
+            "token": visible_text(name),
             "before": float(before[token]),
             "after": float(after[token]),
         }
         for name, token in zip(names, tokens, strict=True)
     ]
-    return {"next": rows, "logits_change": _relative(plain.logits, run.logits)}
+    largest = float((after - before).abs().max())
+    return {"next": rows, "largest": largest, "logits_change": _relative(plain.logits, run.logits)}
 
 
 def _relative(before: Tensor, after: Tensor) -> float:

@@ -44,7 +44,10 @@ class Certificate:
     witnesses: Float[Tensor, "two key"]
 
     def proven(self) -> Float[Tensor, " two"]:
-        """Return the ends that the multipliers prove, rounding taken off: the stated ones are not read."""
+        """Return the ends that the multipliers prove, rounding taken off: the stated ones are not read.
+
+        Signs and sums alone prove that a sum of weights without negative coefficients is at least 0.
+        """
         y = self.multipliers
         length = self.tolerance * torch.linalg.vector_norm(y, dim=1)
         bounds = (
@@ -54,8 +57,10 @@ class Certificate:
         size = y.abs() @ (self.row @ self.factor.abs()) + length
         reduced = self._costs.abs() + y.abs() @ self.factor.abs().mT
         size = size + reduced.amax(1) * self.row.sum()
-        rounding = torch.finfo(torch.float64).eps * (sum(self.factor.shape) + 8) * size
-        return _SIGNS * (bounds - rounding)
+        steps = torch.finfo(torch.float64).eps * (sum(self.factor.shape) + 8)
+        # Nothing cancels in this sum, and without negative costs it is 0 without rounding.
+        bare = (1 + steps) * self._least(self._costs.clamp_max(0.0))
+        return _SIGNS * torch.maximum(bounds - steps * size, bare) + 0.0
 
     @property
     def slack(self) -> float:

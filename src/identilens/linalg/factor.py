@@ -208,10 +208,15 @@ def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     """Return the rank of stored weights: the number of singular values above 8 ε_float32 σ_max.
 
     Weights are given, not computed: only their own rounding counts as zero, which is far less than what
-    `relative_tolerance` allows for values that a model has computed.
+    `relative_tolerance` allows for values that a model has computed. The trace of the Gram matrix is at least σ_max²:
+    full rank is certified by Cholesky where it can be, which takes a tenth of the time of the eigenvalues.
     """
-    squares = torch.linalg.eigvalsh(smaller_gram(matrix.double()))
-    return int((squares > (8 * FLOAT32_EPS) ** 2 * squares[-1]).sum())
+    gram, share = smaller_gram(matrix.double()), (8 * FLOAT32_EPS) ** 2
+    limit = share * gram.trace() * torch.eye(len(gram)).to(gram)
+    if torch.linalg.cholesky_ex(gram - limit).info == 0:
+        return len(gram)
+    squares = torch.linalg.eigvalsh(gram)
+    return int((squares > share * squares[-1]).sum())
 
 
 def smaller_gram(matrix: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch k k"]:

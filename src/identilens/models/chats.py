@@ -18,6 +18,9 @@ TEMPLATE = "template"
 SO_FAR = "answer so far"
 """The segment of the answer's tokens."""
 
+REST = "rest of the prompt"
+"""Segment of a prompt's tokens that are in no segment that was named."""
+
 SINK = "sink"
 """What a head with a learnt sink gives to no key."""
 
@@ -139,8 +142,8 @@ def read_chats(given: Any) -> list[Chat]:
 def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     """Return what a model reads of a conversation, by the tokenizer's chat template if there are messages.
 
-    Each token belongs to one segment, by most of its characters: a message, one of the conversation's segments, or
-    `TEMPLATE`. Messages are named by their roles; the last one of the user is the question.
+    Each token belongs to one segment, by most of its characters other than spaces: a message, one of the conversation's
+    segments, or `TEMPLATE`. Messages are named by their roles; the last one of the user is the question.
 
     Raises:
         InputError: Without a tokenizer that knows the place of each token, or a chat template for messages; for a
@@ -151,10 +154,11 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
             "segments need a tokenizer that knows the characters of each token (a fast one). Load the model with its "
             "tokenizer.json, or pass such a tokenizer to Lens."
         )
-    named = "rest of the prompt" if chat.segments else "prompt"
+    named = REST if chat.segments else "prompt"
     text, spans = chat.prompt, {named: [(0, len(chat.prompt))]}
     if chat.messages:
         text, spans = _templated(tokenizer, chat.messages, number)
+    own: dict[str, tuple[int, int]] = {}
     for name, place in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
         start, end = (text.find(place), 0) if isinstance(place, str) else place
@@ -169,6 +173,14 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
             )
+        if crossed := [
+            other for other, (first, last) in own.items() if first < end and start < last
+        ]:
+            raise InputError(
+                f"{where}: it overlaps with {crossed[0]!r}, and a token belongs to one segment. Name parts that do not "
+                "overlap."
+            )
+        own[name] = start, end
         spans[name] = [(start, end)]
     letters = [TEMPLATE] * len(text)
     for name, (start, end) in ((name, one) for name, found in spans.items() for one in found):
@@ -180,7 +192,11 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
         verbose=False,
     )
     segments = [
-        Counter(letters[start:end] or [TEMPLATE]).most_common(1)[0][0]
+        Counter(
+            [letters[at] for at in range(start, end) if not text[at].isspace()]
+            or letters[start:end]
+            or [TEMPLATE]
+        ).most_common(1)[0][0]
         for start, end in read["offset_mapping"]
     ]
     if not segments:
@@ -197,8 +213,9 @@ def _templated(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
-            "the tokenizer has no chat template, so that messages have no form that the model knows. Give a text with "
-            "prompt=..., or set tokenizer.chat_template."
+            "the tokenizer has no chat template, so that messages have no form that the model knows. Give a prompt, "
+            'with its parts as segments if wanted: {"prompt": "…", "segments": {"name": "words"}}; or choose a model '
+            "or tokenizer with a chat template."
         )
 
     def rendered(texts: Sequence[str]) -> str:
@@ -230,7 +247,8 @@ def _templated(
         return whole, spans
     raise InputError(
         f"conversation {number}: the tokenizer's chat template changes the texts of messages, so that their tokens "
-        "cannot be told apart. Write the prompt as the model reads it, with prompt=... and segments."
+        "cannot be told apart. Write the prompt as the model reads it: "
+        '{"prompt": "…", "segments": {"name": "words"}}.'
     )
 
 

@@ -22,11 +22,17 @@ from identilens.models.substitution import ModelRun, Replacements, Rows, Substit
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
 
+Measure = Callable[[Tensor, Tensor], float]
+"""A number of an outcome after a change and before it."""
+
 _STATES = ("decoder_hidden_states", "encoder_hidden_states", "hidden_states")
 """Where an output has its states; those of the first that it has are final."""
 
-_AT_ONCE = 8
-"""Copies of a text in one run of the model."""
+_AT_ONCE, _LOGITS = 8, 2**24
+"""Copies of a text in one run of the model at most, and how many logits they may have together."""
+
+_ENTRIES = 2**22
+"""Entries that are held in double precision at a time, where an outcome has more of them."""
 
 Linear = tuple[Float[Tensor, "layer head d_v r"], Float[Tensor, "layer head d_v"]]
 """L and g of `Answer.linearised`."""
@@ -43,12 +49,14 @@ class Answer:
         outcome: ``prediction``: the distribution of the next token, or of the classes of a classifier, which has one
             for the whole text. ``states``: the final hidden states.
         positions: Positions that count; all by default.
+        following: Tokens that follow at these positions: an answer.
     """
 
     lens: Lens
     item: Item
     outcome: Literal["states", "prediction"]
     positions: Sequence[int] | None = None
+    following: Sequence[int] = ()
 
     @cached_property
     def own(self) -> Float[Tensor, "position entry"]:
@@ -60,18 +68,34 @@ class Answer:
 
         For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
         """
-        return self._between(self._given(replacements))
+        return self._between(self._given(replacements), self.own)
 
-    def _between(self, after: Float[Tensor, "position entry"]) -> float:
-        before = self.own
+    def _between(
+        self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
+    ) -> float:
         if self.outcome == "states":
+            before = before.double()
             return float((after - before).norm() / before.norm().clamp_min(1e-300))
-        before, after = before.log_softmax(-1), after.log_softmax(-1)
-        return max(0.0, float((before.exp() * (before - after)).sum()))
+        nats = 0.0
+        for parts in zip(*map(_in_parts, (before, after)), strict=True):
+            before, changed = (part.double().log_softmax(-1) for part in parts)
+            nats += float((before.exp() * (before - changed)).sum())
+        return max(0.0, nats)
+
+    def likelihood(self, entries: Float[Tensor, "position entry"]) -> float:
+        """Return the logarithm of the probability of the tokens that follow, by logits, in nats."""
+        each = entries.double().log_softmax(-1)
+        return float(each[range(len(each)), list(self.following)].sum())
+
+    def gain(
+        self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
+    ) -> float:
+        """Return the change of `likelihood`: below 0 where the tokens that follow become less likely."""
+        return self.likelihood(after) - self.likelihood(before)
 
     def change_in(self, run: ModelRun) -> float:
         """Return the change of the outcome, as `change` does, in a run that was made already."""
-        return self._between(self._of(run).double())
+        return self._between(self._of(run), self.own)
 
     def same_top(self, run: ModelRun) -> bool:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
@@ -91,26 +115,35 @@ class Answer:
         """Return the change of the outcome when a head has other rows."""
         return self.change({head.address: rows})
 
-    def without(self, number: int, heads: Sequence[int], left: Left = "zero") -> list[float]:
+    def without(
+        self,
+        number: int,
+        heads: Sequence[int],
+        left: Left = "zero",
+        measure: Measure | None = None,
+    ) -> list[float]:
         """Return the change of the outcome when a head writes nothing, or at each row its mean, for each of some heads.
 
-        ``number`` is that of their attention in call order.
+        ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
+        `change`.
         """
+        measure = measure or self._between
+        # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
+        own = self._entries_of(self._run(AttentionCall.run, [self.item]))
         copies, found = [self.item] * len(heads), []
-        for batch in self.lens.batches(copies, range(len(heads)), _AT_ONCE):
+        most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
+        for batch in self.lens.batches(copies, range(len(heads)), most):
 
             def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
-                output = call.attend()[0].clone()
+                output = call.run()
                 if call.index == number:
-                    remains = _left(output, left)
+                    remains, output = _left(output, left), output.clone()
                     for place, copy in enumerate(batch):
                         output[place, :, heads[copy]] = remains[place, :, heads[copy]]
                 return output
 
             run = self._run(removed, [self.item] * len(batch))
-            found += [
-                self._between(self._entries_of(run, place).double()) for place in range(len(batch))
-            ]
+            found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
         return found
 
     def estimates(
@@ -127,7 +160,7 @@ class Answer:
         ]
 
         def gated(call: AttentionCall) -> Tensor:
-            output = call.attend()[0]
+            output = call.run()
             remains = _left(output, left)
             return remains + (output - remains) * gates[call.index][:, None]
 
@@ -135,17 +168,35 @@ class Answer:
         with torch.enable_grad(), self.lens.capturing(gated, [self.item], model):
             run = self.lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
-            scaled = self._scaled(entries[None], entries.detach())[0]
         generator = torch.Generator().manual_seed(seed)
         squares = [torch.zeros(len(gate), dtype=torch.float64) for gate in gates]
         for _ in range(probes):
-            probe = torch.randn(len(scaled), generator=generator, dtype=torch.float64)
             slopes = torch.autograd.grad(
-                scaled @ probe.to(scaled.device), gates, retain_graph=True, materialize_grads=True
+                entries,
+                gates,
+                self._probe(entries.detach(), generator),
+                retain_graph=True,
+                materialize_grads=True,
             )
             for square, slope in zip(squares, slopes, strict=True):
                 square += slope.double().cpu().square() / probes
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
+
+    def _probe(
+        self, own: Float[Tensor, "position entry"], generator: torch.Generator
+    ) -> Float[Tensor, "position entry"]:
+        """Return L ε of the entries, for one random ε: what `_scaled` does, the other way round."""
+        length, probe = own.double().norm().clamp_min(1e-300), []
+        for part in _in_parts(own):
+            drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(own.device)
+            if self.outcome == "states":
+                drawn /= length
+            else:
+                p = part.double().softmax(-1)
+                drawn *= (p / 2).sqrt()
+                drawn -= p * drawn.sum(-1, keepdim=True)
+            probe.append(drawn.to(own.dtype))
+        return torch.cat(probe)
 
     def root(self, layers: Sequence[int], query: int) -> Float[Tensor, "layer head d_v r"]:
         """Return L of `linearised` where all heads have their own weights."""
@@ -222,7 +273,7 @@ class Answer:
             zero = torch.zeros(shape, dtype=dtype, device=self.lens.device)
             derivative = _backward if own.numel() < zero.numel() else _forward
             jacobian = torch.cat([self._scaled(part, own) for part in derivative(outcome, zero)])
-            slope = jacobian @ self._scaled((own - self.own)[None], own)[0]
+            slope = jacobian @ self._scaled((own.double() - self.own)[None], own)[0]
         root = torch.linalg.qr(jacobian.mT, mode="r").R.mT
         return root.unflatten(0, shape), slope.unflatten(0, shape)
 
@@ -240,7 +291,7 @@ class Answer:
 
     def _given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
         handler = Substitution(self.lens.sites(self.item), replacements)
-        return self._entries_of(self._run(handler, [self.item])).double()
+        return self._entries_of(self._run(handler, [self.item]))
 
     def _run(self, handler: Handler, items: Sequence[Item]) -> Any:
         return self.lens.run(items, handler, whole=True, changes=True, **self._wanted)
@@ -298,6 +349,11 @@ def _backward(
             for entry in found.flatten()
         ]
     yield torch.stack(slopes, 1).unflatten(1, found.shape)
+
+
+def _in_parts(entries: Float[Tensor, "position entry"]) -> Sequence[Tensor]:
+    """Return the entries some positions at a time."""
+    return entries.split(max(1, _ENTRIES // entries.shape[1]))
 
 
 def _left(

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall
-from identilens.models.layout import find_site
+from identilens.models.interface import AttentionCall, Handler
+from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind
 
@@ -46,21 +46,31 @@ def read_layer(
         UnsupportedModelError: If the attention cannot be captured faithfully.
     """
     captured: list[CapturedLayer] = []
+    lens.run([item], keeping(captured, lens.sites(item), rows, number))
+    return captured[0]
+
+
+def keeping(
+    captured: list[CapturedLayer],
+    sites: Sequence[Site],
+    rows: Sequence[int] | None,
+    number: int | None = None,
+) -> Handler:
+    """Return what handles the attention calls of one text, and stores the layer of a number, or every layer."""
 
     def keep(call: AttentionCall) -> Tensor:
+        wanted = number in (None, call.index)
         heads, queries = call.query.shape[1:3]
         # Eager attention, as in whole maps, where it is small and known.
         whole = len(call.known) == queries and heads * queries * call.key.shape[2] <= _WEIGHTS
-        whole |= rows is None and call.index == number
+        whole |= rows is None and wanted
         output, weights = call.attend() if whole else (call.run(), None)
-        if call.index == number:
+        if wanted:
             if rows is not None and weights is not None:
                 weights = weights[:, :, list(rows)]
             elif rows is not None:
                 weights = call.rows(rows).attend()[1]
-            site = lens.sites(item)[number]
-            captured.append(CapturedLayer.of(call, site, output, weights, rows))
+            captured.append(CapturedLayer.of(call, sites[call.index], output, weights, rows))
         return output
 
-    lens.run([item], keep)
-    return captured[0]
+    return keep

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models.capture import Collector
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
+from identilens.models.reading import keeping
 from identilens.models.threads import only_here
 
 
@@ -24,7 +24,7 @@ class Stream:
     """The parts of the last hidden state at one position: h = embedding + Σ attention + Σ feed-forward, by layer.
 
     Attributes:
-        layers: The attention of each layer, on all positions.
+        layers: The attention of each layer, with the weights of the position.
         position: The position.
         embedding: What the first layer reads.
         feed_forward: What each layer's feed-forward network adds.
@@ -97,14 +97,14 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     [blocks, *others] = lists.values()
     if others or len(sites) != len(blocks):
         raise _unsupported(lens, "its layers do not have one attention each, in one list")
-    collector = Collector(sites, [item], weights=True)
+    layers: list[CapturedLayer] = []
     rows = _Rows(list(model.modules()), position, item.length)
     lens.prove_once([item])
     with rows.hooks:
-        output = lens.run([item], collector, whole=True)
+        output = lens.run([item], keeping(layers, sites, [position]), whole=True)
     logits = output.logits[0, position].detach().double().cpu()
     limit, feed_forward = NOISE[lens.dtype], []
-    for block, layer in zip(blocks, collector.layers[0], strict=True):
+    for block, layer in zip(blocks, layers, strict=True):
         before, after = rows.reads[block], rows.writes[block]
         left = after - before - attention_row(layer, position)
         near = limit * float(before.norm() + after.norm())
@@ -126,7 +126,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if frozen is None:
         raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
     stream = Stream(
-        collector.layers[0],
+        layers,
         position,
         rows.reads[blocks[0]],
         feed_forward,
@@ -157,7 +157,7 @@ def require_unembedding(lens: Lens) -> nn.Module:
 def attention_row(layer: CapturedLayer, query: int) -> Float[Tensor, " d_model"]:
     """Return what the attention of a layer adds at one row, its output bias included."""
     mixed = sum(
-        head.attention[query].cpu() @ head.values.double().cpu() @ head.row_projection(query).cpu()
+        head.row(query).cpu() @ head.values.double().cpu() @ head.row_projection(query).cpu()
         for head in layer.heads
     )
     return mixed + layer.site.output_bias.double().cpu()

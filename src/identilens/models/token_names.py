@@ -51,6 +51,13 @@ def unmarked(name: str) -> str:
     return name.strip(" ").removeprefix("##") or name
 
 
+def joined(names: Sequence[str]) -> str:
+    """Return tokens as the text that they make, as well as their names tell."""
+    # Tokens that begin a word have a space before them, or those that go on with one have a mark.
+    between = "" if any(name.startswith(" ") for name in names) else " "
+    return between.join(names).replace(" ##", "")
+
+
 def _characters(content: bytes) -> str:
     """Return text in UTF-8; bytes that are no character are written out."""
     text = content.decode("utf-8", "surrogateescape")

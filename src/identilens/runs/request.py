@@ -1,6 +1,8 @@
 """The request of a run: a TOML file beside its results, with which the run can be repeated."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,8 +13,8 @@ from identilens.runs.files import MANIFEST, Manifest, write_text
 from identilens.runs.toml import read_toml, toml_value
 
 NAME = "run.toml"
-_MOST_CHARACTERS = 20_000
-"""Largest number of characters of texts given in Python that are stored; longer texts are not stored at all."""
+MOST_CHARACTERS = 20_000
+"""Largest number of characters of texts given in Python, or of conversations, that are stored."""
 
 _LOST = "# Given in Python and not stored: "
 _FOLDERS = ("model", "compare_model", "dataset")
@@ -44,6 +46,8 @@ class Request:
             spelled = getattr(value, "load_options", None)
             if name == "texts":
                 spelled = spelled or _spelled_out(value)
+            if name == "chats":
+                spelled = _as_json(value)
             options |= spelled or {}
             lost += [] if spelled else [name]
         return cls(study, {**options, **settings}, lost)
@@ -103,9 +107,17 @@ def _spelled_out(texts: Any) -> dict[str, Any]:
         return {}
     pairs = all(isinstance(one, tuple) and len(one) == 2 for one in texts)
     words = list(chain.from_iterable(texts)) if pairs else texts
-    if not all(isinstance(one, str) for one in words) or sum(map(len, words)) > _MOST_CHARACTERS:
+    if not all(isinstance(one, str) for one in words) or sum(map(len, words)) > MOST_CHARACTERS:
         return {}
     return {"text": words, "pairs": pairs}
+
+
+def _as_json(chats: Any) -> dict[str, Any]:
+    """Return conversations as an option if they are short and plain values; otherwise none."""
+    with suppress(TypeError, ValueError):
+        text = json.dumps(chats, ensure_ascii=False)
+        return {"chat": text} if len(text) <= MOST_CHARACTERS else {}
+    return {}
 
 
 def _absolute(name: str, value: Any) -> Any:

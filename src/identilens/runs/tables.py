@@ -73,7 +73,9 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
         shown = (
             "–"
             if value is None
-            else f"{value:.4g}"
+            else ("no", "yes")[value]
+            if isinstance(value, bool)
+            else f"{value:z.4g}"
             if isinstance(value, float)
             else visible_text(str(value))
             if value != ""
@@ -112,6 +114,21 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
 def counted(count: int, what: str) -> str:
     """Return a number of things in words: "1 text", "1,200 texts"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def some_of(count: Any, whole: int, what: str) -> str:
+    """Return how many of several things in words: "2 of 3 maps", "none of 3 maps", "all 3 maps", "the one map"."""
+    if whole == 1:
+        return f"the one {what}" if count else f"no {what}"
+    if 0 < count == whole:
+        return f"all {whole:,} {what}s"
+    return f"{f'{count:,}' if count else 'none'} of {whole:,} {what}s"
+
+
+def span(low: Any, high: Any, form: str) -> str:
+    """Return both ends of a range in words, or one number where they are the same as written."""
+    first, last = format(low, form), format(high, form)
+    return first if first == last else f"{first} to {last}"
 
 
 def percent(share: Any) -> str:

@@ -316,7 +316,8 @@ def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
                 )
         if size > most + _PER_VALUE * values:
             raise too_large(file, most)
-        lazy, plain = lazy.select(pl.selectors.by_name(columns)), pl.selectors.string()
+        places = map(list(schema).index, columns)  # polars takes some names for patterns
+        lazy, plain = lazy.select(pl.nth(*places)), pl.selectors.string()
         lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]
         lengths = [one.cast(pl.Int64).fill_null(0) for one in lengths]
         number = 0

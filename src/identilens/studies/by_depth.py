@@ -38,9 +38,9 @@ class ModelComparison(Result):
     Attributes:
         table: One row for each audit and layer: ``depth`` from 0 (first layer with attention) to 1 (last), mean number
             of keys, certain mass, exact and up to bfloat16's rounding, the standard error of the latter over texts (of
-            a single text over rows), null share, and the mean and the largest change of the model's answer without one
-            of its heads (``outcome``: nats of the prediction, or relative change of states). Missing where an audit did
-            not look at it.
+            a single text over the drawn queries), null share, and the mean and the largest change of the model's answer
+            without one of its heads (``outcome``: nats of the prediction, or relative change of states). Missing where
+            an audit did not look at it.
 
     Examples:
         >>> import identilens as idl
@@ -207,7 +207,10 @@ def _layers(label: str, audit: Audit) -> pl.DataFrame:
         )
     )
     errors = [
-        {**dict(zip(by, place, strict=True)), "certain_mass_error": certain_error(rows)[0]}
+        {
+            **dict(zip(by, place, strict=True)),
+            "certain_mass_error": certain_error(rows, audit.table)[0],
+        }
         for place, rows in audit.rows.group_by(by, maintain_order=True)
     ]
     kinds = ModelComparison.schema["table"]
@@ -257,7 +260,7 @@ def card(audit: Result) -> str:
             "## Attention: what is determined, and what matters",
             "",
             # Names of tokens may look like markup.
-            escape(audit.summary().text, quote=False).replace("\n", "\n\n"),
+            escape(f"{model['name']}: {audit.summary().text}", quote=False).replace("\n", "\n\n"),
             "",
             *(f"| {' | '.join(row)} |" for row in table),
             "",

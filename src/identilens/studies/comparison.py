@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -91,12 +92,17 @@ class Comparison(Result):
         return f"{self.names[1]} minus {self.names[0]}"
 
     def _named_columns(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.rename(dict(zip("ab", self.names, strict=True)))
+        """Return a table for readers: with the names of both results, and 0 for what is only rounding."""
+        # 0.0 is added so that -0.0 is shown as 0, too.
+        shown = frame.with_columns(pl.col("^(difference|error|spread)$").round(9) + 0.0)
+        return shown.rename(dict(zip("ab", self.names, strict=True)))
 
     def subject(self) -> str:
         """Return what was compared."""
         settings, (first, second) = self.provenance["settings"], self.names
-        return f"{settings['study']}: {first}, {settings['a']}; {second}, {settings['b']}"
+        return (
+            f"Two runs of {settings['study']}: {first}, {settings['a']}; {second}, {settings['b']}"
+        )
 
     def summary(self) -> Finding:
         """Return certain mass, and the measures that differ most, in standard errors of their differences."""
@@ -122,18 +128,21 @@ class Comparison(Result):
                 "share, certain mass and norm shares change with length alone. Compare texts of one length."
             )
         lines += [_sentence(row, self.names) for row in shown]
+        if any(_UNSURE in line for line in lines):
+            lines.append(
+                "Within two standard errors, the choice of texts alone may make the difference."
+            )
         if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
-            lines.append(f"Equal up to rounding: {', '.join(map(_named, equal))}.")
+            lines.append(f"Means equal up to rounding: {', '.join(map(_named, equal))}.")
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
         headline = [
-            (_signed(row["difference"]), f"{_named(row['measure'])}, {self._change}")
-            for row in shown
+            (_with_error(row), f"{_named(row['measure'])}, {self._change}") for row in shown
         ]
         return Finding("\n".join(lines), numbers, headline[:4])
 
     def overview(self) -> Tables:
         """Return the differences of the means."""
-        return {f"{self._change}, measure by measure": self._named_columns(self.table)}
+        return {f"Differences, {self._change}. {_COLUMNS}": self._named_columns(self.table)}
 
     def charts(self) -> Charts:
         """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
@@ -170,7 +179,7 @@ class Comparison(Result):
         charts = list(self.charts())
         return [
             Section("means", "Means", [_MEANS], charts[:1], self._named_columns(self.table)),
-            Section("heads", "Head by head", [f"{self._change}, {_HEADS}"], charts[1:]),
+            Section("heads", "Head by head", [f"{_HEADS}, {self._change}."], charts[1:]),
             Section("places", "All places in numbers", frame=self._named_columns(self.places)),
         ]
 
@@ -194,15 +203,16 @@ def compare(a: Result, b: Result) -> Comparison:
     kinds = [one.analysis if isinstance(one, Result) else type(one).__name__ for one in (a, b)]
     if not isinstance(a, Result) or kinds[0] != kinds[1]:
         raise InputError(
-            f"expected two results of one study; got {kinds[0]} and {kinds[1]}. Pass what a study returned, or what "
-            "identilens.load_result reads from a folder."
+            f"expected two results of one study; got {kinds[0]} and {kinds[1]}. Compare runs of the same study."
         )
     tables = [one.compared for one in (a, b)]
     places = [name for name in _PLACES if name in tables[0].columns]
     schema = tables[0].drop(_LEFT_OUT, strict=False).schema
     common = schema.keys() & {*tables[1].columns} - {*places}
     measures = [name for name, kind in schema.items() if kind.is_float() and name in common]
-    same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
+    records = [one.provenance for one in (a, b)]
+    texts = [record["texts"].get("sha256", ()) for record in records]
+    same = texts[0] == texts[1]
     first, second = (_by_text(one, places, measures) for one in tables)
     keys = [*places, "measure"]
     if same:
@@ -213,25 +223,24 @@ def compare(a: Result, b: Result) -> Comparison:
     if differences.is_empty():
         raise InputError(
             "the results have no layer and head in common. Compare models of one architecture, or audits by relative "
-            "depth: identilens.compare_models (identilens compare A B --by-depth)."
+            "depth: --by-depth (in Python identilens.compare_models)."
         )
     table = _means(differences, first, second, measures, paired=same)
-    full = differences.with_columns(
-        pl.lit(None, dtype=kind).alias(name)
-        for name, kind in Comparison.schema["places"].items()
-        if name not in differences.columns
+    full = differences.match_to_schema(
+        Comparison.schema["places"], missing_columns="insert", extra_columns="ignore"
     )
     said = {
         name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}"
         for name, one in (("a", a), ("b", b))
     }
-    texts = dict.fromkeys(
-        [*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())]
-    )
-    models = [str(one.provenance["model"].get("name")) for one in (a, b)]
+    read = list(dict.fromkeys(chain(*texts)))
+    models = [str(record["model"].get("name")) for record in records]
+    digests = [record["model"].get("sha256") for record in records]
+    if None not in digests and digests[0] == digests[1]:
+        models = models[:1] * 2  # One model may have two names.
     model = {"name": " and ".join(dict.fromkeys(models))}
     settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
-    own, other = (one.provenance["settings"] for one in (a, b))
+    own, other = ({**record["settings"], "seed": record.get("seed")} for record in records)
     settings["different"] = [
         f"{name} ({value} and {other.get(name)})"
         for name, value in own.items()
@@ -241,8 +250,8 @@ def compare(a: Result, b: Result) -> Comparison:
         settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
     record = provenance("compare", Identity(model, []), settings)
     return Comparison.of(
-        {"table": table, "places": full.select(list(Comparison.schema["places"]))},
-        {**record, "texts": {"count": len(texts), "sha256": list(texts)}},
+        {"table": table, "places": full},
+        {**record, "texts": {"count": len(read), "sha256": read}},
     )
 
 
@@ -331,8 +340,13 @@ def _sentence(row: Row, names: tuple[str, str]) -> str:
     means = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} ({names[0]}) and {row['b']:.3g} ({names[1]})"
     if row["equal"]:
         return f"{means}, equal up to rounding."
+    return f"{means}, a change of {_with_error(row)}{_UNSURE * (row['size'] is not None and row['size'] < 2)}."
+
+
+def _with_error(row: Row) -> str:
+    """Return a difference with its standard error."""
     error = " (error unknown: one text)" if row["error"] is None else f" ± {row['error']:.2g}"
-    return f"{means}, a change of {_signed(row['difference'])}{error}."
+    return _signed(row["difference"]) + error
 
 
 def _named(measure: str) -> str:
@@ -343,8 +357,14 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}".replace("-", "−")
 
 
-_MEANS = (
-    "Means over all places that both results have, with the standard error of the difference over texts (paired where "
-    "the texts are the same) and the spread of the differences over places (standard deviation)."
+_UNSURE = ", within two of its standard errors"
+_COLUMNS = (
+    "error: standard error over texts; spread: standard deviation of the differences over places; places: how many "
+    "layers and heads both have; 0 where there is only rounding"
 )
-_HEADS = "at every layer and head, mean over texts."
+_MEANS = (
+    "Means over all places (a layer and head, or what the rows of the study are about) that both results have. The "
+    "error is the standard error of the difference over texts, paired where these are the same; the spread is the "
+    "standard deviation of the differences over places. What is only rounding is shown as 0."
+)
+_HEADS = "Mean over texts at every layer and head"

@@ -1,9 +1,11 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
 import re
+import warnings
 from abc import abstractmethod
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from identilens.errors import InputError
+from identilens.charts.labels import shortened
+from identilens.errors import InputError, SettingError
 from identilens.models.heads import Head
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
@@ -23,10 +26,13 @@ from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings
+from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns
 from identilens.studies.items import Items, identities, read_items
+
+_LISTED = 60
+"""Characters of the list of texts in a warning."""
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
@@ -63,8 +69,8 @@ class RowSettings(KindSettings):
     """Which rows of which heads.
 
     Attributes:
-        queries: Position or token of a row; all rows by default. A token selects every position where it occurs; last
-            is the last row, and negative positions count from the end.
+        queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
+            where it occurs; last is the last row, and negative positions count from the end.
     """
 
     queries: Positions | None = None
@@ -168,18 +174,14 @@ class TextHeads:
         }
 
     def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
-        """Return the positions of the rows that are asked for by position or token; every row for None.
-
-        Raises:
-            InputError: If the text has no such query.
-        """
+        """Return the positions of the rows that are asked for by position or token; every row for None."""
         tokens = self.items[place.text].tokens
         names = tokens.get(sides(place.site.kind, tokens).query, ())
         if not names:  # an image's positions show only in the model
             names = position_names(self.lens.model.config, len(self.read(place).queries))
         if queries is None:
             return list(range(len(names)))
-        return sorted({at for one in queries for at in named_places(names, one, place.text)})
+        return asked_places(names, queries)
 
 
 class LensStudy(Study[S, R]):
@@ -201,6 +203,7 @@ class TextStudy(LensStudy[S, R]):
         super().__init__(settings)
         options: Any = settings
         self.lens, self.items = lens, read_items(lens, texts, options.max_length)
+        check_asked(self.items, getattr(settings, "queries", None))
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
@@ -221,6 +224,7 @@ class HeadStudy(LensStudy[S, R]):
         super().__init__(settings)
         options: Any = settings
         items = read_items(lens, texts, options.max_length)
+        check_asked(items, getattr(settings, "queries", None))
         self.take(TextHeads.of(lens, items, options, options.kind))
 
     def take(self, heads: TextHeads) -> None:
@@ -261,6 +265,8 @@ class RowStudy(HeadStudy[W, R]):
         rows = {
             layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()
         }
+        if not any(rows.values()):
+            raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
         self.parts = [
             (place, positions[at : at + _ROWS])
             for place in places
@@ -310,8 +316,46 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     )
 
 
+def check_asked(items: Items, asked: Sequence[int | str] | None) -> None:
+    """Check that texts have the rows that are asked for; a warning names the texts that have none of them.
+
+    Raises:
+        InputError: For a token or position that no text has.
+    """
+    if not asked:
+        return
+    known: set[int | str] = set()
+    without = []
+    for text, item in enumerate(items):
+        sequences = item.tokens.values()
+        if not any(sequences):  # an image's positions show only in the model
+            return
+        own = {one for one in asked if any(asked_places(names, [one]) for names in sequences)}
+        known |= own
+        if not own:
+            without.append(str(text))
+    for one in asked:
+        if one not in known:
+            named_places(next(iter(items[0].tokens.values())), one, 0)  # says what there is
+    if without:
+        warnings.warn(
+            f"of {len(without):,} of {len(items):,} texts no row is looked at, for lack of "
+            f"{' and '.join(map(repr, asked))}: text {shortened(', '.join(without), _LISTED)}.",
+            stacklevel=2,
+        )
+
+
+def asked_places(names: Sequence[str], asked: Iterable[int | str]) -> list[int]:
+    """Return the positions that some of the tokens or positions stand for, in order; see `named_places`."""
+    places: set[int] = set()
+    for one in asked:
+        with suppress(InputError):
+            places.update(named_places(names, one, 0))
+    return sorted(places)
+
+
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
-    """Return the positions that a token or a position stands for; negative positions count from the end.
+    """Return the positions that a token, a position, or numbers such as 3,10-12 stand for; negative ones from the end.
 
     A token goes before a position of the same name, but ``last`` is always the last position. A token's space at the
     start of a word may be left out. A word of several tokens, or several words, stand for all their tokens, where they
@@ -331,12 +375,11 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
             around = text_read[ends[first] : match.start()] + text_read[match.end() : ends[last]]
             places += range(first, last) if not around.strip() else ()
         places = sorted({*places})
-    if (
-        not places
-        and re.fullmatch(r"-?[0-9]{1,9}", str(requested))
-        and -len(names) <= int(requested) < len(names)
-    ):
-        places = [int(requested) % len(names)]
+    if not places:
+        with suppress(ValueError):
+            numbers = parse_numbers(str(requested))
+            inside = all(-len(names) <= one < len(names) for one in numbers)
+            places = [one % len(names) for one in numbers if inside]
     if not places:
         raise InputError(
             f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "

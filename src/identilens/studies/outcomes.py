@@ -21,9 +21,9 @@ from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer, Left
+from identilens.models.outcome import Answer, Left, Measure
+from identilens.models.token_names import unmarked
 from identilens.runs.settings import LIST, Settings
-from identilens.runs.tables import counted
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
@@ -34,8 +34,8 @@ ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 
 """Unit roundoff of a precision: the relative error of a number that is rounded to it."""
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
-    "head": ("0", "model"),
-    "layer": ("model", "1%"),
+    "head": ("0", "bfloat16"),
+    "layer": ("bfloat16", "1%"),
     "states": ("1%",),
     "prediction": ("1%",),
 }
@@ -68,15 +68,21 @@ PARKED, BRINGS = 0.5, 0.1
 A row does on a key whose share of the norms is to its weight less than the second is to the first.
 """
 
-FEW_KEYS = (
+ONLY_FEW = (
     "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "
-    "take a longer text, or see what is left if a head's output may change a little (--tolerance 1%, tolerance=0.01)."
+    "take a longer text"
+)
+FEW_KEYS = (
+    f"{ONLY_FEW}, or see what is left if a head's output may change by a rounding, as in audits, or by 1 % "
+    '(--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).'
 )
 """What is said where no other weights have exactly the same outcome."""
 
 ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
 
 _UNITS = {"nats": "prediction", "change": "states"}
+_NAMED = 3
+"""Positions of an answer that are named."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class Tolerance:
     Attributes:
         name: As tables have it: 0, 1%, bfloat16, 0.001nats, 0.01change.
         size: The number.
-        unit: Empty for a share: of the length of the output of the head or layer, or of the head's own effect on states
+        unit: Empty for a share: of the length of the output of the head or layer, or of the row's effect on states
             and prediction. Else nats (prediction) or change (relative change of the states).
     """
 
@@ -147,7 +153,7 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
     """Return how nearly the same an outcome stays, in words."""
     if tolerance == "0":
         return "exactly"
-    of = "the head's own effect" if outcome in UNITS else "its length"
+    of = "the row's effect" if outcome in UNITS else "its length"
     if tolerance in ROUNDING:
         return f"up to a rounding to {tolerance}" + (
             f", as a share of {of}" if outcome in UNITS else ""
@@ -291,6 +297,22 @@ def asked_answer(
     return Answer(lens, item, settings.outcome, sorted(positions))
 
 
+def answer_in_words(answer: Answer, names: Sequence[str], *, after: bool) -> str:
+    """Return which prediction, or which final hidden states, an answer is; ``after``: of the token that comes next."""
+    places = answer.positions or ()
+    what = "the model's final hidden states at"
+    if answer.outcome == "prediction":
+        logits = answer.lens.run([answer.item], whole=True).get("logits")
+        if logits is not None and logits.ndim < 3:
+            return "the model's prediction of the class"
+        what = f"the model's prediction{'s' * (len(places) > 1)} {'after' if after else 'at'}"
+    if len(places) == len(names) > 1:
+        return f"{what} all {len(places):,} positions"
+    more = f" and {len(places) - _NAMED:,} more" * (len(places) > _NAMED)
+    first = [f"{unmarked(names[at])!r} (position {at})" for at in places[:_NAMED]]
+    return f"{what} {', '.join(first)}{more}"
+
+
 def model_outcome(lens: Lens, item: Item) -> Answered:
     """Return the outcome of a model where none is asked for: a prediction, if it chooses tokens or classes."""
     logits = lens.run([item], whole=True).get("logits")
@@ -305,9 +327,8 @@ RELATIVE_EFFECT = (pl.col("effect") / pl.col("effect").max()).fill_nan(0.0).alia
 def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[dict[str, Any], str]:
     """Return the row of the head with the largest effect, and in words what changes without it."""
     first = heads.sort("effect", maintain_order=True).row(-1, named=True)
-    return first, (
-        f"{head_in_words(first)} the {changed(outcome, first['effect'])}, the most of {counted(len(heads), 'head')}"
-    )
+    most = f", the most of {len(heads)} heads" * (len(heads) > 1)
+    return first, f"{head_in_words(first)} the {changed(outcome, first['effect'])}{most}"
 
 
 def head_in_words(row: Mapping[str, Any]) -> str:
@@ -333,14 +354,20 @@ def positions(answer: Answer) -> int:
 
 
 def head_effects(
-    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left = "zero"
+    answer: Answer,
+    heads: Sequence[tuple[Site, int]],
+    left: Left = "zero",
+    measure: Measure | None = None,
 ) -> list[float]:
-    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change."""
+    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change.
+
+    Another ``measure`` of two outcomes may take its place.
+    """
     sites, found = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
     for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
         found += answer.without(
-            find_site(sites, layer, 0, kind), [head for _, head in chosen], left
+            find_site(sites, layer, 0, kind), [head for _, head in chosen], left, measure
         )
     return [change / positions(answer) for change in found]
 

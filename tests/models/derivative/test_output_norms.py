@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from identilens.errors import InputError, NumericalError
+from identilens.measures.mixing import contributions
 from identilens.models.derivative.jacobian import jacobian_norms, output_norms
 from models.derivative.test_jacobian import hidden_map
 
@@ -44,6 +45,11 @@ def test_fewer_probes_are_unbiased_and_know_their_variance():
     ]
     squares = torch.cat([run.squares for run in runs])
     variances = torch.cat([run.variances for run in runs])
+    # One probe serves all inputs: errors of shares are those of runs, not of independent norms.
+    shares = [contributions(run.squares, run.variances, 7, run.deviations) for run in runs]
+    spread = torch.cat([one.shares for one in shares]).std(0)
+    errors = torch.cat([one.errors for one in shares])
+    torch.testing.assert_close(errors.square().mean(0).sqrt(), spread, rtol=0.2, atol=0)
     # Of the mean of 200 runs, 4 standard errors.
     assert bool(((squares.mean(0) - expected).abs() <= 4 * squares.std(0) / len(runs) ** 0.5).all())
     torch.testing.assert_close(variances.mean(0), squares.var(0), rtol=0.35, atol=0)

@@ -8,7 +8,8 @@ import transformers as hf
 
 import identilens as idl
 from helpers import zoo
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
+from identilens.measures.attention.determined import certain_mass
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64
 from identilens.studies.alternatives import groups, search
@@ -280,3 +281,21 @@ def test_parameters_that_cannot_be_made_say_why(monkeypatch):
         "no map makes them",
         None,
     )
+
+
+@pytest.mark.parametrize("weights", [2**24, 0])
+def test_rows_that_are_asked_for_change_alone(grouped, monkeypatch, weights):
+    lens, _, head = grouped
+    monkeypatch.setattr("identilens.models.reading._WEIGHTS", weights)
+    found = idl.alternatives(lens, [zoo.ids(6)], heads=1, queries=(5, 4))
+    assert found.table["n_query"].unique().to_list() == [2]
+    assert not found.matrices
+    assert "Of each map only these rows are looked at, and change: 5, 4." in found.summary().text
+    far = found.table.filter(alternative="far").row(0, named=True)
+    whole = idl.alternatives(lens, [zoo.ids(6)], heads=1)
+    assert far["largest_total_variation"] <= whole.table["largest_total_variation"].max() + 1e-6
+    assert far["distance_bound"] == pytest.approx(
+        float(1 - certain_mass(head.attention[4:], head.projected, visible=head.visible[4:]).mean())
+    )
+    with pytest.raises(SettingError, match="realisable to be left out with queries"):
+        idl.alternatives(lens, [zoo.ids(6)], queries=(5,), realisable=True)

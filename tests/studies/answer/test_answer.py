@@ -1,23 +1,28 @@
 """Answers: rows against the attention of generation, ends against programs, segments, templates, reports, refusals."""
 
 import json
-from pathlib import Path
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import permutations, product
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 
 import identilens as idl
-from helpers.chats import MESSAGES, TEMPLATES, answering, tokenizer
+from helpers.chats import MESSAGES, answering
 from helpers.command import failing, identilens
+from helpers.written import written
 from helpers.zoo import build
-from identilens.cli.options import ChatOptions
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
-from identilens.runs.lines import LONGEST_LINE
+from identilens.studies.answer.result import Answers
+from identilens.studies.answer.rows import drawn_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
 CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
@@ -150,64 +155,115 @@ def test_ends_are_those_of_the_measure(family):
     assert 0.01 < widths["0"] < widths["1%"]
 
 
+def only(whole, drawn, numbers=range(9)):
+    """A result in which ends are known of drawn rows only."""
+    rows = [(token, numbers[at], head) for at, own in drawn.items() for head, token in own]
+    names = ["token", "layer", "head"]
+    kept = pl.DataFrame(rows, dict.fromkeys(names, pl.Int64), orient="row")
+    intervals = whole.intervals.join(kept, on=names, how="semi", maintain_order="left")
+    return replace(whole, intervals=intervals)
+
+
 def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     lens = answering("llama")
-    whole = idl.answer(lens, CHAT, max_new_tokens=6, bounded=100, tolerance=0)
+    whole = idl.answer(lens, CHAT, max_new_tokens=6, tolerance=0)
     exact = whole.intervals.group_by("segment").agg(pl.col("mass", "lo", "hi").mean())
     both = whole.segments().join(exact, on="segment", suffix="_exact")
     for name in ("mass", "lo", "hi"):
         assert (both[name] - both[f"{name}_exact"]).abs().max() < 1e-12
     assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
-    off = []
-    for seed in range(12):
-        part = idl.answer(
-            lens, CHAT, max_new_tokens=6, bounded=3, tolerance=0, seed=seed
-        ).segments()
-        assert part["rows"].unique().to_list() == [18]
-        joined = part.join(exact, on="segment", suffix="_exact").filter(pl.col("lo_error") > 1e-4)
-        off += ((joined["lo"] - joined["lo_exact"]) / joined["lo_error"]).to_list()
-    spread = torch.tensor(off).square().mean().sqrt()
-    assert 0.4 < spread < 1.6
+    said = whole.summary()
+    assert "48 of 48 rows" in said.text
+    assert "estimated" not in said.text
+    assert said.numbers["certain_mass"] == pytest.approx(exact["lo"].sum())
+    assert '"area"' in whole.charts()["layers"].to_json()
+    heads = {0: range(4), 1: range(4)}
+    part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=3, tolerance=0, seed=5)
+    drawn = drawn_rows(heads, 6, 3, 5, 0)
+    assert only(whole, drawn).intervals.equals(part.intervals)
+    assert re.search(
+        "Over all segments .* % .estimated, standard error .* points. of", part.summary().text
+    )
+    inside = []
+    for seed in range(60):
+        few = only(whole, drawn_rows(heads, 6, 3, seed, 0)).segments()
+        assert few["rows"].unique().to_list() == [18]
+        both = few.join(exact, on="segment", suffix="_exact").filter(pl.col("lo_error") > 0)
+        for end in ("lo", "hi"):
+            inside += (
+                (both[end] - both[f"{end}_exact"]).abs() < 2 * both[f"{end}_error"]
+            ).to_list()
+    assert sum(inside) > 0.93 * len(inside) > 300
 
 
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_segments_cover_every_token_of_a_chat_once(family):
-    made = tokenizer(family)
-    [chat] = read_chats(MESSAGES)
-    prompt = read_prompt(made, chat, 0)
-    ids = made.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
-    assert prompt.ids == ids
-    assert len(prompt.segments) == len(ids)
-    pieces = {}
-    for name, number in zip(prompt.segments, prompt.ids, strict=True):
-        pieces.setdefault(name, []).append(number)
-    texts = {name: made.decode(numbers) for name, numbers in pieces.items()}
-    kept = "  snow fell.  " if family == "chatml" else "snow fell."
-    assert texts["system"] == ("be brief." if family == "llama3" else "be brief. ")
-    assert texts["user"] == kept
-    assert texts["assistant"] == "where?"
-    assert texts["question"] == "on the harbour."
-    assert "harbour" not in texts["template"]
-    assert set(texts) == {
-        "system",
-        "user",
-        "assistant",
-        "question",
-        "template",
+class Dealt:
+    """Random choices in a given sequence, as numbers of permutations."""
+
+    def __init__(self, choices):
+        self.choices = iter(choices)
+
+    def permutation(self, things):
+        found = list(permutations(things))
+        return np.array(found[next(self.choices) % len(found)])
+
+    def integers(self, most):
+        return next(self.choices) % most
+
+
+@pytest.mark.parametrize("own", [(2, 2), (2, 1)])
+def test_estimates_are_right_in_the_mean_of_all_draws(monkeypatch, own):
+    """Two tokens by layers of so many heads: every draw of one and two rows for each token, all equally likely."""
+    values = torch.rand(2, 2, 2, 2, generator=torch.Generator().manual_seed(3)).double() / 8
+    at = [
+        (token, layer, head) for token in (0, 1) for layer in (0, 1) for head in range(own[layer])
+    ]
+    rows = [
+        (0, *one, "a", mass, "0", mass - by, mass + by)
+        for one in at
+        for mass, by in [(0.25 + values[one][0].item(), values[one].mean().item())]
+    ]
+    names = ["text", "token", "layer", "head", "segment", "mass", "tolerance", "lo", "hi"]
+    known = [dict(zip(names, one, strict=True)) for one in rows]
+    whole = written(Answers, table=known, intervals=known, positions=[])
+    [exact] = whole.segments().rows(named=True)
+    heads = {number: range(most) for number, most in enumerate(own)}
+    for count in (1, 2):
+        found, seen = [], Counter()
+        for choices in product(range(2), range(own[1]), range(2), range(2), range(3)):
+            monkeypatch.setattr(np.random, "default_rng", lambda _, dealt=choices: Dealt(dealt))
+            drawn = drawn_rows(heads, 2, count, 0, 0)
+            seen.update((number, row) for number, own_rows in drawn.items() for row in own_rows)
+            found.append(only(whole, drawn).segments().row(0, named=True))
+        for end in ("lo", "hi"):
+            mean = sum(one[end] for one in found) / len(found)
+            assert mean == pytest.approx(exact[end], abs=1e-12)
+        assert len({*seen.values()}) == 1
+        assert len(seen) == len(at)
+        assert {one["lo_error"] for one in found} == {None} or count == 2
+
+
+def test_layers_take_turns_and_no_row_is_drawn_twice():
+    for count in (1, 2, 3, 8, 20):
+        drawn = drawn_rows({0: [0, 2], 4: [1, 3], 6: [0, 1]}, 7, count, 2, 1)
+        rows = [(number, *row) for number, own in drawn.items() for row in own]
+        assert len(rows) == len({*rows}) == 7 * min(count, 6)
+        of_layers = [len(own) for own in drawn.values()]
+        assert max(of_layers) - min(of_layers) <= 1
+        assert {*Counter(token for *_, token in rows).values()} == {min(count, 6)}
+
+
+def test_layers_without_bounded_rows_keep_their_line_and_the_headline_stays():
+    lens = answering("llama")
+    first = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
+    named = {
+        idl.answer(lens, CHAT, max_new_tokens=2, bounded=1, seed=seed).summary().headline[0][1]
+        for seed in range(4)
     }
-
-
-def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_characters_are():
-    decoder = idl.load("bundled-decoder")
-    [chat] = read_chats({**CHAT, "segments": {"document 1": "w fell on", "document 2": "12:40"}})
-    prompt = read_prompt(decoder.tokenizer, chat, 0)
-    offsets = decoder.tokenizer(PROMPT, return_offsets_mapping=True)["offset_mapping"]
-    spans = {"document 1": (3, 12), "document 2": (12, 40)}
-    for (start, end), name in zip(offsets, prompt.segments, strict=True):
-        inside = {one: max(0, min(end, b) - max(start, a)) for one, (a, b) in spans.items()}
-        inside["rest of the prompt"] = end - start - sum(inside.values())
-        assert name == "template" if start == end else inside[name] == max(inside.values())
-    assert {"document 1", "document 2", "rest of the prompt"} < set(prompt.segments)
+    assert len(named) == 1
+    assert first.intervals["layer"].n_unique() == 1
+    [data] = first.charts()["layers"].to_dict()["datasets"].values()
+    assert {one["layer"] for one in data} == {0, 1}
+    assert {one["lo"] for one in data} == {None}, "one row tells no band"
 
 
 def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
@@ -226,7 +282,7 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
     one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
-    assert "(estimated, from one row)" in one.summary().text
+    assert "(estimated, from 1 row)" in one.summary().text
     assert one.table["token"].unique().to_list() == [0]
     so_far = one.table.filter(segment="answer so far")["mass"]
     assert (so_far == 0).all()
@@ -275,6 +331,24 @@ def test_several_conversations_make_several_texts_with_their_own_segments():
     assert set(found.table.filter(text=2)["segment"]) == {"template", "prompt", "answer so far"}
     assert "(those to conversations with this segment)" in found.summary().text
     assert len(found.token_lines()) == 3
+
+
+def test_named_segments_lead_and_others_have_their_ends():
+    said = idl.answer(answering("llama"), CHAT, max_new_tokens=3, bounded=2).summary()
+    assert re.search(r"is on '(where|who)' \(the named segment with most\) in every", said.text)
+    assert re.search(r"'rest of the prompt' [0-9.]+ % \([0-9.]+ % to [0-9.]+ %\)", said.text)
+
+
+def test_where_a_short_prompt_fixes_everything_the_rounded_answer_leads():
+    chat = {"prompt": "Snow fell on the", "answer": " harbour."}
+    found = idl.answer(idl.load("bundled-decoder"), chat, bounded=2)
+    said = found.summary().text
+    assert "up to a rounding to bfloat16. In the model" in said.splitlines()[0]
+    assert (
+        "nothing moves to another segment in these rows. That is usual where rows see no more keys"
+        in said
+    )
+    assert found.summary().numbers["certain_mass"] < 0.999
 
 
 def test_two_results_are_compared_segment_by_segment():
@@ -345,13 +419,6 @@ def test_what_cannot_be_answered_is_refused_with_a_remedy():
         idl.answer(idl.Lens(build("llama")), PROMPT)
 
 
-def test_templates_that_change_the_text_are_refused():
-    lens = answering("llama", "chatml")
-    lens.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
-    with pytest.raises(InputError, match=r"changes the texts of messages"):
-        idl.answer(lens, MESSAGES)
-
-
 def test_a_model_in_half_precision_says_up_to_which_rounding():
     lens = answering("llama").to(dtype="bfloat16")
     found = idl.answer(lens, CHAT, max_new_tokens=3, bounded=2)
@@ -359,7 +426,7 @@ def test_a_model_in_half_precision_says_up_to_which_rounding():
     text = found.summary().text
     assert "with the same output of each head, up to a rounding to bfloat16." in text
     assert "(estimated, standard error" in text
-    assert "Ends were computed for 6 of 24 rows" in text
+    assert "values were computed for 6 of 24 rows" in text
 
 
 def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
@@ -370,6 +437,7 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
     chat = {"messages": MESSAGES, "segments": {"document 1": "harbour"}}
     (tmp_path / "chat.json").write_text(json.dumps(chat))
     options = ["--model", model, "--chat", tmp_path / "chat.json", "--max-new-tokens", 4]
+    options += ["--bounded", 2]
     out = tmp_path / "run"
     done = identilens("answer", *options, "--segment", "brief=be brief", "--out", out, code=0)
     assert "in every alternative with the same output of each head" in " ".join(done.output.split())
@@ -389,16 +457,3 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
     assert "exactly one of --prompt" in failing("answer", "--model", model, "--out", tmp_path / "x")
     bad = failing("answer", *given, "--segment", "brief", "--out", tmp_path / "x")
     assert "expected --segment as name=words or name=start:end; got 'brief'" in bad
-
-
-def test_the_size_of_a_file_of_messages_is_bounded(tmp_path):
-    (tmp_path / "long.json").write_text('["' + "a" * LONGEST_LINE + '"]')
-    (tmp_path / "broken.json").write_text("[")
-    for name, reason in (
-        (tmp_path / "long.json", r"long.json, line 1: more than 16,777,215 characters"),
-        ("/dev/zero", "/dev/zero is a device"),
-        ("none.json", "no such file: none.json"),
-        (tmp_path / "broken.json", r"broken.json cannot be read as JSON"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            ChatOptions(chat=Path(name)).load()

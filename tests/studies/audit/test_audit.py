@@ -22,6 +22,7 @@ from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.linalg.factor import stored_rank
+from identilens.linalg.tolerance import FLOAT32_EPS
 from identilens.models import Lens
 from identilens.studies.audit import auditor
 from identilens.studies.audit.heads import certain_error
@@ -184,6 +185,18 @@ def test_weak_directions_of_stored_weights_count_and_their_rounding_does_not(bun
     assert stored_rank(thin.float()) == 30
 
 
+@pytest.mark.parametrize("weakest", [1.0, 1e-3, 1e-5, 1.5e-6, 5e-7, 0.0])
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+def test_a_rank_by_certificate_is_that_of_the_singular_values(weakest, shape):
+    generator = torch.Generator().manual_seed(0)
+    draws = (torch.randn(side, 24, generator=generator, dtype=torch.float64) for side in shape)
+    left, right = (torch.linalg.qr(draw).Q for draw in draws)
+    sigma = torch.ones(24, dtype=torch.float64)
+    sigma[-1] = weakest
+    matrix = left * sigma @ right.mT
+    assert stored_rank(matrix) == (torch.linalg.svdvals(matrix) > 8 * FLOAT32_EPS).sum()
+
+
 def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bundled):
     found = idl.audit(bundled, [*TEXTS * 2, "Rain.", "Wind."], layers=[0], examples=1)
     drawn = set(found.rows["text"])
@@ -194,12 +207,17 @@ def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bund
     assert "drawn by the seed" not in idl.audit(bundled, TEXTS, layers=[0]).summary().text
     single = idl.audit(bundled, TEXTS[:1], layers=[0, 1], certain_rows=3)
     drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass_bfloat16").mean())
-    squares = [part["certain_mass_bfloat16"].var() / 3 for _, part in drawn.group_by("layer")]
-    assert certain_error(single.rows)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
-    assert "72 rows, standard error over rows" in single.summary().text
-    assert certain_error(idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1).rows) == (
-        None,
-        "rows",
+    left = 1 - 3 / single.table["n_query"][0]
+    squares = [
+        part["certain_mass_bfloat16"].var() * left / 3 for _, part in drawn.group_by("layer")
+    ]
+    assert certain_error(single.rows, single.table)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
+    assert "72 rows, standard error over the queries drawn in each layer" in single.summary().text
+    one = idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1)
+    assert certain_error(one.rows, one.table)[0] is None
+    chosen = idl.audit(bundled, TEXTS[:1], layers=[0, 1], queries=(3, 5), certain_rows=2)
+    assert certain_error(chosen.rows, chosen.table)[0] == 0.0, (
+        "no row that was asked for is missing"
     )
 
 

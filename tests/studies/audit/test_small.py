@@ -1,6 +1,7 @@
 """Heads, maps and rows of an audit by hand: tables of a few rows, without a model."""
 
 from functools import partial
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import polars as pl
@@ -98,18 +99,24 @@ def test_heads_by_both_axes():
     assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None]
 
 
+MEANT = (
+    "mostly certain: at least half of its attention is determined, on average; idle: the model's answer changes "
+    "without it by less than 10 % of the largest such change"
+)
+
+
 def test_groups_and_parked_heads_in_words():
     heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
     assert heads_in_words(heads) == (
-        "Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential. 2 heads park their "
-        "attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, by "
-        "vector length. In the sampled rows this token has 44 %, and alternatives with exactly the same output give "
+        f"Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential ({MEANT}). 2 heads park "
+        "their attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, "
+        "by vector length. In the sampled rows this token has 44 %, and alternatives with exactly the same output give "
         "it 31 % to 62 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
     two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
-    assert heads_in_words(two) == "Of 2 heads, 2 are mostly open and idle."
+    assert heads_in_words(two) == f"Of 2 heads, 2 are mostly open and idle ({MEANT})."
     assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""
 
 
@@ -119,7 +126,7 @@ def test_effects_in_words():
     assert effects_in_words(heads, found) == (
         "without head 0 of encoder layer 0 the prediction changes by 2 nats (at most 93 % of its probability "
         "moves), the most of 2 heads; 2 of them, each alone, cause at least 10 % "
-        "of this change (mean over 2 texts)"
+        "of this change (mean over the predictions of 2 texts)"
     )
     states = effects((1.0,), (0.2,), "states", "estimate")
     assert effects_in_words(heads_table(TABLE, ROWS, states), states) == (
@@ -129,23 +136,54 @@ def test_effects_in_words():
     assert 'effects="removal"' in effects_in_words(heads, found.clear())
 
 
-def test_the_error_of_certain_mass_is_that_over_texts_or_rows():
+OVER = "the queries drawn in each layer"
+
+
+def sizes(queries, layers=1):
+    """A table of a text with so many queries in each layer."""
+    return pl.DataFrame(
+        [{**AT, "layer": layer, "text": 0, "n_query": queries} for layer in range(layers)]
+    )
+
+
+def test_the_error_of_certain_mass_is_that_over_texts_or_queries():
     several = pl.DataFrame({
         "text": [0, 0, 1, 2], **{name: [value] * 4 for name, value in AT.items()}, "query": [0, 1, 0, 0],
         "certain_mass_bfloat16": [0.0, 0.5, 0.5, 1.0],
     })  # fmt: skip
     # Means of the texts are 0.25, 0.5 and 1.
-    error, over = certain_error(several)
+    error, over = certain_error(several, sizes(8))
     spread = ((1 / 3) ** 2 + (1 / 12) ** 2 + (5 / 12) ** 2) / 2
     assert (error, over) == (pytest.approx((spread / 3) ** 0.5), "texts")
     # Of a text: heads are averaged, and the variances of two layers add up.
     rows = ROWS.select("text", "kind", "layer", "query", "certain_mass_bfloat16")
     both = pl.concat([rows, rows.with_columns(layer=pl.lit(1, pl.Int64))])
-    # Rows have 0.25 and 0.5: variance 1/32, of the mean 1/64, of two layers 2/64, of their mean a quarter of that.
-    assert certain_error(rows) == (pytest.approx(1 / 8), "rows")
-    assert certain_error(both) == (pytest.approx((2 / 64) ** 0.5 / 2), "rows")
-    assert certain_error(rows.filter(query=0)) == (None, "rows")
-    assert certain_error(rows.clear()) == (None, "rows")
+    # Queries have 0.25 and 0.5: variance 1/32, of the mean of 2 of 4 queries half of 1/64; of two layers twice that,
+    # of their mean a quarter.
+    assert certain_error(rows, sizes(4)) == (pytest.approx((1 / 128) ** 0.5), OVER)
+    assert certain_error(both, sizes(4, 2)) == (pytest.approx((2 / 128) ** 0.5 / 2), OVER)
+    assert certain_error(both, sizes(2, 2)) == (0.0, OVER), "all queries were looked at"
+    assert certain_error(rows.filter(query=0), sizes(4)) == (None, OVER)
+    assert certain_error(rows.clear(), sizes(4)) == (None, OVER)
+
+
+def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_over_all_draws():
+    masses = torch.rand(
+        2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )  # [layer, head, query]
+    means, squares = [], []
+    # Every draw of 3 of 5 queries in one layer with every such draw in the other.
+    for queries in product(combinations(range(5), 3), repeat=2):
+        rows = pl.DataFrame([
+            {**AT, "text": 0, "layer": layer, "head": head, "query": query,
+             "certain_mass_bfloat16": float(masses[layer, head, query])}
+            for layer in range(2) for query in queries[layer] for head in range(3)
+        ])  # fmt: skip
+        means.append(rows["certain_mass_bfloat16"].mean())
+        squares.append(certain_error(rows, sizes(5, 2))[0] ** 2)
+    assert sum(squares) / len(squares) == pytest.approx(
+        torch.tensor(means).var(correction=0).item()
+    )
 
 
 def test_layers_whose_heads_can_trade():

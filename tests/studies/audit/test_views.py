@@ -287,10 +287,11 @@ def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apar
         "sink_token": "[CLS]",
     }
     for lo, hi, expected in (
-        (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65.00 %, no more and no less"),
+        (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65 %, no more and no less"),
     ):  # fmt: skip
         heads = pl.DataFrame([rows | {
-            "head": 0, "group": "mostly certain and idle", "sink_weight": lo, "sink_lo": lo, "sink_hi": hi,
+            "head": 0, "group": "mostly certain and idle", "outcome": "states", "sink_weight": lo, "sink_lo": lo,
+            "sink_hi": hi,
         }])  # fmt: skip
         assert (
             f"alternatives with exactly the same output give it {expected} (means)"
@@ -336,7 +337,9 @@ def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, report):
         for name in ("Layer", "Head")
     )
     cell.click(force=True)
-    visit.page.wait_for_selector(f"#maps .viewer-title:text-is('Layer {layer}, head {head}')")
+    opened = visit.page.locator(f"#maps .viewer-title:text-is('Layer {layer}, head {head}')")
+    opened.wait_for()
+    assert opened.is_visible()
     visit.close()
 
 

@@ -207,6 +207,34 @@ def test_a_row_without_alternatives_is_certified_too():
     assert found.ends.tolist() == pytest.approx([float(row @ torch.arange(4).double())] * 2)
 
 
+def test_an_end_that_the_signs_prove_is_not_below_zero_by_rounding():
+    numbers = {
+        "row": [0.5, 0.5], "factor": [[1.0], [2.0]], "functional": [0.0, 1.0], "tolerance": 0.0,
+        "multipliers": [[-1e-15], [-1.0]], "ends": [-8e-15, 0.5], "witnesses": [[1.0, -1e-14], [0.5, 0.5]],
+    }  # fmt: skip
+    held = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+    certificate = Certificate(**held, blocks=torch.zeros(2, dtype=torch.int64))
+    assert by_numpy({**held, "blocks": certificate.blocks})[0] < 0.0
+    lo, hi = certificate.proven().tolist()
+    assert (str(lo), hi) == ("0.0", pytest.approx(0.5))
+    # 1 − c is at most 1, which signs and sums prove as well, up to rounding.
+    turned = replace(certificate, functional=1.0 - certificate.functional)
+    assert turned.proven()[1].item() == pytest.approx(1.0, abs=1e-14)
+    said = {
+        "words": "",
+        "subject": "it",
+        "sign": "",
+        "outcome": "head",
+        "tolerance": "0",
+        "where": "",
+    }
+    sentences = CertificateFile(
+        replace(certificate, witnesses=held["row"].expand(2, -1)), said
+    ).sentences()
+    assert "Stated: it is between 0 and 0.5" in sentences
+    assert "Proven: between 0 and 0.5" in sentences
+
+
 def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
     with pytest.raises(SettingError, match="certificates with a claim or a pattern"):
         idl.certify(bundled, TEXT, certificates=True)

@@ -14,7 +14,7 @@ from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
-from identilens.studies.outcomes import changed, of_answer, of_layer, tolerances
+from identilens.studies.outcomes import answer_in_words, changed, of_answer, of_layer, tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
 TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."
@@ -113,6 +113,17 @@ def test_certificates_of_the_answer(decoder, outcome):
         assert row["measured"] == pytest.approx(row["predicted"], rel=0.3)
     assert "to first order" in found.summary().text
     assert ("final hidden states" if outcome == "states" else "prediction") in found.summary().text
+    unit = "nats" if outcome == "prediction" else "relative change"
+    without = f"when the head adds nothing in it, is {found.rows['effect'].mean():.3g} ({unit})"
+    where = {
+        "states": "the model's final hidden states at all 16 positions",
+        "prediction": "the model's prediction after '20' (position 15)",
+    }[outcome]
+    assert f"A row's effect, the change of {where} {without}" in found.summary().text
+    assert found.summary().text.startswith(f"With {where} the same, exactly (to first order), ")
+    assert rows["answer"].unique().to_list() == [where]
+    assert f"; {where} kept exactly (to first order); " in next(found._cited())
+    assert "this tolerance is larger" not in found.summary().text
     # An alternative at the first order has that change: bounds and the model agree on which weights are free.
     table = found.table.filter(tolerance="20%")
     assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()
@@ -212,11 +223,56 @@ def test_radius_is_where_the_verdict_ends(bundled):
         assert above["verdict"].startswith("not")
 
 
+def test_the_sentence_says_whose_prediction_counts_and_what_a_tolerance_exceeds(decoder):
+    """The prediction is the last one unless another is asked for, whichever row is certified."""
+    options = {"layers": 1, "heads": 2, "outcome": "prediction", "tolerance": "1%,100nats"}
+    last, own = (
+        idl.certify(decoder, IDS, queries=9, answer=answer, claim="14", **options)
+        for answer in (None, 9)
+    )
+    hint = (
+        "not the prediction of the row's own token: for it, pass --answer 9 (in Python: answer=9)."
+    )
+    for found, where in ((last, "after '20' (position 15)"), (own, "after '14' (position 9)")):
+        lines = found.summary().text.splitlines()
+        kept, effect = f"the model's prediction {where}", found.rows["effect"][0]
+        larger = f": this tolerance is larger than all that the row does ({effect:.3g} nats)."
+        assert f"keep {kept} up to 100 nats (to first order){larger}" in lines[1]
+        assert f"With {kept} the same, up to 1 % of the row's effect (to first order), " in lines[2]
+        assert f"0.00 % (up to 100 nats){larger}" in "".join(lines)
+        assert (
+            f"change of {kept} when the head adds nothing in it, is {effect:.3g} (nats); "
+            in lines[-1]
+        )
+        assert (hint in lines[-1]) == (found is last)
+    assert last.rows["effect"][0] != own.rows["effect"][0]
+    both = idl.certify(decoder, IDS, queries=(9, 12), **options | {"tolerance": "100nats"})
+    assert "than all that the row does, in all 2 rows." in both.summary().text
+
+
+def test_an_answer_in_words(decoder):
+    item, names = decoder.read(IDS)[0], [f" t{place}" for place in range(16)]
+
+    def said(outcome, positions, *, after=True):
+        return answer_in_words(Answer(decoder, item, outcome, positions), names, after=after)
+
+    assert said("prediction", [3]) == "the model's prediction after 't3' (position 3)"
+    assert said("prediction", [3], after=False) == "the model's prediction at 't3' (position 3)"
+    assert said("prediction", range(16)) == "the model's predictions after all 16 positions"
+    assert said("states", range(1, 6)) == (
+        "the model's final hidden states at 't1' (position 1), 't2' (position 2), 't3' (position 3) and 2 more"
+    )
+    classes = zoo.classifier("bert")
+    answer = Answer(classes, classes.read(IDS)[0], "prediction", [15])
+    assert answer_in_words(answer, names, after=False) == "the model's prediction of the class"
+
+
 @pytest.mark.parametrize(
     ("given", "outcome", "names"),
     [
         (None, "head", ["0", "bfloat16"]),
         (None, "layer", ["bfloat16", "1%"]),
+        (["model"], "head", ["float32"]),
         (["1%", 0.01, "0.01"], "head", ["1%"]),
         ([0, "float16", "1e-3"], "head", ["0", "float16", "0.1%"]),
         (["0.001nats", "0.5 %"], "prediction", ["0.001nats", "0.5%"]),
@@ -224,7 +280,7 @@ def test_radius_is_where_the_verdict_ends(bundled):
     ],
 )
 def test_tolerances_are_read_as_they_are_written(given, outcome, names):
-    assert [one.name for one in tolerances(given, outcome, "bfloat16")] == names
+    assert [one.name for one in tolerances(given, outcome, "float32")] == names
 
 
 @pytest.mark.parametrize("given", ["-1", "nan", "1e999", "a", "1nats", "", "0.1changes"])

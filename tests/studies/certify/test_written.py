@@ -23,6 +23,18 @@ def test_all_that_is_said_and_drawn(name):
     assert told(CASES[name]()) == recorded(__file__, name)
 
 
+def test_tolerances_with_the_same_numbers_share_a_printed_table():
+    found = certainty(((0, 0),), ("0", "1%"))
+    exact = found.table.filter(tolerance="0")
+    finer = exact.with_columns(pl.col("lo") - 1e-5, tolerance=pl.lit("float32"))
+    both = replace(found, table=pl.concat([exact, finer, found.table.filter(tolerance="1%")]))
+    [(title, shown)] = both.overview().items()
+    assert title == "Weights and verdicts, tolerance 0 and float32 (in the report 1 more)"
+    assert shown.equals(views.weights_in_short(exact))
+    [line] = found.token_lines()
+    assert line.title.endswith("outcome kept exactly")
+
+
 def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     monkeypatch.setattr(head_views, "MOST_GROUPS", 5)
     monkeypatch.setattr(views, "CELLS", 40)
@@ -51,6 +63,20 @@ def test_rows_that_are_chosen_have_room_for_their_own_keys_only():
         for tables in ([found.table], [found.table, other])
     )
     assert alone == both == 17 * 3 + 10
+
+
+def test_of_a_long_row_the_largest_weights_are_drawn():
+    found = certainty(((0, 0),), ("0",))
+    parts = [
+        found.table.with_columns(pl.col("key") + 3 * part, weight=pl.col("weight") / (part + 1))
+        for part in range(20)
+    ]
+    row = pl.concat(parts)
+    chart = views.bars(row, found.order).to_dict()
+    assert chart["height"] == 17 * views.KEYS + 10
+    [drawn] = chart["datasets"].values()
+    weights = sorted(one["weight"] for one in drawn)
+    assert weights == pytest.approx(sorted(row["weight"])[-views.KEYS :], abs=1e-6)
 
 
 def most_rows(chart):

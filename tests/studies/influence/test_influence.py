@@ -7,6 +7,7 @@ from torch.nn.functional import kl_div
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, classifier, example, ids, tiny_decoder
+from identilens.errors import SettingError
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head
@@ -116,6 +117,68 @@ def test_positions_that_count_are_chosen(lens):
     assert last.filter(layer=1)["effect"].to_list() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("words", ["saw the ferry", " in"])
+def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
+    """Against plain runs with the head's part of the output projection's input set to 0."""
+    lens, text = idl.load("bundled-decoder"), "The ferry left before dawn. Nobody"
+    given = lens.tokenizer.encode(text)
+
+    def log(answer):
+        with torch.no_grad():
+            logits = lens.model(torch.tensor([[*given, *answer]])).logits[0]
+        each = logits[-len(answer) - 1 : -1].double().log_softmax(-1)
+        return each[range(len(answer)), answer].sum().item()
+
+    made = (words, f" {words.strip()}")
+    answer = max((lens.tokenizer.encode(one, add_special_tokens=False) for one in made), key=log)
+    found = idl.influence(lens, [text], decision=words, layers=[0, 3], heads=[1, 4], directions=0)
+    for layer, head, change in found.table.select("layer", "head", "log_change").iter_rows():
+
+        def remove(_, inputs, head=head):
+            one = inputs[0].clone()
+            one[..., 32 * head : 32 * head + 32] = 0
+            return (one,)
+
+        hook = lens.model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(remove)
+        without = log(answer)
+        hook.remove()
+        assert change == pytest.approx(without - log(answer), abs=1e-4)
+    heads = found.heads().sort("log_change")
+    least, most = heads.row(0, named=True), heads.row(-1, named=True)
+    said = found.summary()
+    assert f"changes by {least['log_change']:+.3g} nats, without head {most['head']}" in said.text
+    assert f"falls without {int((heads['log_change'] < 0).sum())} of 4 heads" in said.text
+    assert said.headline[0][0] == f"{least['log_change']:+.3g}"
+    # The same positions by hand: those of the answer's tokens, each before its token.
+    longer = [*given, *answer[:-1]]
+    places = list(range(len(given) - 1, len(longer)))
+    again = idl.influence(lens, [longer], answer=places, layers=[0, 3], heads=[1, 4], directions=0)
+    assert found.table["effect"].to_list() == pytest.approx(again.table["effect"].to_list())
+    assert again.table["log_change"].null_count() == 4
+    assert "log_change" not in again.heads().columns
+
+
+def test_keys_of_rows_of_an_answer_are_hidden_too():
+    lens = idl.load("bundled-decoder")
+    found = idl.influence(
+        lens, ["The ferry left", "Nobody"], decision="the sea", layers=1, heads=2, queries="last", directions=0
+    )  # fmt: skip
+    assert found.hidden_keys["text"].unique().to_list() == [0, 1]
+    assert found.hidden_keys["query_token"].unique().to_list() == [" the"]
+    assert "(means over 2 texts)" in found.summary().text
+
+
+def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):
+    decoder = idl.load("bundled-decoder")
+    for model, options in (
+        (idl.load("bundled"), {}),
+        (decoder, {"answer": ["last"]}),
+        (decoder, {"outcome": "states"}),
+    ):
+        with pytest.raises(SettingError, match="expected decision"):
+            idl.influence(model, "Snow fell.", decision="soon", **options)
+
+
 def test_heads_in_one_run_are_removed_as_alone(lens):
     answer = Answer(lens, lens.read([TEXT])[0], "states")
     alone = [value for head in (1, 0) for value in answer.without(0, [head])]
@@ -142,8 +205,17 @@ def test_other_families(family):
 def test_on_the_command_line(bundled_path, tmp_path):
     asked = ("influence", "--model", bundled_path, "--text", "Snow fell.", "--layers", 5, "-o")
     done = identilens(*asked, tmp_path / "run", "--outcome", "states", code=0)
-    assert "heads are influential" in done.output
+    assert "Influential: " in done.output
     assert (tmp_path / "run" / "report.html").exists()
     assert "predicts nothing: it has no logits" in failing(*asked, tmp_path / "no")
     layer = failing(*asked, tmp_path / "no", "--outcome", "layer")
     assert "--outcome to be prediction or states" in layer
+
+
+@pytest.mark.parametrize("outcome", ["prediction", "states"])
+def test_a_head_that_is_left_as_it_is_changes_nothing_in_half_precision(outcome, monkeypatch):
+    """Eager attention alone would change a model in bfloat16 that runs another one."""
+    half = idl.load("bundled-decoder", dtype="bfloat16")
+    answer = Answer(half, half.read([TEXT])[0], outcome)
+    monkeypatch.setattr("identilens.models.outcome._left", lambda output, left: output)
+    assert max(answer.without(1, [0, 1, 2])) < 1e-9

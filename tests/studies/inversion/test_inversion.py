@@ -267,6 +267,7 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     pairs = found.table.filter(change="two neighbours")
     assert pairs["position"].to_list() == [*range(6), *range(6)]
     assert not found.noises["certified"].any()
+    assert found.by_layer().columns == ["layer", "noise", "bits", "positions", "below", "texts"]
     assert found.noises["recovered"].null_count() == len(found.noises)
     assert "necessary" in found.summary().text
 

@@ -238,3 +238,44 @@ def test_a_real_encoder_mixes_more_with_every_layer(bundled):
     assert 0.3 < layers["median_own"][0] < 0.55
     assert layers["not_largest"][0] == 0
     assert result.names(0)[0] == "[CLS]"
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+def test_chosen_positions_are_rows_of_the_whole(family):
+    lens = Lens(build(family).double())
+    inputs = example(family)[:1] if isinstance(example(family), list) else example(family)
+    whole = mixing(lens, inputs, method="exact")
+    found = mixing(lens, inputs, method="exact", queries=(1, "last"))
+    last = pl.col("hidden").max().over("kind")
+    rows = whole.table.filter((pl.col("hidden") == 1) | (pl.col("hidden") == last))
+    assert_frame_equal(found.table, rows, rel_tol=1e-6, abs_tol=1e-9)
+    assert_frame_equal(found.token_names, whole.token_names)
+    assert found.array(0, found.kinds[0]).shape[1] == 2
+    assert "only these hidden states are looked at: 1, last." in found.summary().text
+
+
+def test_chosen_positions_are_the_same_with_padding():
+    lens = Lens(build("bert").double())
+    row, part = ids(6, 1), {"queries": (2,), "rollouts": False}
+    exact = mixing(lens, [row], method="exact", **part).table
+    for padded, mask in (([0] * 3 + row, [0] * 3 + [1] * 6), (row + [0] * 3, [1] * 6 + [0] * 3)):
+        batch = {"input_ids": torch.tensor([padded]), "attention_mask": torch.tensor([mask])}
+        one = mixing(lens, batch, method="exact", **part).table
+        assert_frame_equal(one, exact, rel_tol=1e-6, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["leading", "spacy", "track"])
+def test_what_needs_every_position_is_refused_for_some(name):
+    given: dict = {name: 4 if name == "leading" else "a"}
+    with pytest.raises(SettingError, match=f"expected {name} to be left out with queries; got"):
+        mixing(Lens(build("bert")), [ids(5)], queries=(1,), **given)
+
+
+def test_a_position_may_be_in_one_sequence_of_an_encoder_and_a_decoder_alone():
+    batch = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(3)])}
+    found = mixing(Lens(build("t5")), batch, queries=6, sketch_probes=4, rollouts=False)
+    assert set(found.table["kind"]) == {"encoder"}
+    assert set(found.table["hidden"]) == {6}
+    assert "Contributions are estimates" in found.summary().text
+    with pytest.raises(InputError, match="no token or position 7"):
+        mixing(Lens(build("t5")), batch, queries=7, sketch_probes=4, rollouts=False)

@@ -16,7 +16,7 @@ from helpers.mixings import mixing_of, random_mixing, tagged_mixing, tricky_mixi
 from identilens.errors import InputError
 from identilens.measures.mixing import boxes_by_tag, by_relative_position
 from identilens.studies.mixing import views
-from identilens.studies.mixing.single import telling_tokens, token_maps
+from identilens.studies.mixing.single import MOST_INPUTS, telling_tokens, token_maps, token_rows
 from identilens.studies.reports import write_report
 
 
@@ -223,11 +223,25 @@ def test_no_rollouts_no_tags_no_class_token(tmp_path):
     bare = replace(result, table=result.table.with_columns(empty))
     assert "rollout_correlation" not in bare.charts()
     page = bare.to_html(tmp_path / "report.html").read_text("utf-8")
-    assert "made without attention rollout" in page
-    assert "made without parts of speech" in page
-    assert "No text of this analysis opens with a class token" in page
-    assert "every token of 1 of 1 text." in page
+    anchors = [one.anchor for one in bare.sections()]
+    assert anchors == ["own", "neighbours", "token", "reading"], "no part without a chart"
+    assert "every number of 1 of 1 text, as many as fit." in page
     assert len(bare.summary().text.splitlines()) == 3
+
+
+def test_the_chart_of_single_tokens_has_the_inputs_that_contribute_most():
+    names = [f"word{place}" for place in range(MOST_INPUTS + 20)]
+    result = random_mixing([names])[1]
+    drawn = token_rows(result.series, 0, [0, 7])
+    largest = {
+        position: max(result.array(0)[:, [0, 7], position].flatten())
+        for position in range(len(names))
+    }
+    kept = sorted(sorted(largest, key=largest.get)[-MOST_INPUTS:])
+    assert drawn["position"].unique().to_list() == kept
+    assert drawn.filter(state="7: word7", layer=1)["input"].to_list() == [
+        f"{one}: word{one}" for one in kept
+    ]
 
 
 def test_the_finding_says_what_was_found():
@@ -236,11 +250,11 @@ def test_the_finding_says_what_was_found():
     found = mixing_of([np.concatenate([near, far])], [["a", "b", "c", "d"]]).summary()
     sentences = found.text.splitlines()
     assert "60.0 % at layer 1 and 20.0 % at layer 2" in sentences[0]
-    assert "100.0 % of the tokens are not the largest" in sentences[0]
+    assert "another token makes up more in 100.0 % of the states" in sentences[0]
     assert sentences[2].startswith(
         "Of the context in an encoder hidden state, 100 % comes from the tokens next to it"
     )
-    assert "12 % at layer 2" in sentences[2]
+    assert found.numbers["encoder_next_to_it_last"] == pytest.approx(1 / 8)
     # The made-up effective rollout is 1 less the contribution, so it cannot agree; the raw one is its square.
     assert (
         "gives another answer about which context is mixed into encoder hidden states"
@@ -249,7 +263,7 @@ def test_the_finding_says_what_was_found():
     assert "(raw) and -1.00 (effective) at layer 1 and " in sentences[3]
     assert found.numbers["encoder_own_last"] == pytest.approx(0.2)
     assert found.numbers["encoder_effective_rollout_last"] == pytest.approx(-1)
-    assert [value for value, _ in found.headline] == ["60 %", "20 %", "100 %", "16"]
+    assert [value for value, _ in found.headline] == ["60 %", "20 %", "100 %"]
 
 
 def test_the_finding_keeps_kinds_of_hidden_states_apart():

@@ -21,11 +21,13 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention import certify_row
 from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
+from identilens.studies.rationales.result import decided
 from identilens.studies.rationales.study import Decision, rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEXT = "Snow fell on the harbour, and nobody came."
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
+NUMBERED = {(label,): name for label, name in CLASSES.items()}
 HEADS = [
     ("bert", "SequenceClassification", 0),
     ("gpt2", "SequenceClassification", -1),
@@ -119,7 +121,10 @@ def test_what_the_last_token_alone_decides_needs_no_other():
     found = rationales(lens, [ids(9)], draws=2)
     assert found.needed["change"].to_list() == pytest.approx([0] * 8, abs=1e-9)
     assert not found.needed["enough"].any()
-    assert "no token by itself. Enough without all others: no token at all" in found.summary().text
+    assert (
+        "token stay) none alone takes a tenth of the probability or more with it. With all of them taken out at once,"
+        in found.summary().text
+    )
 
 
 def test_of_tokens_that_matter_the_attention_of_the_last_token_has_intervals():
@@ -132,7 +137,7 @@ def test_of_tokens_that_matter_the_attention_of_the_last_token_has_intervals():
     assert found.needed.filter(~matters)["lo"].null_count() == len(found.needed.filter(~matters))
     rows = found.needed.drop_nulls("lo")
     [captured] = lens.capture([text], max_length=70, weights=True)
-    each = [certify_row(head.attention[-1], head.projected, tolerance=0.01, order=False).intervals
+    each = [certify_row(head.attention[-1], head.projected, tolerance=2**-8, order=False).intervals
             for head in captured.heads]  # fmt: skip
     at = rows["position"].to_list()
     for name, values in (
@@ -162,14 +167,19 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     text = ids(9)
     whole = distribution(lens, text).tolist()
     least = whole.index(min(whole))
-    own = rationales(lens, [text], draws=2).needed
-    assert own["answer"][0] == CLASSES[whole.index(max(whole))]
+    found = rationales(lens, [text], draws=2)
+    assert "asked for" not in found.summary().text
+    assert found.needed["answer"][0] == CLASSES[whole.index(max(whole))]
     other = rationales(lens, [text], draws=2, decision=CLASSES[least])
     assert other.needed["answer"][0] == CLASSES[least]
+    own = CLASSES[whole.index(max(whole))]
+    assert other.needed["own_answer"][0] == found.needed["own_answer"][0] == own
+    said = f"as the answer that was asked for; the model's own answer is {own!r}. "
+    assert said in other.summary().text
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     assert other.table["predicted"].unique().to_list() == [least]
     with pytest.raises(
-        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …;"
+        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
     ):
         rationales(lens, [text], decision="terrible")
 
@@ -187,15 +197,80 @@ def test_of_a_token_with_and_without_its_space_the_likelier_one_is_meant(text):
     assert found.needed["token"][1] == (" f" if "ferry" in text else "he")
     spaced = rationales(lens, [text], draws=1, decision=" as")
     assert spaced.table["predicted"].unique().to_list() == [both[1]]
-    own = r"\(' h', 'arb', 'our', .*, …; for a word of several tokens name its first one\)"
-    with pytest.raises(SettingError, match=f"the model's {len(whole)} classes or tokens {own}"):
-        rationales(lens, [text], decision="harbourmaster")
+
+
+@pytest.mark.parametrize(("words", "spaced"), [("harbourmaster", None), (" the sea and", True)])
+def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
+    lens, text = idl.load("bundled-decoder"), "She said that the ferry left before"
+    given = lens.tokenizer.encode(text)
+    made = [
+        lens.tokenizer.encode(one, add_special_tokens=False) for one in (words, f" {words.strip()}")
+    ]
+
+    def likely(kept, answer):
+        with torch.no_grad():
+            logits = lens.model(torch.tensor([[*kept, *answer]])).logits[0, -len(answer) - 1 : -1]
+        return logits.double().softmax(-1)[range(len(answer)), answer].prod().item()
+
+    answer = max(made, key=lambda one: likely(given, one))
+    assert spaced is None or answer == made[1]
+    whole = likely(given, answer)
+    found = rationales(lens, [text], draws=2, decision=words)
+    needed = found.needed
+    assert needed["answer"][0] == lens.tokenizer.decode(answer)
+    assert needed["probability"].unique().to_list() == pytest.approx([whole], rel=1e-5)
+    places = needed["position"].to_list()
+    assert places[-1] == len(given) - 2
+    changes = [likely(given[:at] + given[at + 1 :], answer) - whole for at in places]
+    assert needed["change"].to_list() == pytest.approx(changes, rel=1e-3, abs=whole * 1e-4)
+    assert needed["lo"].null_count() == len(needed)
+    ids = torch.tensor([given])
+    own = lens.model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(answer), do_sample=False
+    )
+    assert needed["own_answer"][0] == lens.tokenizer.decode(own[0, len(given) :])
+    assert found.table["predicted"].unique().to_list() == [answer[0]]
+    own_too = rationales(lens, [text], draws=1, decision=needed["own_answer"][0])
+    assert "asked for" not in own_too.summary().text
+
+
+def test_explanations_of_several_tokens_are_of_the_sum_of_their_logits():
+    lens = classifier("gpt2", "CausalLM")
+    [item] = lens.read([ids(7)])
+    answer = (5, 9, 11)
+    found = Decision(lens, item, {answer: ""}).explained(0, False)
+    longer = HiddenMap(lens, lens.read([[*ids(7), *answer[:-1]]])[0], whole=True)
+    output = longer.run(longer.inputs.clone().requires_grad_())
+    logits = output.logits[0, -3:][range(3), answer].sum()
+    [gradient] = torch.autograd.grad(logits, [output.hidden_states[-1]])
+    reading = gradient[0].norm(dim=-1).double()
+    assert reading[:6].max() == 0 < reading[6:].min()
+    [item] = lens.read([[*ids(7), *answer[:-1]]])
+    rollouts = final_rollouts(lens, item)
+    for name, scores in rollouts.items():
+        expected = (reading / reading.sum()) @ scores.double()
+        key = name if name in found else f"rollout_{name}"
+        torch.testing.assert_close(found[key], expected[:6], rtol=1e-4, atol=1e-7)
+
+
+def test_an_answer_of_several_tokens_follows_texts_only():
+    lens = classifier("gpt2", "CausalLM")
+    [item] = lens.read({"input_ids": torch.tensor([ids(7)]), "position_ids": torch.arange(7)[None]})
+    assert "position_ids" in item.tensors
+    with pytest.raises(InputError, match="Leave out the other inputs of the batch"):
+        Decision(lens, item, {(5, 9): ""})
+    [item] = lens.read([ids(7)])
+    with torch.no_grad():
+        lens.model.lm_head.weight.mul_(1e4)
+    least = int(distribution(lens, ids(7)).argmin())
+    with pytest.raises(InputError, match="'least' has a probability too small for a number"):
+        Decision(lens, item, {(least,): "least"})
 
 
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     text = ids(9)
     [item] = lens.read([text])
-    decision = Decision(lens, item, CLASSES)
+    decision = Decision(lens, item, NUMBERED)
     kept = torch.rand(4, 5, 9, generator=torch.Generator().manual_seed(1)) < 0.5
     kept[..., 0] = True
     kept[1] = kept[0]
@@ -203,7 +278,7 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     for place in ((0, 0), (1, 3), (3, 4)):
         tokens = torch.tensor(text)[kept[place]].tolist()
         assert float(found[place]) == pytest.approx(
-            probability(lens, tokens, decision.label), abs=1e-6
+            probability(lens, tokens, decision.labels[0]), abs=1e-6
         )
     assert torch.equal(found[0], found[1])
     longest = max(kept[0].sum(-1))
@@ -212,7 +287,7 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     batch[mask] = torch.cat([torch.tensor(text)[one] for one in kept[0]])
     with torch.no_grad():
         padded = lens.model(input_ids=batch, attention_mask=mask.long()).logits.softmax(-1)[
-            :, decision.label
+            :, decision.labels[0]
         ]
     torch.testing.assert_close(found[0], padded, atol=1e-6, rtol=0)
     alone = rationales(lens, [text], draws=2).table
@@ -225,7 +300,7 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
 def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
     pytest.importorskip("captum", reason="install identilens[faithfulness]")
     [item] = lens.read([ids(7)])
-    decision = Decision(lens, item, CLASSES)
+    decision = Decision(lens, item, NUMBERED)
     found = decision.explained(0, True)
     assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
     inputs = lens.body.embeddings(torch.tensor([ids(7)])).detach()
@@ -234,7 +309,7 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
         zeroed[0, token] = 0
         drop = [
             lens.model.classifier(lens.body.pooler(lens.body.encoder(one).last_hidden_state))[
-                0, decision.label
+                0, decision.labels[0]
             ]
             for one in (inputs, zeroed)
         ]
@@ -248,7 +323,7 @@ def test_attribution_of_a_next_token_is_of_its_logit_at_the_last_position():
     pytest.importorskip("captum", reason="install identilens[faithfulness]")
     lens = classifier("gpt2", "CausalLM")
     [item] = lens.read([ids(7)])
-    decision = Decision(lens, item, dict.fromkeys(range(96), ""))
+    decision = Decision(lens, item, {(token,): "" for token in range(96)})
     found = decision.explained(0, True)["occlusion"]
     states = HiddenMap(lens, item, whole=True)
     for token in range(6):
@@ -257,7 +332,7 @@ def test_attribution_of_a_next_token_is_of_its_logit_at_the_last_position():
         with torch.no_grad():
             logits = [states.run(one).logits[0, -1] for one in (states.inputs, zeroed)]
         lost = logits[0] - logits[1]
-        assert float(found[token]) == pytest.approx(float(lost[decision.label]), abs=1e-6)
+        assert float(found[token]) == pytest.approx(float(lost[decision.labels[0]]), abs=1e-6)
 
 
 def test_without_a_text_that_can_be_tested_the_finding_says_so():
@@ -281,14 +356,14 @@ def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_on
 
 def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_them():
     [first, second] = written(2).token_lines()
-    assert [one.token for one in first.tokens] == ["terri", "ble", "a", "not"]
+    assert "terri[●-50%✓]ble[○-17%✓] a not[△+17%]" in first.text().plain
     assert [one.mark.sign for one in first.tokens] == ["●", "○", "·", "△"]
     assert [one.mark.sign for one in second.tokens] == ["○", "✓", "·", "·"]
-    assert [one.value for one in first.tokens] == ["-0.38 ✓", "-0.12 ✓", "", "+0.12"]
+    assert [one.value for one in first.tokens] == ["-50% ✓", "-17% ✓", "", "+17%"]
     assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
     assert len(written(5).token_lines()) == 3
     assert (
-        "It needs most: 'terri' (0.75 → 0.38), 'ble' (0.75 → 0.62). Enough"
+        "the probability falls most without 'terri' (0.75 → 0.38), '…ble' (0.75 → 0.62). Enough"
         in written(1).summary().text
     )
     tenth = pl.col("change") / 10
@@ -297,7 +372,13 @@ def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_th
         .summary()
         .text
     )
-    assert "needs most: no token by itself. Enough without all others: no token at all" in little
+    assert "at once, at least nine tenths of it are left." in little
+
+
+def test_tokens_that_stand_there_twice_have_their_positions():
+    same = pl.lit(" a").alias("token")
+    said = decided(written(1).needed.with_columns(same))
+    assert "most without 'a' (token 1) (0.75 → 0.38), 'a' (token 2) (0.75 → 0.62). Enough" in said
 
 
 def test_a_run_from_before_tokens_were_stored_is_still_told():
@@ -343,7 +424,7 @@ def test_a_run_resumes_loads_and_reports(lens, tmp_path):
         .to_html(tmp_path / "page.html")
         .read_text(encoding="utf-8")
     )
-    assert "enough without all others" in page
+    assert "enough with all others taken out" in page
     assert "Probability lost without the tokens" not in page, "three texts are too few"
     assert found.charts() == {}
 
@@ -355,7 +436,7 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
         one.save_pretrained(tmp_path / "model")
     lens = idl.load(tmp_path / "model")
     [item] = lens.read([("Snow fell \u2603.", "Nobody came.")])
-    places = Decision(lens, item, {0: "", 1: ""}).removable.tolist()
+    places = Decision(lens, item, {(0,): "", (1,): ""}).removable.tolist()
     marks = [
         place for place, token in enumerate(item.tokens["encoder"]) if token in ("[CLS]", "[SEP]")
     ]
@@ -366,10 +447,9 @@ def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
     needed = idl.load_result(tmp_path / "run").needed
     assert needed["token"].to_list() == list(lens.read([TEXT])[0].tokens["encoder"][1:-1])
     assert "Too few texts (1)" in done.output
-    assert "enough without all others" in done.output
+    assert "enough with all others taken out" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
-    answer = ("--model", "bundled-decoder", "--text", "Snow fell on the", "--decision", "harbour")
-    message = failing("rationales", *answer, "--out", tmp_path / "next")
+    message = failing("rationales", *options, "--decision", "terrible", "--out", tmp_path / "next")
     assert "expected --decision to be one of the model's" in message
     message = failing(
         "rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other"

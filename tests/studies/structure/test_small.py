@@ -24,7 +24,7 @@ def test_the_finding_counts_the_patterns_of_the_table(found):
     changed = sum(row["pattern"] != row["effective_pattern"] for row in heads)
     patterned = sum(row["pattern"] not in ("mixed", "empty") for row in heads)
     assert (said.numbers["changed_heads"], said.numbers["patterned_heads"]) == (changed, patterned)
-    assert f"{changed} of {len(heads)} heads look different in effective attention" in said.text
+    assert f"{changed} of {len(heads)} heads have another one in effective attention" in said.text
 
 
 def test_energies_are_shares_and_visibilities_are_ranks(found):

@@ -176,7 +176,7 @@ def test_nothing_left_is_measured_by_nothing():
     )
     assert found.table["empty_rows"].to_list() == [N] * 8
     assert set(found.table["pattern"]) == {"empty"}
-    assert "differs from the W" not in found.summary().text or "0.0 %" in found.summary().text
+    assert "W, the averaged maps" not in found.summary().text or "0.0 %" in found.summary().text
 
 
 def test_a_decoder_keeps_its_mask():

@@ -144,7 +144,7 @@ def test_every_experiment_is_summed_up_and_reported(make, tmp_path):
     }
     finding = result.summary()
     assert said[make] in finding.text
-    assert "Chance: 10.0 %. 2 folds" in finding.text
+    assert "Chance (guessing a position of the sentence): 10.0 %. 2 folds" in finding.text
     assert finding.numbers["folds"] == 2
     page = result.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert SCRIPT not in page

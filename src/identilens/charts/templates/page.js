@@ -25,6 +25,8 @@
 
   async function draw(id) {
     const spec = data.charts[id], sets = datasets(spec), before = drawn.get(id);
+    // A chart without data says nothing.
+    if (Object.keys(sets).length && !rows(sets)) { document.getElementById(id).closest("figure").hidden = true; return; }
     const values = before ? chosen(before.view, spec) : {};
     if (before) before.finalize();
     const params = (spec.params || []).map((param) => param.name in values ? { ...param, value: values[param.name] } : param);

@@ -1,5 +1,5 @@
 // The explorer's page: the start token, the columns, and the address that holds what they show.
-const root = document.getElementById("panes"), columns = document.getElementById("columns"), runs = document.getElementById("runs"), entry = document.getElementById("entry"), panes = [];
+const root = document.getElementById("panes"), steps = document.querySelector(".lesson .bar"), columns = document.getElementById("columns"), runs = document.getElementById("runs"), entry = document.getElementById("entry"), panes = [];
 
 // The printed address brings the token. It is kept for this tab alone, and never stands in an address to be shared.
 function takeToken(text) {
@@ -54,10 +54,10 @@ function restore() {
 // The tour: each step is done in the first column, and says what to see there.
 const lesson = document.getElementById("lesson"), teach = document.getElementById("teach"), step = document.getElementById("step");
 const STEPS = {
-  look: ["The small squares are the heads, layer by layer: choose one, or go on from it with the arrow keys.", (pane) => pane.viewerRoot.scrollIntoView({ block: "start" })],
-  click: ["A row is locked, and its keys are listed; the bar of a key is the range that is proven. A click on a key moves its weight.", (pane) => pane.lockLast()],
-  exchange: ["Other weights, as far away as possible, stand in the map now. The table compares what the model says with them and with its own.", (pane) => pane.alternative("far")],
-  break: ["The head is taken out. If the table hardly changes, the answer does not need this head: choose another one and press Break again.", (pane) => pane.without()],
+  look: [({ place }) => `The small squares are the heads, layer by layer. ${place ? `Layer ${place.layer}, head ${place.head} is open: by a first estimate the model's answer changes most without it. ` : ""}Choose another one by a tap, a click or the arrow keys.`, async (pane) => { await pane.strongest(); pane.viewerRoot.scrollIntoView({ block: "start" }); }],
+  click: [() => "A row is locked: its keys are listed. The bar of a key is the range of values that its weight can take while what stands above stays, if the other weights move to match. A click on a key gives its weight a slider.", (pane) => pane.lockOne(), (pane) => pane.reveal()],
+  exchange: [() => "The row has other weights now, chosen to keep the answer. The coloured texts show where its attention was and is; the table, what the model says.", (pane) => pane.exchanged(), (pane) => pane.seek()],
+  break: [({ strong, inside }) => `“${plain(strong)}” was taken out of the row: its strongest key, by an estimate. ${inside ? "0 lies in its range, but a range holds only if the other weights move to match; here they share its weight in proportion" : "0 lies outside of its range"}. Compare this line of the table with the exchange. If both change little, go on from 3 with another row or head.`, (pane) => pane.broken(), (pane) => pane.seek()],
 };
 
 function teaching(on) {
@@ -92,16 +92,24 @@ runs.addEventListener("change", () => {
   if (runs.value) window.open(runs.value, "_blank", "noopener");
   runs.value = "";
 });
+// What is scrolled to stands below the steps of the tour.
+new ResizeObserver(() => document.documentElement.style.setProperty("--steps", `${steps.offsetHeight}px`)).observe(steps);
 teach.addEventListener("click", () => teaching(lesson.hidden));
 document.getElementById("learnt").addEventListener("click", () => teaching(false));
 lesson.addEventListener("click", async ({ target }) => {
-  const [words, act] = STEPS[target.dataset.step] ?? [];
+  const [words, act, show] = STEPS[target.dataset.step] ?? [];
   if (!act) return;
   const [pane] = panes;
   if (!pane.held) { step.textContent = "Wait until the text is measured, or type one."; return; }
   step.textContent = "";
+  const before = pane.changes.length, changes = ["exchange", "break"].includes(target.dataset.step);
   await act(pane);
-  step.textContent = words;
+  // What was given up, or could not be done, says so by itself.
+  if (!changes || pane.changes.length > before) step.textContent = words(pane);
+  if (!show || (changes && pane.changes.length === before)) return;
+  // The steps are as high as their words by now.
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  await show(pane);
 });
 columns.addEventListener("click", () => {
   if (panes.length > 1) removePane(); else addPane();

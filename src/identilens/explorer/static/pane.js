@@ -5,6 +5,9 @@ let start = {}, token = "";
 
 const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replaceAll("-", "−");
 
+// As the list of keys writes numbers.
+const listed = window.tokenMaps.written;
+
 // Asks the server; `told` gets each line of its answer. Returns the last one.
 async function ask(what, body, signal, told = () => {}) {
   const answer = await fetch(`api/${what}`, { method: "POST", signal, headers: { "Content-Type": "application/json", "X-Identilens-Token": token }, body: JSON.stringify(body) });
@@ -40,16 +43,25 @@ const ending = (model) => model.split("/").filter(Boolean).pop() || model;
 const called = (model) => (start.models.filter((one) => ending(one) === ending(model)).length > 1 ? model : ending(model));
 
 // A relative change in words; what single precision rounds is no change.
-const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
+const ROUNDING = 1e-5, LEAST = 1e-9, SIZED = "relative change (below 0.001 %: rounding)", percent = (share) => (share < ROUNDING ? "0 %" : `${written(100 * share)} %`), sized = (change) => `${percent(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
 
 // A token without its mark of a space or of a part of a word.
 const plain = (name) => name.replace(/^(␣|##|…)(?=.)/u, "");
 
+// The layer and head of what was open when a question was asked.
+const named = ({ choices: { layer, head } }) => `layer ${layer}, head ${head}`;
+
 // What must stay the same when a row changes: outcome and tolerance, in words.
-const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the output of all heads of the layer, up to 1 %", "answer 1%": "the model's answer, up to 1 % of the head's effect", "answer 10%": "the model's answer, up to 10 % of the head's effect" };
-const AIMS = { least: "least on the largest keys", farthest: "farthest", sparsest: "fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "within 0.1 % of the effect", "1%": "within 1 % of the effect", "10%": "within 10 % of the effect" };
+const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
+const NATS = "0.001nats", AIMS = { least: "away from the largest keys", farthest: "as far away as possible", sparsest: "onto the fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "to 0.1 % of the row's effect", "1%": "to 1 % of the row's effect", "10%": "to 10 % of the row's effect", [NATS]: "to 0.001 nats" };
 
 const STORED = { bfloat16: "as bfloat16", int8: "with 8 bits", int4: "with 4 bits", int3: "with 3 bits", 0.1: "with Gaussian noise of 10 %" };
+
+// Texts of more tokens are not shown once more beside a change.
+const FEW = 80;
+
+// The layer of a map with the row that was changed by hand, or lacks a key.
+const CHANGED = "changed row";
 
 const group = (words, ...parts) => { const one = made("div", { className: "pair" }, made("span", { className: "soft", textContent: words }), ...parts); one.setAttribute("role", "group"); one.setAttribute("aria-label", words); return one; };
 const choice = (label, options) => made("select", { ariaLabel: label }, ...Object.entries(options).map(([value, textContent]) => made("option", { value, textContent })));
@@ -69,39 +81,60 @@ class Pane {
     this.bar = made("progress", { hidden: true, max: 1, value: 0 });
     this.cancel = made("button", { type: "button", textContent: "Cancel", hidden: true });
     this.complaint = made("p", { className: "complaint", role: "alert" });
+    this.doing = made("div", { className: "doing" }, this.bar, this.state, this.cancel, this.complaint);
     this.number = number;
     this.stage = made("div", {});
     this.found = made("div", { className: "found", hidden: true });
     this.hand = made("div", { className: "hand", hidden: true });
+    // The slider of a key stands below its row.
+    this.handLine = made("tr", { className: "hand-line" }, made("td", { colSpan: 4 }, this.hand));
     this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
-    this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.saveRun(); });
+    this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.run.nextSibling.click(); });
     this.kept = choice("What must stay the same", KEPT);
     this.kept.addEventListener("change", () => this.viewer.redraw());
     [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
     this.within.value = "1%";
-    this.answer = made("input", { type: "text", ariaLabel: "Next token or class", placeholder: "the model's own answer", maxLength: 64, size: 18 });
-    this.answer.addEventListener("keydown", (event) => { if (event.key === "Enter") this.needed(); });
+    this.within.title = "A row's effect: what the answer changes by when the head adds nothing in that row.";
+    this.answer = made("input", { type: "text", ariaLabel: "Next token or class", placeholder: "the model's own answer", maxLength: 64, size: 24 });
+    this.answer.addEventListener("keydown", (event) => { if (event.key === "Enter") this.asks.needed.click(); });
     this.stored = choice("How the hidden states are stored", STORED);
     this.stored.value = "int4";
-    this.tools = made("div", { className: "tools", hidden: true },
-      group("Prove ranges while this stays", this.kept),
-      group("Other weights, same output of this head", this.button("Farthest", () => this.alternative("far")), this.button("Random", () => this.alternative("sampled")), this.button("From other W_Q and W_K", () => this.parameters())),
-      group("Other row, same answer of the model", this.aim, this.heads, this.within, this.button("Look for it", () => this.same())),
-      group("Which tokens the answer needs", this.answer, this.button("Mark them", () => this.needed())),
-      group("What the model's answer to this text or chat attends to", this.button("Let it answer", () => this.answered())),
+    this.keep = group("Prove ranges while this stays", this.kept);
+    this.asks = { needed: this.button("Mark them", () => this.needed()), answered: this.button("Let it answer", () => this.answered()) };
+    this.exchange = group("Exchange one row; the model's answer stays", this.aim, this.heads, this.within, this.button("Look for it", () => this.same()));
+    this.breaking = group("Break", this.button("Take the row's strongest key out", () => this.broken(), "The key without which the row changes most, by a first estimate"), this.button("Move a key's weight", () => this.toKeys(), "Goes to the keys of the locked row: Enter gives a key its slider"), this.button("Take this head out", () => this.without()));
+    this.whole = group("Exchange all rows of this head; its output stays", this.button("Farthest", () => this.alternative("far"), "As far away as possible"), this.button("Random", () => this.alternative("sampled"), "Drawn at random from all that there are"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), made("span", { className: "soft" }));
+    this.tools = made("div", { className: "tools", hidden: true }, this.exchange, this.whole, this.breaking);
+    this.jump = this.button("Exchange or break it", () => this.tools.scrollIntoView());
+    this.jump.className = "jump";
+    this.more = made("div", { className: "tools", hidden: true },
+      group("Which tokens the answer needs", this.answer, this.asks.needed, made("span", { className: "soft" })),
+      group("What the model's answer to this text or chat attends to", this.asks.answered, made("span", { className: "soft" })),
       group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
-      group("Changes that matter", this.button("Take this head out", () => this.without())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
       group("Save", this.button("Map as PNG", () => this.picture()), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
-      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples, this.bar, this.state, this.cancel), this.text, this.complaint), this.tools, this.found, this.hand, this.stage, this.mixed);
-    this.stage.addEventListener("row", (event) => { this.row = event.detail; this.hand.hidden = true; });
+      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.tools, this.stage, this.more, this.mixed);
+    this.stage.addEventListener("row", ({ detail }) => {
+      const stays = this.row?.choices === detail.choices && this.row.query === detail.query;
+      this.row = detail;
+      // A slider stays with its row, also with the focus, while the keys are listed anew.
+      if (!stays) this.drop();
+    });
+    this.hand.addEventListener("focusin", ({ target }) => { this.focus = target; });
+    this.hand.addEventListener("focusout", ({ relatedTarget }) => { if (relatedTarget) this.focus = null; });
+    this.hand.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      this.viewerRoot.querySelector(`.row-keys tr[data-key="${this.key}"] .key`)?.focus();
+    });
+    this.stage.addEventListener("keys", () => this.placeHand());
     this.stage.addEventListener("click", (event) => { const line = event.target.closest("tr[data-key]"); if (line) this.drag(Number(line.dataset.key)); });
     this.cancel.addEventListener("click", () => this.stop());
-    this.model.addEventListener("change", () => this.measure());
-    this.examples.addEventListener("change", () => { if (this.examples.value !== "") { this.text.value = start.texts[this.examples.value]; this.measure(); } });
-    this.text.addEventListener("input", () => { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.measure(), WAIT); });
+    this.model.addEventListener("change", () => this.another());
+    this.examples.addEventListener("change", () => { if (this.examples.value !== "") { this.text.value = start.texts[this.examples.value]; this.another(); } });
+    this.text.addEventListener("input", () => { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.another(), WAIT); });
     if (shown && !known) this.complaint.textContent = `This explorer has no model ${shown.model}.`;
     else if (shown && !shown.text && shown.view) this.complaint.textContent = "The text was too long for the address: paste it here.";
   }
@@ -111,9 +144,9 @@ class Pane {
     return { model: this.model.value, text: this.text.value.length > LONGEST ? "" : this.text.value, view: this.view };
   }
 
-  button(words, act) {
-    const one = made("button", { type: "button", textContent: words });
-    one.addEventListener("click", act);
+  button(words, act, title = "") {
+    const one = made("button", { type: "button", textContent: words, title });
+    one.addEventListener("click", () => { this.where = one.closest(".pair") ?? this.hand; act(); });
     return one;
   }
 
@@ -136,23 +169,37 @@ class Pane {
     this.stop();
     const mine = (this.asking = new AbortController());
     this.complaint.textContent = "";
+    // A slider stays where it is while the row is put back.
+    if (this.where !== this.hand) this.below(this.doing);
     this.busy(words);
     try {
       return await ask(what, body, mine.signal, (step) => { if (mine === this.asking && told) told(step); });
     } catch (error) {
-      if (mine === this.asking) this.complaint.textContent = error.message;
+      if (mine === this.asking) this.complain(error.message);
       return null;
     } finally {
       if (mine === this.asking) { this.asking = null; this.busy(""); }
     }
   }
 
+  // Another text, or model: the head stays open, but a row of the last text means nothing in this one.
+  another() {
+    const view = new URLSearchParams(this.view);
+    view.delete("row");
+    this.view = String(view);
+    return this.measure();
+  }
+
   async measure() {
     if (!this.text.value.trim()) return;
-    this.found.hidden = this.hand.hidden = this.tools.hidden = true;
+    this.where = this.text;
+    this.drop();
+    this.found.hidden = this.tools.hidden = this.more.hidden = true;
+    this.changes = [];
+    this.place = null;
     this.viewer = this.row = this.held = null;
     this.known = {};
-    this.certified = this.did = null;
+    this.certified = this.did = this.after = this.moved = null;
     this.remember();
     this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
     this.stage.replaceChildren(this.viewerRoot);
@@ -161,7 +208,7 @@ class Pane {
       if (step.tokens) { this.cut = step.tokens.length >= step.most ? { max_length: step.most } : {}; this.state.textContent = `${step.tokens.length} tokens`; }
       if (!step.viewer) return;
       this.busy(`layer ${step.layer} of ${step.layers}`, step.layer / step.layers);
-      if (this.viewer) this.viewer.add(step.viewer.maps.map((one) => ({ ...one, queries: this.place(step, one.queries), keys: this.place(step, one.keys) })));
+      if (this.viewer) this.viewer.add(step.viewer.maps.map((one) => ({ ...one, queries: this.placeOf(step, one.queries), keys: this.placeOf(step, one.keys) })));
       else {
         this.tokens = step.viewer.tokens;
         this.viewer = window.tokenMaps(this.viewerRoot, step.viewer, look, (choices, query) => this.prove(choices, query), { ...NOWHERE, write: (view) => this.seen(view) });
@@ -169,9 +216,18 @@ class Pane {
     });
     if (!last) return;
     this.held = last.held;
-    this.tools.hidden = false;
+    this.predicts = last.predicts;
+    this.within.lastChild.hidden = !last.predicts;
+    if (!last.predicts && this.within.value === NATS) this.within.value = "10%";
+    this.tools.hidden = this.more.hidden = false;
+    this.viewerRoot.querySelector(".viewer-row .viewer-bar").append(this.keep, this.jump);
+    for (const [button, why] of [[this.asks.needed, last.predicts ? "" : "this model predicts no token and no class"], [this.asks.answered, last.writes ? "" : "this model writes no answers"]]) {
+      button.disabled = Boolean(why);
+      button.title = why;
+      button.nextSibling.textContent = why && `(${why})`;
+    }
+    if (this.view) await this.viewer.show(this.view); else await this.strongest();
     this.viewerRoot.dataset.all = "true";
-    await this.viewer.show(this.view);
     this.state.textContent = this.cut.max_length ? `Texts are cut at ${this.cut.max_length} tokens.` : "";
   }
 
@@ -180,10 +236,25 @@ class Pane {
     if (!this.held) return;
     this.view = view;
     this.remember();
+    this.able();
+  }
+
+  // Where no other weights give a head's output exactly, none are asked for.
+  async able() {
+    const fixed = await this.viewer.fixed(), why = fixed ? "no other weights give exactly this head's output: the text has too few tokens. Exchange one row, which may change the output a little" : "";
+    for (const one of this.whole.querySelectorAll("button")) one.disabled = fixed;
+    this.whole.lastChild.textContent = why && `(${why})`;
+  }
+
+  // Opens the head that the answer needs most.
+  async strongest() {
+    const before = JSON.stringify(this.viewer.now());
+    this.place ??= (await this.one("strongest", { held: this.held }, "looking for the head that matters most"))?.strongest;
+    if (this.place && JSON.stringify(this.viewer.now()) === before) await this.viewer.open(this.place);
   }
 
   // The place of a layer's tokens among those of all layers, which share most of them.
-  place(step, at) {
+  placeOf(step, at) {
     const names = step.viewer.tokens[at], key = names.join("\u0000"), known = this.tokens.findIndex((one) => one.join("\u0000") === key);
     return known >= 0 ? known : this.tokens.push(names) - 1;
   }
@@ -192,29 +263,92 @@ class Pane {
 
   async prove(choices, query) {
     if (!this.held) return null;
-    const [outcome, tolerance] = this.kept.value.split(" "), body = { held: this.held, ...choices, query, outcome, tolerance }, name = JSON.stringify(body);
-    this.proving?.abort();
-    this.proving = new AbortController();
-    this.known[name] ??= (await ask("row", body, this.proving.signal)).row;
-    this.certified = this.known[name];
+    const name = JSON.stringify([this.held, choices, query, this.kept.value]);
+    if (name !== this.question) this.proving?.abort();
+    this.question = name;
+    this.certified = await this.ranges(choices, query, this.kept.value);
     return this.certified;
+  }
+
+  // The proven ranges of a row while `kept` stays; each is asked for once.
+  ranges(choices, query, kept) {
+    const [outcome, tolerance] = kept.split(" "), body = { held: this.held, ...choices, query, outcome, tolerance }, name = JSON.stringify(body), { known } = this;
+    if (!known[name]) {
+      this.proving = new AbortController();
+      known[name] = ask("row", body, this.proving.signal).then(({ row }) => row);
+      known[name].catch(() => delete known[name]);
+    }
+    return known[name];
+  }
+
+  // The proof of the locked row, of one that matters if none is; null where it cannot be proven.
+  async proven() {
+    this.lockOne();
+    const { choices, row } = this.viewer.now();
+    this.below(this.doing);
+    this.busy("proving the row");
+    try { return await this.prove(choices, row); } catch { return null; } finally { this.busy(""); }
   }
 
   // Another row, of one head or of many, with the answer that the model gives now.
   async same() {
-    const { row } = this.viewer.now();
-    if (row === null) { this.complaint.textContent = LOCK; return; }
+    const at = this.viewer.now(), { row } = at, { layer } = at.choices;
+    if (row === null) { this.complain(LOCK); return; }
     const last = await this.one("same", { ...this.at(), query: row, aim: this.aim.value, tolerance: this.within.value, heads: this.heads.value }, "looking for another row with the same answer");
     if (!last) return;
-    const { layer, head } = this.viewer.now().choices, { value: heads } = this.heads, together = heads === "head" ? {} : { together: true };
-    this.did = { name: "alternatives", options: { ...(heads === "model" ? {} : { layers: layer }), ...(heads === "head" ? { heads: head } : {}), queries: row, outcome: last.same.answer.includes("prediction") ? "prediction" : "states", aim: this.aim.value, tolerance: this.within.value, ...together } };
-    for (const { choices, layer } of last.same.maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
-    this.told(`${last.same.words} Put into the model:`, last.same);
+    const { value: heads } = this.heads, together = heads === "head" ? {} : { together: true };
+    this.did = { name: "alternatives", options: { ...(heads === "model" ? {} : { layers: layer }), ...(heads === "head" ? { heads: at.choices.head } : {}), queries: row, outcome: last.same.answer.includes("prediction") ? "prediction" : "states", aim: this.aim.value, tolerance: this.within.value, ...together } };
+    const { maps, distance, tolerance, mass_before: before, mass_after: after, keys_before: had, keys_after: have, largest_share: share } = last.same, part = (mass) => `${(100 * mass).toFixed(1)} %`;
+    const one = maps.length === 1, effect = `${tolerance} of the effect of ${one ? "this row" : `these rows of ${maps.length} heads`}, which is what the answer changes by if ${one ? "the head adds nothing in it" : "these heads add nothing in it"}`;
+    const words = `With the same answer, up to ${tolerance === NATS ? "0.001 nats" : effect}. ${one ? "The" : `On average of ${maps.length} heads, the`} largest keys, as few as have ${100 * share} % of the attention together, had ${part(before)} of it; now they have ${part(after)}. ${Math.round(had)} keys had any attention, and ${Math.round(have)} have some now. Of the attention, ${part(distance)} moved to other keys (total variation ${distance.toFixed(3)}). Put into the model:`;
+    for (const { choices, layer } of maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
+    await this.told(words, `Exchange: row ${row}, ${heads === "head" ? named(at) : heads === "layer" ? `all heads of layer ${layer}` : "all heads"}; answer kept ${WITHIN[this.within.value]}`, last.same, at, ["raw", "same answer"]);
   }
 
-  // The last row, of which a decoder predicts, is locked.
-  async lockLast() {
-    if (this.viewer.now().row === null) this.viewer.lock(this.tokens[0].length - 1);
+  // The row that matters is locked, else the last one, of which a decoder predicts; short rows have ranges by the answer.
+  lockOne() {
+    const { row, count } = this.viewer.now();
+    if (row !== null) return;
+    this.kept.value = "answer 10%";
+    this.viewer.lock(Math.min(this.place?.row ?? count - 1, count - 1));
+  }
+
+  // Shows the locked row of the map, and as much of its keys as fits.
+  reveal() {
+    const { row, count } = this.viewer.now(), box = this.viewerRoot.querySelector(".maps canvas").getBoundingClientRect(), keys = this.viewerRoot.querySelector(".viewer-row").getBoundingClientRect();
+    if (row === null) return;
+    // Of a map, the last lines are its scale.
+    const bottom = box.bottom - (count - 1 - row) / count * box.height, top = document.querySelector(".lesson .bar").getBoundingClientRect().bottom;
+    // Below a map, the keys need the room under the row; beside it, they begin where the map does.
+    const aim = keys.top >= box.bottom ? Math.min(top + 3 * box.height / count, window.innerHeight - 16) : Math.min(Math.max(bottom - box.top + top + 8, Math.min(bottom, window.innerHeight - 16)), window.innerHeight + 24);
+    window.scrollBy(0, bottom - aim);
+  }
+
+  // The last two steps of the tour: the same row, with other weights that keep the answer and without its strongest key.
+  async exchanged() {
+    const row = await this.proven();
+    // In nats as in the story of the documentation, where that is less than a tenth of the row's effect.
+    this.within.value = this.predicts && row?.effect > 0.01 ? NATS : "10%";
+    this.where = this.exchange;
+    await this.same();
+  }
+
+  async broken() {
+    this.where = this.breaking;
+    const row = await this.proven();
+    if (!row) { this.complain("This row cannot be proven: take the head out, or choose another one."); return; }
+    const all = row.removal.map(Number);
+    const most = row.key[all.indexOf(Math.max(...all))];
+    this.strong = this.row.keys[most];
+    this.inside = row.lo[row.key.indexOf(most)] < LEAST;
+    await this.weigh(this.viewer.now().row, most, 0);
+  }
+
+  // The first key of the locked row gets the focus.
+  async toKeys() {
+    await this.proven();
+    await new Promise((done) => requestAnimationFrame(done));
+    this.viewerRoot.querySelector(".row-keys .key")?.focus();
   }
 
   // The text, each token marked by what the answer loses without it.
@@ -229,47 +363,86 @@ class Pane {
 
   // The text, each token marked by whether it can be read from the states that the layer of the map gives on.
   async inverted() {
-    this.marked(await this.one("inverted", { held: this.held, layer: this.viewer.now().choices.layer + 1, noise: this.stored.value }, "comparing with the states of other tokens", ({ progress, note }) => { if (note) this.busy(note, progress); }));
+    const { layer } = this.viewer.now().choices;
+    this.marked(await this.one("inverted", { held: this.held, layer: layer + 1, noise: this.stored.value }, "comparing with the states of other tokens", ({ progress, note }) => { if (note) this.busy(note, progress); }), `After layer ${layer} of the maps, which is layer ${layer + 1} of the hidden states: theirs count from 0, the embeddings.`);
   }
 
   // A line of tokens, and sentences below. The server has escaped the tokens.
-  marked(last) {
+  marked(last, first) {
     if (!last) return;
     const line = made("div", { innerHTML: last.html });
-    this.found.replaceChildren(line, ...last.words.split("\n").map((textContent) => made("p", { textContent })));
+    this.put(line, ...[...(first ? [first] : []), ...last.words.split("\n")].map((textContent) => made("p", { textContent })));
+  }
+
+  // What came out stands below what was pressed.
+  put(...parts) {
+    this.found.replaceChildren(...parts);
     this.found.hidden = false;
-    this.found.scrollIntoView({ block: "nearest" });
+    this.complaint.textContent = "";
+    this.below(this.found);
+    this.seek();
+  }
+
+  // So does what is being done, and what went wrong.
+  complain(words) {
+    this.below(this.doing);
+    this.complaint.textContent = words;
+    this.complaint.scrollIntoView({ block: "nearest" });
+  }
+
+  // A slider that is gone has no place any more.
+  below(one) { (this.where.isConnected ? this.where : this.breaking).after(one); }
+
+  seek() {
+    // Of what does not fit, the beginning is shown; a slider stays above what it led to.
+    const top = this.where === this.hand ? this.hand : this.found;
+    top.scrollIntoView({ block: this.found.offsetHeight > 0.6 * window.innerHeight ? "start" : "nearest" });
+  }
+
+  // The slider goes; what it led to stays.
+  drop() {
+    if (this.handLine.contains(this.found)) this.tools.append(this.found);
+    this.hand.hidden = true;
+    this.focus = null;
+    this.handLine.remove();
+  }
+
+  placeHand() {
+    if (!this.hand.hidden) this.viewerRoot.querySelector(`.row-keys tr[data-key="${this.key}"]`)?.after(this.handLine);
+    if (!this.focus || document.activeElement !== document.body) return;
+    this.focus.focus({ preventScroll: true });
+    this.hand.scrollIntoView({ block: "nearest" });
   }
 
   async without() {
-    const { layer, head } = this.viewer.now().choices, last = await this.one("without", this.at(), "running the model without the head");
+    const at = this.viewer.now(), last = await this.one("without", this.at(), "running the model without the head");
     if (!last) return;
-    this.did = { at: this.viewer.now().choices, other: "torch.zeros_like(head.attention)" };
-    this.told(`Without head ${head} of layer ${layer}:`, last.broken);
+    this.did = { at: at.choices, other: "torch.zeros_like(head.attention)" };
+    await this.told(`Without ${named(at)}:`, `Break: without ${named(at)}`, last.broken, at);
+    this.viewer.pick("raw");
   }
 
   async alternative(which) {
-    const found = await this.other("alternative", { which }, which === "far" ? "alternative" : "drawn", "looking for an alternative and putting it back");
+    const at = this.viewer.now(), name = which === "far" ? "alternative" : "drawn", found = await this.other("alternative", { which }, name, "looking for an alternative and putting it back");
     if (!found) return;
     const options = "visible=head.visible, generator=torch.Generator().manual_seed(0)";
-    this.did = which === "far" ? { at: this.viewer.now().choices, from: "far_alternatives", other: `far_alternatives(head.attention, head.projected, ${options})` } : { at: this.viewer.now().choices, from: "sample_alternatives", other: `sample_alternatives(head.attention, head.projected, 1, method="uniform", ${options})[0]` };
+    this.did = which === "far" ? { at: at.choices, from: "far_alternatives", other: `far_alternatives(head.attention, head.projected, ${options})` } : { at: at.choices, from: "sample_alternatives", other: `sample_alternatives(head.attention, head.projected, 1, method="uniform", ${options})[0]` };
     const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
-    this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
+    await this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found.distance < 5e-4 ? `No exchange: own weights of ${named(at)}` : `Exchange: all rows, ${named(at)}; output kept`, found, at, ["raw", name]);
   }
 
   // The head's own weights once its W_Q and W_K are others.
   async parameters() {
-    const found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
+    const at = this.viewer.now(), found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
     if (!found) return;
-    const { layer, head } = this.viewer.now().choices;
+    const { layer, head } = at.choices;
     this.did = { name: "alternatives", options: { layers: layer, heads: head, realisable: true } };
     if (found.none) {
-      this.found.replaceChildren(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
-      this.found.hidden = false;
+      this.put(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
       return;
     }
     const moved = Object.entries(found.moved).map(([name, share]) => `${name} by ${written(100 * share)} %`).join(" and ");
-    this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
+    await this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, `Other W_Q and W_K of ${named(at)}`, found, at, ["raw", "other matrices"]);
   }
 
   away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${sized(error)}.`; }
@@ -287,7 +460,7 @@ class Pane {
     const last = await this.one("contributions", { ...this.at(), exact }, "contributions", (step) => step.progress !== undefined && this.busy(step.note || "contributions", step.progress));
     if (!last) return;
     const maps = made("div", { className: "viewer", id: `contributions-${this.number}` });
-    this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), maps);
+    this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), made("p", { className: "soft", textContent: "Here layer 1 is what comes out of layer 0 of the maps above, layer 2 what comes out of layer 1, and so on." }), maps);
     // That of the first token of a decoder says nothing: the locked one is shown, else the last.
     const end = last.viewer.maps.length - 1;
     window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look, null, NOWHERE);
@@ -296,72 +469,105 @@ class Pane {
 
   async saveRun() {
     const name = this.run.value.trim();
-    if (!name) { this.complaint.textContent = "Name the run first: letters, digits, - and _."; this.run.focus(); return; }
+    if (!name) { this.run.focus(); this.complain("Name the run first: letters, digits, - and _."); return; }
     const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
     if (last) listRuns(last.runs);
   }
 
-  // The same table for all changes: those that the model does not notice and those that matter.
-  told(words, { states, next, answer, logits_change: change }) {
-    const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
-    const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? SIZED : `${name}, ${SIZED}`, ...of(name).map((one) => written(one.change))]);
-    const tables = [table(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], rows)];
-    if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
-    this.found.replaceChildren(made("p", { textContent: `${words} ${answer}.${change === undefined ? "" : ` Logits change by ${written(change)} of their size.`}` }), made("div", { className: "both" }, ...tables));
-    this.found.hidden = false;
-    this.found.scrollIntoView({ block: "nearest" });
+  // One table for all changes of a text, those that the model does not notice and those that matter; below it more on
+  // the last one: `rows` are the layers of the map, or the weights, that show a row before and after.
+  async told(words, done, { states, next, answer: said, same_top: stays, change, largest, output_error: output, logits_change: logits }, at, rows, hand) {
+    const answer = this.predicts ? `${said}; its most likely token or class ${stays ? "stays" : "changes"}` : said;
+    const nats = (value) => (value < LEAST ? "0" : value < 1e-5 ? written(value) : String(Number(value.toPrecision(2)))), tokens = (next ?? []).slice(0, 3);
+    // What is most likely comes first: a phone shows it without scrolling sideways.
+    const first = (when) => { const most = next.reduce((a, b) => (b[when] > a[when] ? b : a)); return `“${plain(most.token)}” ${percent(most[when])}`; };
+    const heads = next ? ["Most likely", "Answer changes by (nats)", "Head's output changes by", ...tokens.map((one) => `Probability of “${plain(one.token)}”`), "Largest change of a probability"] : ["Final hidden states change by", "Head's output changes by"];
+    // Of one slider the last value is a line.
+    if (hand && hand === this.moved) this.changes.pop();
+    this.moved = hand;
+    this.after = rows && { ...at, done, weights: await this.viewer.rowOf(at.choices, at.row ?? 0, rows[1]) };
+    this.changes.push(next ? [done, first("after"), nats(change), percent(output), ...tokens.map((one) => percent(one.after)), percent(largest)] : [done, percent(change), percent(output)]);
+    const own = next ? ["The model as it is", first("before"), "", "", ...tokens.map((one) => percent(one.before)), ""] : ["The model as it is", "", ""];
+    const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name), alone = sequences.length === 1;
+    const wide = (...all) => { const one = made("div", { className: "wide", tabIndex: 0, ariaLabel: "Table, scrolls sideways" }, table(...all)); one.setAttribute("role", "region"); return one; };
+    const hint = made("p", { className: "soft", textContent: "The table goes on to the right: scroll it sideways." }), told = wide(["What was done", ...heads], [own, ...this.changes]);
+    const more = [wide(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], sequences.map((name) => [alone ? SIZED : `${name}, ${SIZED}`, ...of(name).map((one) => percent(one.change))]))];
+    if (next) more.push(table(["Next token, or class", "before", "after"], next.map((one) => [plain(one.token), one.before.toFixed(4), one.after.toFixed(4)])));
+    const query = at.row ?? Math.min(this.place?.row ?? at.count - 1, at.count - 1), strips = rows && this.tokens[0].length <= FEW ? await this.viewer.strips(at.choices, query, rows) : [];
+    this.put(
+      ...strips, hint, told,
+      made("p", { className: "said", textContent: `${words} ${answer}.${logits === undefined ? "" : ` Logits change by ${percent(logits)} of their size.`}` }),
+      made("p", { className: "soft", textContent: `The head's output is what it adds in the rows that were changed; the answer is ${next ? "the model's prediction" : "the model's final hidden states"}. Ranges of weights are proven for what stands above them, such as the head's exact output: a row with the same answer may leave them, and a value inside of a range keeps what stays only if the other weights move to match. Less than 0.001 %${next ? ", or 1e-9 nats," : ""} is rounding and stands as 0.` }),
+      made("details", {}, made("summary", { textContent: `The last change: ${next ? "more next tokens or classes, and " : ""}every hidden state` }), made("div", { className: "both" }, ...more)),
+    );
+    hint.hidden = told.scrollWidth <= told.clientWidth;
   }
 
   // A weight moves from 0 to 1. Within its range the row goes towards the alternative where the weight is least or
   // greatest, and the output stays; outside of it the other keys share what is left, and the output changes.
-  drag(key) {
-    const { intervals, proven, weights, keys, query } = this.row || {};
+  async drag(key) {
+    const { intervals, proven, weights, keys, query, choices } = this.row || {};
     if (!proven || !this.held) return;
-    // By hand, the head's output stays exactly: other ends that were proven allow more.
-    const exact = this.kept.value === "head 0", lo = exact ? proven.lo[key] : intervals.lower(key), hi = exact ? proven.hi[key] : intervals.upper(key);
-    // The page has weights rounded to 10 bits: the proven range does not let one stand outside of it.
-    const weight = Math.min(hi, Math.max(lo, weights[key]));
-    const slider = made("input", { type: "range", min: 0, max: 1, step: 0.001, value: weight, ariaLabel: `Weight of ${keys[key]}` });
+    this.where = this.stage;
+    // By hand, the head's output stays exactly: other ends that are listed allow more.
+    const kept = this.kept.value, exact = await this.ranges(choices, query, "head 0").catch((error) => { if (error.name !== "AbortError") this.complain(error.message); }), place = exact?.key.indexOf(key);
+    if (!exact || this.row.query !== query || this.row.choices !== choices) return;
+    const [lo, hi, weight] = [exact.lo[place], exact.hi[place], exact.weight[place]];
+    this.where = this.hand;
+    const at = this.viewer.now(), slider = made("input", { type: "range", min: 0, max: 1, step: 0.001, value: weight, ariaLabel: `Weight of ${plain(keys[key])}` });
     const range = made("span", { className: "range" }, slider);
     range.style.setProperty("--from", `${100 * lo}%`);
     range.style.setProperty("--to", `${100 * hi}%`);
-    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}; the head's output can stay the same with ${written(lo)} to ${written(hi)}` });
-    const within = (aim) => aim >= lo && aim <= hi;
-    slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${written(aim)}: ${within(aim) ? "the head's output can stay the same" : "the head's output changes"}`; });
-    const matters = async (aim) => {
-      const last = await this.one("weight", { ...this.at(), query, key, weight: aim }, "putting the row into the model");
-      if (last) this.byHand(query, last.broken);
-      if (last) this.told(`Row ${query} with ${written(aim)} on ${keys[key]} and the rest shared by its other keys: the head's output of this row changes by ${sized(last.broken.output_error)}. Put into the model:`, last.broken);
-    };
+    const words = made("span", { textContent: `“${plain(keys[key])}” (key ${key})` }), value = made("output", { textContent: listed(weight) }), within = (aim) => aim >= lo && aim <= hi;
+    const both = made("p", { className: "soft", textContent: `Coloured: ${listed(lo)} to ${listed(hi)}, the range while the head's output stays exactly. Inside of it the other weights are moved to match; outside they share the rest.${kept === "head 0" ? "" : ` In the list: ${listed(proven.lo[key])} to ${listed(proven.hi[key])}, the range while this stays: ${KEPT[kept]}. Outside of the coloured part the slider does not look for the weights that match, so that the answer can change.`}` });
+    slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${listed(aim)}: ${within(aim) ? "the others move to match, the head's output stays" : "the others share the rest, the head's output changes"}`; });
     slider.addEventListener("change", async () => {
+      this.where = this.hand;
       const aim = Number(slider.value), up = aim > weight;
-      if (!within(aim)) { matters(aim); return; }
+      if (!within(aim)) { this.weigh(query, key, aim, slider); return; }
       up ? intervals.upper(key) : intervals.lower(key);
       const end = intervals.vertex(), share = Math.min(1, Math.abs(aim - weight) / (Math.abs(end[key] - weight) || 1));
       const last = await this.one("weights", { ...this.at(), query, change: Array.from(end, (one, at) => share * (one - weights[at])) }, "putting the row back");
       if (!last) return;
-      this.byHand(query, last.moved);
-      this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${sized(last.moved.output_error)}. Put back into the model:`, last.moved);
+      this.byHand(at, query, last.moved);
+      await this.told(`Row ${query} with ${listed(last.moved.weights[key])} on “${plain(keys[key])}”: the head's output changes by ${sized(last.moved.output_error)}. Put back into the model:`, `By hand: row ${query}, ${named(at)}; ${listed(last.moved.weights[key])} on “${plain(keys[key])}”, the others match`, last.moved, at, ["raw", CHANGED], slider);
     });
-    this.hand.replaceChildren(words, range, value, this.button("Take this key out", () => matters(0)));
+    this.hand.replaceChildren(words, range, value, this.button("Take this key out", () => { slider.value = 0; value.textContent = "0: the others share its weight and are not moved to match"; this.weigh(query, key, 0); }), both);
     this.hand.hidden = false;
+    this.key = key;
+    this.placeHand();
     this.hand.scrollIntoView({ block: "nearest" });
     slider.focus({ preventScroll: true });
   }
 
+  // A weight that may leave its range: the other keys of the row share what is left.
+  async weigh(query, key, aim, hand) {
+    const at = this.viewer.now(), name = plain(this.row.keys[key]), last = await this.one("weight", { ...this.at(), query, key, weight: aim }, "putting the row into the model");
+    if (!last) return;
+    this.byHand(at, query, last.broken);
+    await this.told(`Row ${query} with ${listed(aim)} on “${name}” and the rest shared by its other keys: the head's output of this row changes by ${sized(last.broken.output_error)}. Put into the model:`, `${hand ? "By hand" : "Break"}: row ${query}, ${named(at)}; ${listed(aim)} on “${name}”, the others share the rest`, last.broken, at, ["raw", CHANGED], hand);
+  }
+
   // What repeats a row that was changed by hand.
-  byHand(query, { weights }) {
-    this.did = { at: this.viewer.now().choices, other: `head.attention.index_copy(0, torch.tensor([${query}]), torch.tensor([[${weights.map((one) => Number(one.toPrecision(12))).join(", ")}]], dtype=torch.float64))` };
+  byHand({ choices }, query, { weights, layer }) {
+    this.viewer.addLayer(choices, CHANGED, layer, { [`${CHANGED} − raw`]: [CHANGED, "raw"] });
+    this.did = { at: choices, other: `head.attention.index_copy(0, torch.tensor([${query}]), torch.tensor([[${weights.map((one) => Number(one.toPrecision(12))).join(", ")}]], dtype=torch.float64))` };
   }
 
   // A row as a slide: its largest keys with weight and range, what must stay the same, and where it comes from.
   async slide(kind) {
-    const { intervals, proven, weights, keys, query } = this.row || {};
-    if (!proven) { this.complaint.textContent = LOCK; return; }
-    const { layer, head } = this.viewer.now().choices, { page } = look(), all = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr[data-lo]")].slice(0, 12).map((one) => ({ name: plain(this.row.keys[one.dataset.key]), ...one.dataset }));
-    const escaped = (words) => words.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`), at = (value) => 360 + 760 * value, most = Math.max(...all.map((one) => Number(one.hi)), 0.01);
-    const line = (one, number) => { const y = 170 + 40 * number, of = (name) => at(Number(one[name]) / most); return `<text x="340" y="${y + 7}" text-anchor="end">${escaped(one.name)}</text><rect x="${of("lo")}" y="${y - 7}" width="${Math.max(2, of("hi") - of("lo"))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${of("weight")}" cy="${y}" r="7" fill="${page.accent}"/><text x="1140" y="${y + 7}">${Number(one.weight).toFixed(3)}</text>`; };
-    const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="22" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/><text x="60" y="70" font-size="34">${escaped(`What “${plain(keys[query])}” (token ${query}) attends to`)}</text><text x="60" y="112">${escaped(`${called(this.model.value)}, layer ${layer}, head ${head}. Dot: weight. Bar: range in which it must lie.`)}</text>${all.map(line).join("")}<text x="60" y="690" font-size="18">${escaped(`Kept the same: ${(this.certified?.kept ?? KEPT[this.kept.value]).split(" (")[0]}. identilens`)}</text></svg>`;
+    const { proven, keys, query } = this.row || {};
+    if (!proven) { this.complain(LOCK); return; }
+    const after = this.after?.row === query && this.after.choices === this.viewer.now().choices ? this.after : null;
+    const { choices } = this.viewer.now(), { layer, head } = choices, colours = look(), { page } = colours, lines = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr[data-lo]")];
+    const count = this.certified.key.length, all = lines.slice(0, 12).map(({ dataset: one }) => ({ name: plain(keys[one.key]), key: one.key, weight: Number(one.weight), lo: Number(one.lo), hi: Number(one.hi), to: after?.weights[one.key] }));
+    const sorted = this.viewerRoot.querySelector("[aria-label='Order of keys']").value === "weight" ? "largest" : "first", most = Math.max(...all.map((one) => Math.max(one.hi, one.to ?? 0)), 0.01), at = (value) => 320 + 560 * value / most;
+    const escaped = (words) => words.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`), text = (x, y, words, more = "") => `<text x="${x}" y="${y}" ${more}>${escaped(words)}</text>`, other = colours.series[1], bottom = 196 + 36 * all.length;
+    const line = ({ name, key, weight, lo, hi, to }, number) => { const y = 200 + 36 * number; return `${text(300, y + 6, `${name.slice(0, 18)} · ${key}`, 'text-anchor="end"')}<rect x="${at(lo)}" y="${y - 7}" width="${Math.max(2, at(hi) - at(lo))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${at(weight)}" cy="${y}" r="6" fill="${page.accent}"/>${to === undefined ? "" : `<path d="M${at(to)} ${y - 9}l9 9l-9 9l-9 -9z" fill="none" stroke="${other}" stroke-width="3"/>`}${text(910, y + 6, listed(weight))}${text(1000, y + 6, `${listed(lo)} to ${listed(hi)}`)}${to === undefined ? "" : text(1180, y + 6, listed(to), `fill="${other}"`)}`; };
+    const ticks = [0, 0.5, 1].map((part) => `<path d="M${at(part * most)} ${bottom - 14}v8" stroke="${page.ink}"/>${text(at(part * most), bottom + 14, String(Number((part * most).toPrecision(2))), 'text-anchor="middle" font-size="16"')}`).join("");
+    const caption = [`${called(this.model.value)}, layer ${layer}, head ${head}; ${count > all.length ? `the ${all.length} ${sorted} of ${count} keys` : `all ${count} keys`}, each with its position.`, `Dot: weight. Bar: the values that it can take, if the other weights move to match, while this stays:`, (this.certified.kept.split(" (")[0])];
+    const names = [[910, "weight"], [1000, "range"], ...(after ? [[1180, "changed"]] : [])].map(([x, words]) => text(x, 178, words, 'font-size="16"')).join("");
+    const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="19" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/>${text(60, 60, `What “${plain(keys[query])}” (token ${query}) attends to`, 'font-size="32"')}${caption.map((words, number) => text(60, 96 + 26 * number, words)).join("")}${names}${all.map(line).join("")}<path d="M320 ${bottom - 14}H880" stroke="${page.ink}"/>${ticks}${after ? text(60, 672, `Diamond: the row after the last change (${after.done}).`, `font-size="17" fill="${other}"`) : ""}${text(60, 702, "identilens", 'font-size="17"')}</svg>`;
     if (kind === "svg") { save("row.svg", svg, "image/svg+xml"); return; }
     const image = new Image(), canvas = made("canvas", { width: 1280, height: 720 });
     image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
@@ -375,8 +581,8 @@ class Pane {
   }
 
   csv() {
-    const rows = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr")];
-    if (!rows.length) { this.complaint.textContent = LOCK; return; }
+    const rows = [...this.viewerRoot.querySelectorAll(".row-keys tr[data-key]")];
+    if (!rows.length) { this.complain(LOCK); return; }
     const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
     const lines = rows.map((one) => [one.dataset.key, quoted(this.row.keys[one.dataset.key]), one.dataset.weight, one.dataset.lo, one.dataset.hi, quoted(one.dataset.verdict || ""), this.certified?.outcome, this.certified?.tolerance].join());
     save("row.csv", ["key,token,weight,lo,hi,verdict,outcome,tolerance", ...lines].join("\n") + "\n", "text/csv");
@@ -396,8 +602,7 @@ class Pane {
     const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = ${certainty}\ncertainty.show()\n`;
     const again = this.again(text, named), did = this.did?.options ? `identilens ${this.did.name} --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --kind ${kind}${flags({ ...this.did.options, ...start.load, ...this.cut })} --out changed\n` : "";
     const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
-    this.found.replaceChildren(part("Save the command", "view.sh", command + did), part("Save the Python lines", "view.py", python + again));
-    this.found.hidden = false;
+    this.put(part("Save the command", "view.sh", command + did), part("Save the Python lines", "view.py", python + again));
   }
   // Python lines that repeat the change that was made last, if there was one.
   again(text, named) {

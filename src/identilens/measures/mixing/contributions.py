@@ -32,6 +32,7 @@ def contributions(
     squares: Float[Tensor, "*layer hidden input"],
     variances: Float[Tensor, "*layer hidden input"],
     freedom: int = 0,
+    deviations: Float[Tensor, "probe *layer hidden input"] | None = None,
 ) -> Contributions:
     """Return the relative contribution of every input token to every hidden token, with standard errors.
 
@@ -43,6 +44,10 @@ def contributions(
 
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
+
+    Where they share their probes p, ``deviations`` D with Var(N_i²) = Σ_p D_pi² say so, and with M_pi = D_pi / (2 N_i)
+
+        Var c_i = Σ_p (M_pi − c_i Σ_k M_pk)² / S²
 
     Estimates of squares are skewed: too low ones are more frequent and have too small variances. Intervals are
     therefore worked out for log c_i, with Student's quantile t, and the upper side, the longer, counts for both:
@@ -70,7 +75,11 @@ def contributions(
     shares = norms / total
     spread = torch.where(squares > 0, variances / (4 * squares), 0)
     others = spread.sum(-1, keepdim=True) - spread
-    errors = ((1 - shares).square() * spread + shares.square() * others).sqrt() / total
+    changes = (1 - shares).square() * spread + shares.square() * others
+    if deviations is not None:
+        moved = torch.where(squares > 0, deviations / (2 * norms), 0)
+        changes = (moved - shares * moved.sum(-1, keepdim=True)).square().sum(0)
+    errors = changes.sqrt() / total
     quantile = float(student_t.ppf(0.975, freedom) if freedom else norm.ppf(0.975))
     relative = torch.where(shares > 0, errors / shares, 0)
     return Contributions(shares, errors, (shares * torch.expm1(quantile * relative)).clamp_max(1))

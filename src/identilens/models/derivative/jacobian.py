@@ -182,12 +182,14 @@ DEFAULT_PROBES = 32
 class SquaredNorms:
     """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; ``variances`` of exact norms are zero.
 
-    ``freedom`` is the number of degrees of freedom of the variances, 0 for exact norms.
+    ``freedom`` is the number of degrees of freedom of the variances, 0 for exact norms. Where the same probes serve all
+    input tokens, ``deviations`` has what each probe adds to the errors; their squares sum to the variances.
     """
 
     squares: Float[Tensor, "hidden input"]
     variances: Float[Tensor, "hidden input"]
     freedom: int
+    deviations: Float[Tensor, "probe hidden input"] | None = None
 
 
 def jacobian_norms(
@@ -316,7 +318,7 @@ def output_norms(
     inputs: Float[Tensor, "input d_in"],
     token: int,
     *,
-    probes: int = DEFAULT_PROBES,
+    probes: int | None = DEFAULT_PROBES,
     seed: int = 0,
     memory_budget: int = DEFAULT_BUDGET,
 ) -> SquaredNorms:
@@ -324,13 +326,14 @@ def output_norms(
 
     One reverse pass from a random direction u of the output gives uᵀJ_i for all input tokens. With k orthonormal
     directions, ‖J_i‖²_F ≈ (d_out/k) Σ ‖uᵀJ_i‖²: unbiased, with the variance of `jacobian_norms` without leading
-    directions, and exact at k = d_out. For one hidden token this needs k passes where forward mode needs n k.
+    directions, and exact at k = d_out. For one hidden token this needs k passes where forward mode needs n k. All input
+    tokens share the directions, so that their errors are not independent: `SquaredNorms.deviations`.
 
     Args:
         function: From input tokens to hidden tokens.
         inputs: The input tokens.
         token: Position j of the hidden token.
-        probes: Number of random directions, from 2 to d_out.
+        probes: Number of random directions, from 2 to d_out; None for d_out.
         seed: Seed of the random directions.
         memory_budget: Largest number of bytes of tensors in memory at once.
 
@@ -346,9 +349,10 @@ def output_norms(
     recorded = torch.func.vjp(function, inputs)
     output, pull = recorded[0], recorded[1]
     width = output.shape[-1]
-    check_probes(probes, 0, width)
+    count = width if probes is None else probes
+    check_probes(count, 0, width)
     none = inputs.new_zeros(1, width, 0)
-    [frame] = orthonormal_probes(none, probes, torch.Generator().manual_seed(seed)).mT
+    [frame] = orthonormal_probes(none, count, torch.Generator().manual_seed(seed)).mT
 
     def squares(directions: Float[Tensor, "probe d_out"]) -> Float[Tensor, "probe input"]:
         cotangents = output.new_zeros(len(directions), *output.shape)
@@ -356,7 +360,12 @@ def output_norms(
         pulled = torch.vmap(lambda single: pull(single)[0])(cotangents)
         return pulled.detach().square().sum(-1, dtype=torch.float64)
 
-    chunk = chunk_size(lambda count: squares(frame[:count]), probes, memory_budget, "reverse pass")
-    found = torch.cat([squares(part) for part in frame.split(chunk)])
-    sums = torch.stack([torch.zeros_like(found[0]), found.sum(0), found.square().sum(0)], 1)
-    return estimate(sums[:, :, None], width, probes, 0)
+    chunk = chunk_size(lambda few: squares(frame[:few]), count, memory_budget, "reverse pass")
+    found = torch.cat([squares(part) for part in frame.split(chunk)])[:, None]
+    if not bool(torch.isfinite(found).all()):
+        raise NumericalError(NOT_FINITE)
+    mean = found.mean(0)
+    left_out = (1 - count / width) / (count * (count - 1))
+    deviations = width * left_out**0.5 * (found - mean)
+    variances = deviations.square().sum(0)
+    return SquaredNorms(width * mean, variances, (count - 1) * (count < width), deviations)

@@ -8,7 +8,7 @@ import polars as pl
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, counted
+from identilens.runs.tables import HEAD, counted, some_of
 from identilens.studies.alternatives import views
 from identilens.studies.outcomes import normed_heads
 
@@ -37,7 +37,8 @@ class Alternatives(Result):
     """Alternatives of some heads on some texts, put back into the model.
 
     Attributes:
-        table: One row for each text, head and alternative.
+        table: One row for each text, head and alternative; ``n_query`` is the number of rows, those alone that
+            ``queries`` names where the head's output stays.
         changes: What each alternative, put back into the model, changed in each hidden state, the logits and the loss.
         matrices: ``text{t}.layer{l}.head{h}.{kind}.{raw|effective|alternative_<name>}``, with
             ``queries_<name>`` and ``keys_<name>`` for those that queries and keys were found for.
@@ -100,10 +101,14 @@ class Alternatives(Result):
             for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
         )
         lines = [
-            f"In {free} of {heads} attention maps the head's output allows other weights: there are directions that "
-            "change neither the output nor the sum of a row. A text of fewer tokens than d_v usually has none.",
+            f"In {some_of(free, heads, 'attention map')} the head's output allows other weights, by directions that "
+            "change neither the output nor the sum of a row. A text of fewer tokens than a head's values have "
+            "dimensions (d_v) usually has none.",
             *normed_heads(self.provenance["model"]),
         ]
+        if asked := self.provenance["settings"].get("queries"):
+            rows_alone = "Of each map only these rows are looked at, and change"
+            lines.insert(0, f"{rows_alone}: {', '.join(map(str, asked))}.")
         for name, sentence in _SENTENCES.items() if free else ():
             of_name = rows.filter(alternative=name)
             if len(of_name):
@@ -123,7 +128,9 @@ class Alternatives(Result):
         headline = (
             (f"{len(rows):,}", "alternatives, each put back into the model"),
             (
-                f"{_written(numbers['distance'], '.2f')} to {_written(numbers['distance_bound'], '.2f')}",
+                " to ".join(
+                    {_written(numbers[one], ".2f"): "" for one in ("distance", "distance_bound")}
+                ),
                 "mean distance of the farthest alternative (total variation): the farthest found, and a proven limit",
             ),
             (
@@ -179,19 +186,20 @@ class Alternatives(Result):
         maps = views.viewer_maps(self.found, self.matrices, self.tokens)
         charts = [views.changes_of_head(self.found, self.changes)] if len(self.changes) else []
         note = (
-            f"This page contains {len(maps)} of {len(self.found)} alternatives, to stay small. In Python, "
-            "Alternatives.load(folder).matrices has them all."
+            f"This page contains {len(maps)} of {len(self.found)} alternatives: of large maps not all are drawn, and "
+            "maps of chosen rows (--queries) are not saved. In Python, Alternatives.load(folder).matrices has all that "
+            "were saved."
         )
         left_out = note if len(maps) < len(self.found) else ""
+        about = [_CONFIRMED if self._keep_answers else _PUT_BACK]
+        shown = []
+        if maps:
+            shown = [Section("alternatives", _TITLE, about, maps=maps, note=left_out)]
+            about, left_out = [], ""
+        title = "What the alternatives changed in the model"
         return [
-            Section(
-                "alternatives",
-                "What else the attention could have been",
-                [_CONFIRMED if self._keep_answers else _PUT_BACK],
-                maps=maps,
-                note=left_out,
-            ),
-            Section("changes", "What the alternatives changed in the model", [_CHANGES], charts),
+            *shown,
+            Section("changes", title, [*about, _CHANGES], charts, note=left_out),
             Section(
                 "all",
                 "All alternatives",
@@ -216,12 +224,13 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
     predicted = outcome == "prediction"
     what, unit = ("prediction", "nats") if predicted else ("final hidden states", "of their size")
     said = (
-        f"The model was run with these weights, those that were found together all at once: they "
-        f"change the {what} by at most {numbers['measured']:.1e} {unit}, "
-        f"where {numbers['allowed']:.1e} was allowed (the first order predicts {numbers['predicted']:.1e})"
+        f"Put into the model (those found together all at once), these weights change the {what} by at most "
+        f"{numbers['measured']:.1e} {unit}, where {numbers['allowed']:.1e} was allowed (the first order predicts "
+        f"{numbers['predicted']:.1e})"
     )
     if predicted:
-        said += f"; the most likely token or class stays the same in {100 * numbers['same_top']:.0f} % of them."
+        same = some_of(rows["same_top"].sum(), len(rows), "row")
+        said += f"; the most likely token or class stays the same with {same}."
     elif outcome == "states":
         said += "."
     else:
@@ -234,14 +243,14 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
         )
     text = (
         f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "
-        f"of {100 * numbers['mass_before']:.1f} % of the attention on the keys to avoid (by default the largest, which "
-        "together hold 90 %). Their total variation distance from the model's weights is "
-        f"{numbers['distance']:.2f} on average.\n{said}"
+        f"of {100 * numbers['mass_before']:.1f} % of the attention on the chosen keys (by default the fewest with at "
+        "least 90 % of a row). Their total variation distance from the model's weights is "
+        f"{numbers['distance']:.2f}{' on average' * (len(rows) > 1)}.\n{said}"
     )
     headline = (
         (
             f"{100 * numbers['mass_before']:.0f} % → {100 * numbers['mass_after']:.0f} %",
-            "of the attention on the keys to avoid (by default the largest, with 90 % of it)",
+            "of the attention on the chosen keys (by default the fewest with at least 90 % of a row)",
         ),
         (f"{numbers['measured']:.1e}", f"change of the {what}, measured ({unit})"),
     )
@@ -252,16 +261,17 @@ def _written(value: float | None, form: str) -> str:
     return "none" if value is None else format(value, form)
 
 
+_TITLE = "What else the attention could have been"
 _PUT_BACK = (
     "Each alternative is a set of weights (non-negative, each row with the same sum as before) with the same head "
     "output. It replaced the head's weights, and the whole model ran again. All changes shown were measured in this "
     "run."
 )
 _CONFIRMED = (
-    "Each alternative is a row of weights (non-negative, with the same sum as before) that puts little on the keys it "
-    "was to avoid. It replaced the row, or the rows of all heads at once where these change together, and the model "
-    "ran again: its answer, or the sum of the outputs of a layer's heads, changes by no more than was allowed. The "
-    "head's own output does change."
+    "Each alternative is a row of weights (non-negative, with the same sum as before) that does what --aim asks: has "
+    "little on the chosen keys, is far away, or is sparse. It replaced the row, or the rows of all heads at once where "
+    "these change together, and the model ran again: its answer, or the sum of the outputs of a layer's heads, changes "
+    "by no more than was allowed. The head's own output does change."
 )
 _SHOWN = ("mean_total_variation", "mass_before", "mass_after", "allowed", "measured", "same_top")
 _CHANGES = (
@@ -273,10 +283,11 @@ _SENTENCES = {
     "{largest:.2f} in a row). Put into the model, they change the final hidden state by at most {change:.1e} of its "
     "size. No alternative is farther than {bound:.2f} on average (1 − certain mass).",
     "maximum_entropy": "The most even weights with the same output are {distance:.2f} away on average and change the "
-    "final hidden state by at most {change:.1e}. The notes say whether queries and keys of the head's size (d_k) can "
-    "produce them.",
-    "realisable": "Weights that other queries and keys of the same size produce, found in small steps, are "
-    "{distance:.2f} away on average and change the final hidden state by at most {change:.1e}.",
+    "final hidden state by at most {change:.1e}. The notes on whole maps say whether queries and keys of the head's "
+    "size (d_k) can produce them.",
+    "realisable": "Weights that other queries and keys of the same size produce, in small steps up to the distance "
+    "asked for (--distance), are {distance:.2f} away on average and change the final hidden state by at most "
+    "{change:.1e}.",
     "parameters": "With other query and key parameters, the model itself computes weights that are {distance:.2f} away "
     "on average, and a final hidden state that differs by at most {change:.1e}.",
 }

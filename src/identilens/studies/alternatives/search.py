@@ -122,6 +122,9 @@ def _maximum_entropy(head: Head) -> Found:
     alternative = maximum_entropy_alternative(
         head.attention, head.projected, visible=head.visible, bias=head.bias
     )
+    if head.rows is not None:
+        # Keys are those of all rows: what gives some rows would change the others.
+        return Found("maximum_entropy", alternative.weights)
     given = head.softcap is None and head.follows_logits and head.bias_fixed
     factors = (alternative.queries, alternative.keys) if given else (None, None)
     return Found(

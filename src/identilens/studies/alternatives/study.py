@@ -18,7 +18,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.substitution import ModelRun
+from identilens.models.substitution import ModelRun, Rows
 from identilens.runs.settings import LIST, REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
@@ -56,9 +56,10 @@ class AlternativeSettings(KindSettings):
             its final hidden states.
         aim: But for head: what the row is to do: put least attention on the keys, or go farthest from what it is, or
             give the sparsest row, with attention on few keys.
-        tolerance: For prediction and states: a share of the head's own effect (1%), or a number with its unit
+        tolerance: For prediction and states: a share of the row's effect (1%), or a number with its unit
             (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; float32 by default.
-        queries: But for head: position or token of the row; last by default.
+        queries: Position (or several, 3,10-12) or token of the row; last by default. For head: the rows that change;
+            all by default.
         keys: But for head: positions or tokens whose attention is to go elsewhere; those that hold 90 % of the row's
             attention by default.
         answer: For prediction and states: position or token of the predictions, or states, that count; last for the
@@ -85,6 +86,10 @@ class AlternativeSettings(KindSettings):
             raise SettingError("tolerance", "with a single value", self.tolerance)
         if self.outcome == "layer" and not given[0].size:
             raise SettingError("tolerance", "above 0 for the output of a layer", self.tolerance)
+        if self.realisable and self.queries:
+            raise SettingError(
+                "realisable", "to be left out with queries: queries and keys make whole maps", True
+            )
         if self.together and self.outcome in ("head", "layer"):
             raise SettingError(
                 "together", "with the outcome prediction or states only", self.together
@@ -160,7 +165,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         return joined(Alternatives.schema, chain.from_iterable(map(self._together, groups)))
 
     def _same_output(self, place: Place) -> Output:
-        head = self.heads.read(place)
+        asked = self.settings.queries
+        rows = self.heads.requested(place, asked) if asked else None
+        if rows == []:
+            return joined(Alternatives.schema, [])
+        head = self.heads.read(place, rows)
         return self._tables(place, head, self._alternatives(place, head))
 
     def _tables(
@@ -183,7 +192,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             rows.append(
                 {
                     **at,
-                    "n_query": len(head.queries),
+                    "n_query": len(head.queries if alternative.answer else head.attention),
                     "n_key": len(head.keys),
                     "d_k": head.d_k,
                     "simplex_nullity": head.simplex_nullity,
@@ -223,6 +232,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         settings, text = self.settings, places[0].text
         item = self.heads.items[text]
         asked = self.heads.requested(places[0], settings.queries or LAST)
+        if not asked:
+            return
         rows = asked if item.length > _MAPS else None
         heads = [self.heads.read(place, rows) for place in places]
         names = self.heads.tokens(heads[0], text)
@@ -262,8 +273,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             yield parameters, run
 
     def _with_weights(self, head: Head, item: Item, alternative: Found) -> ModelRun | None:
-        weights = alternative.weights
-        return None if weights is None else self.lens.substitute({head.address: weights}, item)
+        if alternative.weights is None:
+            return None
+        rows = range(len(head.queries)) if head.rows is None else head.rows
+        given = Rows(rows, alternative.weights)
+        return self.lens.substitute({head.address: given}, item)
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

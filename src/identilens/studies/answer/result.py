@@ -1,6 +1,7 @@
 """The result of measuring answers: attention by segment with proven ends, the answer marked by segments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor
 from typing import Any, ClassVar
 
 import polars as pl
@@ -8,14 +9,15 @@ import torch
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose_present, lines
+from identilens.charts.labels import shortened
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.charts.viewer import TokenMap
-from identilens.models.chats import SINK, SO_FAR, TEMPLATE
+from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, counted, percent
-from identilens.studies.outcomes import exactness, normed_heads
+from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -25,14 +27,38 @@ _ROW: Columns = {
     "segment": pl.String,
 }
 _COLOURS, _LINES, _SHOWN = 8, 24, 3
-"""Segments with a colour of their own, lines of tokens in a page, and in a terminal."""
+"""Segments with a colour of their own, or a letter in one answer, lines of tokens in a page, and in a terminal."""
 
 _NOT_CONTENT = [TEMPLATE, SO_FAR, SINK]
 """Segments that nobody wrote for the model to read."""
 
 _CONTENT = ~pl.col("segment").is_in(_NOT_CONTENT)
 
-_OTHER = Mark("other segments", "·", None)
+_READ = 600
+"""Characters of an answer in the finding."""
+
+_FEW, _ALIKE = 4, 1e-9
+"""Fewest rows whose spread says something, and spreads that say that the drawn rows are alike."""
+
+_THERE = " in these rows"
+_OF_NAMED = " (the named segment with most)"
+_OVERLAP = " Ranges overlap: which segment has most is not certain."
+_NOT_NEEDED = "This says where attention lies, not what the answer needs. "
+_NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
+_TAKEN_OUT = (
+    "Each segment was taken out of the prompt alone, but for the prompt's last token, and the model run again: this "
+    "rests on no attention weight. "
+)
+_ALSO = (
+    "Tokens that the answer needs: identilens rationales --decision ANSWER; heads: identilens influence --decision "
+    "ANSWER."
+)
+
+_MARKED = (
+    "each token with the letter of the segment that gets most of its attention, template and answer left out, and how "
+    "many per cent it gets"
+)
+_OTHER = Mark("other segments, template, answer so far", "·", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +67,19 @@ class Answers(Result):
 
     Attributes:
         table: Attention ``mass`` of every token of the answer, layer, head and segment.
-        intervals: For drawn rows and every tolerance: ``mass``, and the proven ends ``lo`` and ``hi`` of the attention
-            to the segment over all alternatives. A segment that the row cannot see gets nothing.
+        intervals: For bounded rows and every tolerance: ``mass``, and the proven ends ``lo`` and ``hi`` of the
+            attention to the segment over all alternatives. A segment that the row cannot see gets nothing.
         positions: Every token of prompt and answer with its segment; of the answer also its number there, and its
             ``probability`` and ``rank`` in the pass (1 is the most likely).
+        needed: For every segment that can be taken out of the prompt and token of the answer: the probability of the
+            token ``without`` the segment, measured in the model.
 
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
         >>> found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, bounded=32)
         >>> found.tolerance, found.segments().filter(tolerance="0")["segment"].to_list()
-        ('float32', ['template', 'prompt', 'answer so far'])
+        ('bfloat16', ['template', 'prompt', 'answer so far'])
         >>> found.segments("layer").columns[:4]
         ['layer', 'segment', 'tolerance', 'mass']
         >>> found.compared.columns[4:]
@@ -59,7 +87,7 @@ class Answers(Result):
     """
 
     analysis: ClassVar = "answer"
-    title: ClassVar = "Attention of answers"
+    title: ClassVar = "Answers: where their attention lies, and what they need"
     schema: ClassVar = {
         "table": {**_ROW, "mass": pl.Float64},
         "intervals": {
@@ -78,61 +106,91 @@ class Answers(Result):
             "probability": pl.Float64,
             "rank": pl.Int64,
         },
+        "needed": {
+            "text": pl.Int64,
+            "segment": pl.String,
+            "token": pl.Int64,
+            "without": pl.Float64,
+        },
     }
     keys: ClassVar = {
         "table": list(_ROW),
         "intervals": [*_ROW, "tolerance"],
         "positions": ["text", "position"],
+        "needed": ["text", "segment", "token"],
     }
 
     intervals: pl.DataFrame
     positions: pl.DataFrame
+    needed: pl.DataFrame
 
     def segments(self, *by: str) -> pl.DataFrame:
         """Return the mean attention to each segment with its ends, by further columns such as ``layer``.
 
-        ``mass`` is the mean of all rows. Ends are known for the drawn rows only, masses for all: the mean end is b
-        times the mean mass, plus the mean of end − b mass in the drawn rows, with b the slope of a least-squares line
-        for each segment and tolerance (regression estimator, Cochran 1977, chapter 7). ``lo_error`` and ``hi_error``
-        are standard errors, of ``rows`` drawn without repetition from ``population``. Alternatives of different rows
-        are independent: the end of a mean is the mean of the ends.
+        ``mass`` is the mean of all rows. Ends are known for the drawn rows only, masses for all: the mean end is the
+        mean mass plus the mean of end − mass in the drawn rows, within the values that it can have (Cochran 1977,
+        section 7.2, b = 1). Every row is drawn with the same probability: over all rows this is unbiased. ``lo_error``
+        and ``hi_error`` are standard errors, of ``rows`` drawn from ``population`` as if without regard to layers; null
+        from fewer than four rows, or if all drawn rows are alike. Alternatives of different rows are independent: the
+        end of a mean is the mean of the ends.
         """
-        columns, mass = [*by, "segment"], pl.col("mass")
+        columns, ends = [*by, "segment"], pl.col("lo", "hi")
+        mass, rows = pl.col("mass"), pl.col("rows")
         means = self.table.group_by(columns, maintain_order=True).agg(
             mass.mean(), population=pl.len()
         )
-        slopes = {
-            f"{end}_slope": (pl.cov("mass", end) / mass.var()).fill_nan(1.0).fill_null(1.0)
-            for end in ("lo", "hi")
-        }
-        rests = self.intervals.with_columns(
-            **{name: slope.over("segment", "tolerance") for name, slope in slopes.items()}
+        found = (
+            self.intervals.with_columns(ends - mass)
+            .group_by([*columns, "tolerance"], maintain_order=True)
+            .agg(ends.mean(), ends.std().name.suffix("_error"), rows=pl.len())
         )
-        rests = rests.with_columns(
-            *(pl.col(end) - pl.col(f"{end}_slope") * mass for end in ("lo", "hi"))
-        )
-        found = rests.group_by([*columns, "tolerance"], maintain_order=True).agg(
-            pl.col("lo", "hi").std().name.suffix("_error"),
-            pl.col("lo", "hi").mean(),
-            pl.col("lo_slope", "hi_slope").first(),
-            rows=pl.len(),
-        )
-        left = 1 - pl.col("rows") / pl.col("population")
-        ends = means.join(found, on=columns, how="left", maintain_order="left").with_columns(
-            *(pl.col(end) + pl.col(f"{end}_slope") * mass for end in ("lo", "hi")),
-            pl.col("lo_error", "hi_error") * (left / pl.col("rows")).sqrt(),
-        )
-        return ends.select(
+        left = 1 - rows / pl.col("population")
+        return means.join(found, on=columns, how="left", maintain_order="left").select(
             *columns,
             "tolerance",
             "mass",
-            pl.col("lo").clip(0.0, mass),
-            pl.col("hi").clip(mass, 1.0),
-            "lo_error",
-            "hi_error",
+            (pl.col("lo") + mass).clip(0.0, mass),
+            (pl.col("hi") + mass).clip(mass, 1.0),
+            *(
+                pl.when(left == 0)
+                .then(0.0)
+                .when(rows >= _FEW, pl.col(error) > _ALIKE)
+                .then(pl.col(error) * (left / rows).sqrt())
+                .alias(error)
+                for error in ("lo_error", "hi_error")
+            ),
             "rows",
             "population",
         )
+
+    def needs(self) -> pl.DataFrame:
+        """Return how likely each answer is, and without each segment of the prompt, the most needed segment first.
+
+        ``probability`` and ``without`` are products over the answer's tokens, ``change`` the change of the logarithm in
+        nats; ``at`` is the token that becomes less likely by the largest factor, from ``before`` to ``after``.
+        """
+        before, after = pl.col("before"), pl.col("after")
+        ratio = after.log() - before.log()
+        answered = self.positions.drop_nulls("answer").select(
+            "text", token="answer", at="token", before="probability"
+        )
+        return (
+            self.needed.rename({"without": "after"})
+            .join(answered, on=["text", "token"], maintain_order="left")
+            .group_by("text", "segment", maintain_order=True)
+            .agg(
+                probability=before.product(),
+                without=after.product(),
+                change=ratio.sum(),
+                **{name: pl.col(name).sort_by(ratio).first() for name in ("at", "before", "after")},
+            )
+            .sort("text", "change", maintain_order=True)
+        )
+
+    def _last(self, *by: str) -> pl.DataFrame:
+        """Return `segments` for the last tolerance, with those of which no row was bounded."""
+        last = pl.col("tolerance").eq_missing(self.tolerance) | pl.col("tolerance").is_null()
+        return self.segments(*by).filter(last)
 
     @property
     def compared(self) -> pl.DataFrame:
@@ -147,21 +205,26 @@ class Answers(Result):
 
     def summary(self) -> Finding:
         """Return what of the answers' attention is certain to lie on which segment, and what was drawn."""
-        every = self.segments()
-        means = every.filter(pl.col("tolerance").eq_missing(self.tolerance))
-        first = means.sort(_CONTENT, "lo", "mass", maintain_order=True).row(-1, named=True)
+        every, means = self.segments(), self._last()
+        # What was named comes before the rest of a prompt.
+        order = _CONTENT, pl.col("segment") != REST, "mass"
+        first = means.sort(order, maintain_order=True).row(-1, named=True)
         answered = self.positions.filter(pl.col("answer").is_not_null())
         texts = self.table.filter(segment=first["segment"])["text"].unique()
         of_these = counted(len(answered.filter(pl.col("text").is_in(texts.to_list()))), "token")
         who = f"the answer's {of_these}"
         several = self.table["text"].n_unique() > 1
+        drawn = (first["rows"] or first["population"]) < first["population"]
         if several:
             who = f"the {of_these} of {counted(len(texts), 'answer')} (those to conversations with this segment)"
-        where = f"of the attention of {who} is on {first['segment']!r}"
-        text = [
-            f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 2; in Python: bounded=2)."
-        ]
-        if self.tolerance is not None:
+        named = means.filter(_CONTENT, pl.col("segment") != REST)
+        on = f"is on {first['segment']!r}{_OF_NAMED * (len(named) > 1)}"
+        where, certain = f"of the attention of {who} {on}", {}
+        if self.tolerance is None:
+            text = [f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 0)."]
+        else:
+            certain = {one["tolerance"]: one for one in self._certain().iter_rows(named=True)}
+            few = f"With exactly the same outputs nothing moves to another segment{_THERE * drawn}. {FEW_KEYS}"
             text = [
                 f"At least {_estimate(first, 'lo')} {where} in every alternative with the same output of each head, "
                 f"{exactness(self.tolerance)}. In the model it is {percent(first['mass'])}, in no alternative more "
@@ -171,53 +234,77 @@ class Answers(Result):
                     for one in every.filter(segment=first["segment"]).iter_rows(named=True)
                     if one["tolerance"] != self.tolerance
                 ),
-                f"Ends were computed for {first['rows']:,} of {first['population']:,} rows (tokens of the answer, "
-                "layers and heads), drawn by seed where these are not all; attention for every row.",
+                f"Least and greatest values were computed for {first['rows']:,} of {first['population']:,} rows "
+                f"(tokens of the answer, layers and heads){', drawn evenly over layers' * drawn}; attention for all.",
+                f"Over all segments {_estimate(certain[self.tolerance], 'lo')} of the attention is certain: every "
+                "alternative leaves it in the segment where it is.",
+                *([few] if "0" in certain and certain["0"]["lo"] > 0.9995 else []),
             ]
         text += normed_heads(self.provenance["model"])
-        certain = None
-        if self.tolerance is not None:
-            rows = self.table.select("text", "token", "layer", "head").n_unique()
-            certain = (means["lo"] * means["population"]).sum() / rows
-            text.append(
-                f"Over all segments {percent(certain)} of the attention is certain: every alternative leaves it in the "
-                "segment where it is."
-            )
-        others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
-        shares = [
-            f"{name!r} {percent(mass)}" for name, mass in others.select("segment", "mass").rows()
-        ]
-        if shares:
-            having = ", each over the conversations that have it" * several
-            text.append(f"The other segments{having}: {', '.join(shares)}.")
+        having = ", each over the conversations that have it" * several
+        having += ", with ends that are estimated" * drawn
+        text.append(f"The other segments{having}: {_others(first, means)}")
         unlikely = answered.filter(pl.col("rank") > 1)
         if len(unlikely):
             text.append(
                 "Not the most likely one in the pass over prompt and answer: "
                 f"{counted(len(unlikely), 'token')} of {len(answered):,}."
             )
+        said, headline = self._needed()
+        text += [said, _reading(answered)]
         numbers = {name: first[name] for name in ("mass", "lo", "hi", "lo_error", "hi_error")}
-        numbers["certain_mass"] = certain
+        of_all = certain.get(self.tolerance, {})
+        numbers |= {"certain_mass": of_all.get("lo"), "certain_mass_error": of_all.get("lo_error")}
         numbers |= {"tokens": len(answered), "rows": first["rows"], "of_rows": first["population"]}
-        share = first["mass"] if first["lo"] is None else first["lo"]
-        words = f"of the attention is on {first['segment']!r}"
-        if self.tolerance is not None:
-            estimated = " (estimated)" * (first["rows"] < first["population"])
-            words += f" in every alternative{estimated}"
-        return Finding("\n".join(text), numbers, [(percent(share), words)])
+        words = (
+            f"of the attention {on}"
+            + " in every alternative" * bool(certain)
+            + " (estimated)" * drawn
+        )
+        share = _end(first, "lo") if certain else percent(first["mass"])
+        return Finding("\n".join(text), numbers, [(share, words), *headline])
+
+    def _needed(self) -> tuple[str, list[tuple[str, str]]]:
+        """Return what the first answer loses without each segment, and the headline of that."""
+        needs = self.needs()
+        if not len(needs):
+            return _NOT_NEEDED + _NO_SEGMENTS + _ALSO, []
+        first, *others = needs.filter(text=needs["text"][0]).to_dicts()
+        segment, left = repr(first["segment"]), f"{first['without']:.2g}"
+        whole, whose = f"{first['probability']:.2g}", f"the answer to text {first['text']}"
+        most = f" (it loses most at {first['at']!r}: {first['before']:.2g} → {first['after']:.2g})"
+        said = f"Without {segment} {whose} has probability {left} in place of {whole}"
+        said += most * (first["after"] < first["before"])
+        said += "".join(f"; without {one['segment']!r} {one['without']:.2g}" for one in others)
+        words = f"probability of {whose} without {segment}"
+        return (
+            f"{_NOT_NEEDED}{said}. {_TAKEN_OUT}{_NO_SEGMENTS * (not others)}{_ALSO}",
+            [(f"{whole} → {left}", words + ", where it is least" * (len(others) > 0))],
+        )
+
+    def _certain(self) -> pl.DataFrame:
+        """Return `segments` of all segments together: ``lo`` is what no alternative moves to another one."""
+        row = pl.exclude("mass", "lo", "hi")
+        table, intervals = (
+            one.with_columns(segment=pl.lit("all"))
+            .group_by(row, maintain_order=True)
+            .agg(pl.all().sum())
+            for one in (self.table, self.intervals)
+        )
+        return replace(self, table=table, intervals=intervals).segments()
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the segments."""
-        numbers = pl.col("mass", "lo", "hi").round(4)
-        error = pl.max_horizontal("lo_error", "hi_error").round(4).alias("error")
+        numbers = pl.col("mass", "lo", "lo_error", "hi", "hi_error").round(4)
         rows = pl.format("{} of {}", "rows", "population").alias("rows")
-        shown = self.segments().select("segment", "tolerance", numbers, error, rows)
-        return {"Attention of the answer by segment": shown}
+        shown = self.segments().select("segment", "tolerance", numbers, rows)
+        found = {"Attention of the answer by segment": shown}
+        return found | ({"What the answer needs": self.needs()} if len(self.needed) else {})
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
         """Return each answer, its tokens marked by the segment of the prompt with most of their attention."""
-        means, found = self.segments("text", "token"), []
-        means = means.filter(pl.col("tolerance").eq_missing(self.tolerance))
+        means, found = self._last("text", "token"), []
+        coloured = {name: at for at, name in enumerate(self._coloured)}
         for (text,), rows in means.group_by("text", maintain_order=True):
             if len(found) == most:
                 break
@@ -226,39 +313,50 @@ class Answers(Result):
             shares = dict(shares.reverse().iter_rows())
             named = [name for name in shares if name not in _NOT_CONTENT]
             marks = {
-                name: Mark(name, chr(ord("A") + at), at) for at, name in enumerate(named[:_COLOURS])
+                name: Mark(name, chr(ord("A") + at), coloured.get(name))
+                for at, name in enumerate(named[:_COLOURS])
             }
             by_token = rows.partition_by("token", maintain_order=True)
             tokens = [
-                _marked(token, part, marks)
-                for token, part in zip(answered["token"], by_token, strict=True)
+                _marked(token, part, marks, self.needed.filter(text=text, token=number))
+                for number, (token, part) in enumerate(
+                    zip(answered.iter_rows(named=True), by_token, strict=True)
+                )
             ]
             legend = [(mark, percent(shares[name])) for name, mark in marks.items()]
             rest = 1 - sum(shares[name] for name in marks)
             legend.append((_OTHER, percent(max(rest, 0.0))))
-            found.append(TokenLine(f"Answer of text {text}", tokens, legend))
+            found.append(TokenLine(f"The answer to text {text}: {_MARKED}", tokens, legend))
         return found
+
+    @property
+    def _coloured(self) -> list[str]:
+        """The segments with a colour, in the order of colours: by attention, what nobody wrote for the model last."""
+        means = self.table.group_by("segment", maintain_order=True).agg(pl.col("mass").mean())
+        means = means.sort("mass", descending=True, maintain_order=True)
+        last = means.filter(~_CONTENT)["segment"].to_list()
+        first = means.filter(_CONTENT)["segment"].head(_COLOURS - len(last))
+        return [*first, *last]
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``tokens`` and ``layers``: the mean attention to each segment, its ends as a band."""
-        largest = self.table.group_by("segment", maintain_order=True).agg(pl.col("mass").mean())
-        largest = largest.sort("mass", descending=True, maintain_order=True)["segment"]
-        found = {}
+        order, found = pl.Enum(self._coloured), {}
         for name, column, title in (
             ("tokens", "token", "Token of the answer"),
             ("layers", "layer", "Layer"),
         ):
-            means = self.segments("text", column)
-            means = means.filter(
-                pl.col("tolerance").eq_missing(self.tolerance),
-                pl.col("segment").is_in(largest.head(_COLOURS).to_list()),
-            )
+            means = self._last("text", column)
+            means = means.filter(pl.col("segment").is_in(order.categories))
+            means = means.sort(pl.col("segment").cast(order), maintain_order=True)
+            known = pl.all_horizontal(pl.col("lo_error", "hi_error").is_not_null())
+            ends = (pl.when(known).then(end) for end in ("lo", "hi"))
+            drawn = means.select("text", column, "segment", "mass", *ends)
             chart = lines(
-                means.select("text", column, "segment", "mass", "lo", "hi"),
+                drawn,
                 column,
                 "mass",
                 "segment",
-                error=("lo", "hi") if self.tolerance else None,
+                error=("lo", "hi") if drawn["lo"].count() else None,
                 x_title=title,
                 y_title="Share of attention, mean",
                 color_title="Segment",
@@ -269,7 +367,7 @@ class Answers(Result):
 
     def sections(self) -> list[Section]:
         """Return the answers, charts, tables, and maps of every head by token and segment."""
-        [(title, frame)] = self.overview().items()
+        (title, frame), *needs = self.overview().items()
         bounded = [Section("bounded", "Bounded rows in numbers", frame=self.intervals)]
         return [
             Section(
@@ -279,6 +377,7 @@ class Answers(Result):
                 lines=self.token_lines(_LINES),
             ),
             Section("segments", title, _SEGMENTS, frame=frame),
+            *(Section("needs", name, _NEEDS, frame=one) for name, one in needs),
             Section("charts", "By token and by layer", _BANDS, ["tokens", "layers"]),
             Section("maps", "Every head by token and segment", _MAPS, maps=self._maps()),
             *(bounded if self.tolerance is not None else []),
@@ -314,35 +413,76 @@ def _estimate(row: dict[str, Any], end: str) -> str:
     """Return an end in per cent, with its standard error where rows were drawn."""
     error = row[f"{end}_error"]
     if row["rows"] == row["population"]:
-        return percent(row[end])
-    spread = "from one row" if error is None else f"standard error {percent(error)}"
-    return f"{percent(row[end])} (estimated, {spread})"
+        return _end(row, end)
+    spread = f"from {counted(row['rows'], 'row')}"
+    if error is not None:
+        points = f"{100 * error:.1f}" if error >= 0.001 else "below 0.1"
+        spread = f"standard error {points} points"
+    return f"{_end(row, end)} (estimated, {spread})"
 
 
-def _marked(token: str, row: pl.DataFrame, marks: dict[str, Mark]) -> MarkedToken:
+def _end(row: dict[str, Any], end: str) -> str:
+    """Return an end in per cent, rounded outward."""
+    share = 1000 * row[end]
+    return f"{(floor(share + 1e-6) if end == 'lo' else ceil(share - 1e-6)) / 10:.1f} %"
+
+
+def _others(first: dict[str, Any], means: pl.DataFrame) -> str:
+    """Return the attention to all other segments, and whether the first has most for certain."""
+    others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
+    shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
+    unsure = first["lo"] is not None and len(others.filter(_CONTENT, pl.col("hi") > first["lo"]))
+    return ", ".join(shares) + "." + (_OVERLAP if unsure else "")
+
+
+def _share(row: dict[str, Any]) -> str:
+    """Return the attention to a segment in per cent, with its ends where these and their error are known."""
+    known = row["lo_error"] is not None and row["hi_error"] is not None
+    return percent(row["mass"]) + (f" ({_end(row, 'lo')} to {_end(row, 'hi')})" if known else "")
+
+
+def _reading(answered: pl.DataFrame) -> str:
+    """Return the first answer as one text."""
+    text = answered["text"][0]
+    read = " ".join("".join(answered.filter(text=text)["token"]).split())
+    return f"The answer to text {text} reads: “{shortened(read, _READ)}”"
+
+
+def _marked(
+    token: dict[str, Any], row: pl.DataFrame, marks: dict[str, Mark], needed: pl.DataFrame
+) -> MarkedToken:
     """Return a token of an answer, marked by the segment with most of its attention, with all segments in its note."""
-    notes = []
-    for one in row.sort("mass", descending=True, maintain_order=True).iter_rows(named=True):
-        ends = "" if one["lo"] is None else f" ({percent(one['lo'])} to {percent(one['hi'])})"
-        notes.append(f"{one['segment']}: {percent(one['mass'])}{ends}")
+    every = row.sort("mass", descending=True, maintain_order=True).iter_rows(named=True)
+    notes = [f"{one['segment']}: {_share(one)}" for one in every]
     largest = row.sort(_CONTENT, "mass", maintain_order=True).row(-1, named=True)
     mark = marks.get(largest["segment"], _OTHER)
-    return MarkedToken(token, mark, f"{100 * largest['mass']:.0f}", "; ".join(notes))
+    for one in needed.sort("without").head(1).iter_rows(named=True):
+        notes.append(
+            f"probability {token['probability']:.2g}, without {one['segment']!r} {one['without']:.2g}"
+        )
+    return MarkedToken(token["token"], mark, f"{100 * largest['mass']:.0f}", "; ".join(notes))
 
 
 _TEXT = (
     "Every token of the answer, marked by the segment of the prompt that gets most of its attention: the mean of "
     "layers and heads, in percent. The template, a sink and the answer itself are left out of this choice. Point at a "
-    "token for all segments, with their ends.",
+    "token for all segments, with their ends if these are known, or estimated from four rows or more.",
 )
 _SEGMENTS = (
-    "mass is the mean over all tokens of the answer, layers and heads. lo and hi: every choice of weights that gives "
-    "each head the same output keeps the mean between them. Where rows were drawn, these are estimates; error is the "
-    "larger of their standard errors.",
+    "The mass is the mean over all tokens of the answer, layers and heads. Every choice of weights that gives "
+    "each head the same output keeps the mean between lo and hi. Where rows were drawn, these are estimates; lo_error "
+    "and hi_error are their standard errors, empty where the drawn rows do not tell them.",
+)
+_NEEDS = (
+    "Each segment is taken out of the prompt alone, but for the prompt's last token, which the answer follows; the "
+    "model reads the rest and the same answer. Here are the product of the probabilities of the answer's tokens with "
+    "the segment (probability) and without, the change of its logarithm in nats, and the token that becomes less "
+    "likely by the largest factor (at), before and after. These are measured in the model and rest on no attention "
+    "weight. Of two segments that say the same, each can be left out alone.",
 )
 _BANDS = (
     "Lines are means of all rows. Bands reach from the least to the greatest attention in any alternative, estimated "
-    "from the rows drawn for each token or layer.",
+    "where rows were drawn, and left out where there are fewer than four of a token or layer, or all are alike.",
 )
 _MAPS = (
     "Rows are the tokens of the answer, columns the segments; with --matrices also all keys. Choose a layer and a "

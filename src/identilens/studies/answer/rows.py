@@ -125,13 +125,23 @@ def drawn_rows(
 ) -> dict[int, list[tuple[int, int]]]:
     """Return rows of attention, head and token by attention in call order: so many of each token, drawn from all heads.
 
-    They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
+    The heads stand in a random order in which layers take turns. The tokens take them one after another, round and
+    round: each row is drawn with the same probability, and layers with as many heads equally often (systematic
+    sampling). They depend on nothing but the seed and the place, so that a resumed run draws the same.
     """
-    pairs = [(number, head) for number, own in heads.items() for head in own]
+    generator = np.random.default_rng([_STREAM, seed, text])
+    own = {number: generator.permutation(heads[number]).tolist() for number in heads}
+    order = [
+        (number, own[number][turn])
+        for turn in range(max(map(len, own.values())))
+        for number in generator.permutation(list(heads)).tolist()
+        if turn < len(own[number])
+    ]
+    count = min(count, len(order))
+    # Layers with fewer heads leave the later turns, so that these begin at a random place.
+    start = int(generator.integers(len(order))) if len({*map(len, own.values())}) > 1 else 0
     drawn: dict[int, list[tuple[int, int]]] = {number: [] for number in heads}
-    for token in range(tokens):
-        generator = np.random.default_rng([_STREAM, seed, text, token])
-        for place in sorted(generator.permutation(len(pairs))[:count].tolist()):
-            number, head = pairs[place]
-            drawn[number].append((head, token))
+    for at in range(tokens * count):
+        number, head = order[(start + at) % len(order)]
+        drawn[number].append((head, at // count))
     return drawn

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from itertools import compress
+from math import prod
 from typing import Annotated, Any
 
 import polars as pl
@@ -12,7 +14,8 @@ from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
 from identilens.errors import InputError, SettingError, UnsupportedModelError
-from identilens.models.chats import SINK, SO_FAR, Chat, read_chats, read_prompt
+from identilens.models.chats import SINK, SO_FAR, TEMPLATE, Chat, Prompt, read_chats, read_prompt
+from identilens.models.continuations import answer_ids
 from identilens.models.explaining import explained
 from identilens.models.families import position_limit
 from identilens.models.inputs import Item
@@ -28,6 +31,9 @@ from identilens.studies.answer.result import Answers
 from identilens.studies.answer.rows import AnswerRows, Heads, drawn_rows
 from identilens.studies.heads import LensStudy
 from identilens.studies.outcomes import tolerances
+
+_KEYS, _ROWS, _LEAST = 4_000, 512, 2
+"""Keys of the rows that are bounded by default for each token of an answer, rows of all tokens, and the fewest rows."""
 
 _TAIL = 60
 """Last characters of an answer that are shown while it is generated."""
@@ -102,10 +108,13 @@ class AnswerSettings(Settings):
         temperature: Draw each token with this temperature. Default: take the most likely one.
         top_p: Draw from the most likely tokens that together have this probability. With a temperature.
         top_k: Draw from this number of most likely tokens. With a temperature.
-        bounded: Rows of attention that are bounded for each token of the answer, drawn from all layers and heads:
-            about a second for a row of 2,000 keys. Attention itself is measured in all rows.
+        bounded: Rows of attention that are bounded for each token of the answer, drawn evenly over layers where
+            these are not all. Default: 4,000 over the tokens of the longest prompt and answer, or 512 over those of the
+            longest answer if that is less, and 2 or more: some ten seconds. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32). Default: 0 and model.
+            (model, bfloat16, float16, float32).
+        needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
+            answer again.
         matrices: Save the weights of the answer's rows over all keys, for every head.
         layers: Layers, counted from 0; all by default.
         heads: Heads, counted from 0; all by default.
@@ -116,8 +125,9 @@ class AnswerSettings(Settings):
     temperature: Annotated[float | None, Gt(0)] = None
     top_p: Annotated[float | None, Gt(0), Le(1)] = None
     top_k: Positive | None = None
-    bounded: NonNegative = 2
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    bounded: NonNegative | None = None
+    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = ("0", "bfloat16")
+    needed: bool = True
     matrices: bool = False
     layers: Numbers | None = None
     heads: Numbers | None = None
@@ -137,12 +147,13 @@ class AnswerSettings(Settings):
 
 
 class AnswerStudy(LensStudy[AnswerSettings, Answers]):
-    """Say where the attention of an answer lies in a conversation, and how much of that is certain.
+    """Say where the attention of an answer lies, how much of that is certain, and what of its prompt the answer needs.
 
     The model answers a prompt or messages, or the answer is given. One pass over prompt and answer measures the rows of
     the answer's tokens: row t − 1 predicts token t. For each token, layer, head and segment (system, messages,
     documents, question, answer so far, template): the attention, and for drawn rows its proven ends over all
-    alternatives with the same output of the head. Words and limits: docs/answer.md.
+    alternatives with the same output of the head. What the answer needs is another question: each segment is taken out
+    of the prompt alone, and the probability of the answer is taken again. Words and limits: docs/answer.md.
 
     Args:
         lens: The model.
@@ -162,7 +173,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
         >>> chat = {"prompt": idl.examples()[0], "segments": {"first words": "0:60"}}
-        >>> found = idl.answer(lens, chat, max_new_tokens=8)
+        >>> found = idl.answer(lens, chat, max_new_tokens=2)
         >>> found.segments().select("segment", "tolerance", "mass", "lo", "hi").filter(segment="first words")
         shape: (2, 5)
         ┌─────────────┬───────────┬──────────┬──────────┬──────────┐
@@ -170,8 +181,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         │ ---         ┆ ---       ┆ ---      ┆ ---      ┆ ---      │
         │ str         ┆ str       ┆ f64      ┆ f64      ┆ f64      │
         ╞═════════════╪═══════════╪══════════╪══════════╪══════════╡
-        │ first words ┆ 0         ┆ 0.163589 ┆ 0.089073 ┆ 0.307768 │
-        │ first words ┆ float32   ┆ 0.163589 ┆ 0.08907  ┆ 0.307774 │
+        │ first words ┆ 0         ┆ 0.180488 ┆ 0.112824 ┆ 0.290712 │
+        │ first words ┆ bfloat16  ┆ 0.180488 ┆ 0.080842 ┆ 0.366698 │
         └─────────────┴───────────┴──────────┴──────────┴──────────┘
     """
 
@@ -192,8 +203,14 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         self.parts = [
             read_prompt(lens.tokenizer, chat, number) for number, chat in enumerate(self.chats)
         ]
-        for number, (chat, prompt) in enumerate(zip(self.chats, self.parts, strict=True)):
-            self._check_length(number, len(prompt.ids), self._given(chat))
+        lengths = [
+            self._lengths(number, len(prompt.ids), max(self._given(chat), key=len, default=None))
+            for number, (chat, prompt) in enumerate(zip(self.chats, self.parts, strict=True))
+        ]
+        whole, new = map(max, zip(*lengths, strict=True))
+        # The same for all conversations, so that each row is drawn with the same probability.
+        bounded, most = settings.bounded, max(_LEAST, min(_KEYS // whole, _ROWS // new))
+        self._bounded = most if bounded is None else bounded
         if any(chat.answer is None for chat in self.chats) and not lens.model.can_generate():
             raise UnsupportedModelError(
                 f"{type(lens.model).__name__} has no head that predicts tokens, so it cannot generate. Load a causal "
@@ -224,16 +241,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     def run(self, part: int) -> Output:
         """Return the attention of one answer."""
         settings, prompt = self.settings, self.parts[part]
-        answer = self._given(self.chats[part])
-        if answer is None:
-            answer = generated(
-                self.lens,
-                prompt.ids,
-                settings.max_new_tokens,
-                settings.sampling,
-                settings.seed,
-                self._told,
-            )
+        answer = self._answer(part)
         own = [*prompt.segments, *[SO_FAR] * len(answer)]
         names = list(dict.fromkeys(own))
         before = self.sizes()[part] - len(self._sites)
@@ -242,13 +250,14 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             self._heads,
             len(prompt.ids),
             torch.tensor([[one == name for one in own] for name in names]).double(),
-            drawn_rows(self._heads, len(answer), settings.bounded, settings.seed, part),
+            drawn_rows(self._heads, len(answer), self._bounded, settings.seed, part),
             self._tolerances,
             settings.matrices,
             lambda layer: self.tell(f"attention {layer}", before + layer),
         )
         ids, first = [*prompt.ids, *answer], len(prompt.ids)
         likely = self._pass(ids, len(answer), rows)
+        needed = self._without(part, prompt, answer) if settings.needed else []
         names.append(SINK)
         tokens = [
             {
@@ -276,6 +285,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             "table": table,
             "intervals": table_of(Answers.schema["intervals"], intervals).filter(known),
             "positions": table_of(Answers.schema["positions"], tokens),
+            "needed": table_of(Answers.schema["needed"], needed),
         }
         read = {part: {"encoder": [one["token"] for one in tokens]}} if matrices else {}
         return Output(tables, matrices, read)
@@ -304,7 +314,25 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             (pl.col("segment") != SINK) | (pl.col("mass") > 0).any().over("segment")
         )
 
-    def _pass(self, ids: Sequence[int], tokens: int, rows: AnswerRows) -> dict[int, dict[str, Any]]:
+    def _without(self, part: int, prompt: Prompt, answer: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the probability of each token of the answer without each segment that can be taken out."""
+        found = []
+        for segment in dict.fromkeys(prompt.segments):
+            # The answer is what follows the last token, which stays.
+            kept = [own != segment for own in prompt.segments[:-1]] + [True]
+            if segment == TEMPLATE or all(kept):
+                continue
+            ids = [*compress(prompt.ids, kept), *answer]
+            self.tell(f"without {segment}", self.sizes()[part])
+            found += [
+                {"text": part, "segment": segment, "token": at, "without": one["probability"]}
+                for at, one in enumerate(self._pass(ids, len(answer)).values())
+            ]
+        return found
+
+    def _pass(
+        self, ids: Sequence[int], tokens: int, rows: AnswerRows | None = None
+    ) -> dict[int, dict[str, Any]]:
         """Run the model on prompt and answer; return what it predicts of the answer's tokens, by position."""
         first, lens = len(ids) - tokens, self.lens
         whole = lens.model.can_generate()
@@ -316,7 +344,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             return {}
         logits = logits[0, -tokens - 1 : -1].float()
         chosen = torch.tensor(ids[first:], device=logits.device)[:, None]
-        probabilities = logits.softmax(-1).gather(1, chosen)[:, 0]
+        # Logarithms first: none is too small for a product.
+        probabilities = logits.log_softmax(-1).gather(1, chosen)[:, 0].double().exp()
         ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
         likely = zip(probabilities.tolist(), ranks.tolist(), strict=True)
         return {
@@ -327,16 +356,38 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     def _item(self, ids: Sequence[int]) -> Item:
         return self.lens.read([list(ids)])[0]
 
-    def _given(self, chat: Chat) -> list[int] | None:
-        """Return the ids of a given answer, which is tokenised by itself."""
+    def _given(self, chat: Chat) -> list[tuple[int, ...]]:
+        """Return the tokens of a given answer, tokenised by itself; after a prompt also with a space before it."""
         if chat.answer is None:
-            return None
-        return list(self.lens.tokenizer(chat.answer, add_special_tokens=False)["input_ids"])
+            return []
+        own = tuple(self.lens.tokenizer.encode(chat.answer, add_special_tokens=False))
+        return [own] if chat.messages else answer_ids(self.lens, chat.answer) or [own]
+
+    def _answer(self, part: int) -> Sequence[int]:
+        """Return the tokens of an answer: of those that are given the likelier ones, or what the model generates."""
+        settings, prompt = self.settings, self.parts[part]
+        given = self._given(self.chats[part])
+        if not given:
+            return generated(
+                self.lens,
+                prompt.ids,
+                settings.max_new_tokens,
+                settings.sampling,
+                settings.seed,
+                self._told,
+            )
+
+        def likelihood(ids: Sequence[int]) -> float:
+            likely = self._pass([*prompt.ids, *ids], len(ids)).values()
+            return float(prod(one["probability"] for one in likely))
+
+        return max(given, key=likelihood) if given[1:] else given[0]
 
     def _told(self, ids: list[int]) -> None:
         self.tell(" ".join(self.lens.tokenizer.decode(ids).split())[-_TAIL:], len(ids))
 
-    def _check_length(self, number: int, prompt: int, answer: list[int] | None) -> None:
+    def _lengths(self, number: int, prompt: int, answer: Sequence[int] | None) -> tuple[int, int]:
+        """Return the most tokens of a prompt and its answer, which must have positions, and of the answer."""
         limit = position_limit(self.lens.model.config)
         new = self.settings.max_new_tokens if answer is None else len(answer)
         if limit is not None and prompt + new > limit:
@@ -344,6 +395,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                 f"conversation {number}: the prompt has {prompt:,} tokens and the answer up to {new:,}, the model has "
                 f"{limit:,} positions. Shorten the prompt or the answer{' (max_new_tokens=...)' * (answer is None)}."
             )
+        return prompt + new, new
 
 
 answer = study_function(AnswerStudy, "answer")

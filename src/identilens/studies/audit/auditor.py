@@ -30,7 +30,7 @@ from identilens.studies.audit.certain import certain_rows, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.heads import named_places
+from identilens.studies.heads import asked_places
 from identilens.studies.items import Items
 
 STREAM_LENGTH = 1024
@@ -133,8 +133,10 @@ class Auditor:
             asked, whole = range(cut[0]), None
             if settings.queries:
                 names = queries[0].tokens
-                found = (named_places(names, one, texts[0]) for one in settings.queries)
-                asked, whole = sorted({*chain.from_iterable(found)}), cut_call.run()
+                asked, whole = asked_places(names, settings.queries), cut_call.run()
+                if not asked:
+                    output[places_of(places), : cut[0]] = whole
+                    continue
                 cut_call = cut_call.rows(asked)
                 queries = [_Sequence([names[at] for at in asked], queries[0].types[asked])]
             layer = LayerBatch(

@@ -114,26 +114,26 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
+def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None, str]:
     """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
 
-    None where too few rows were drawn. Several texts are the sample. Of a single one it is the rows drawn in each
-    layer, the same for all its heads.
+    None where too few rows were drawn. Several texts are the sample. Of a single one it is the queries drawn in each
+    layer, the same for all its heads, from those of the audit's ``table``: a finite population of which the mean is
+    known when all were drawn.
     """
     mass = pl.col("certain_mass_bfloat16")
     rows = rows.drop_nulls("certain_mass_bfloat16")
     if rows["text"].n_unique() > 1:
         texts = rows.group_by("text").agg(mass.mean())["certain_mass_bfloat16"].to_numpy()
         return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
-    drawn = rows.group_by("kind", "layer", "query").agg(mass.mean())
-    squares = (
-        drawn.group_by("kind", "layer")
-        .agg(mass.var() / pl.len())["certain_mass_bfloat16"]
-        .to_list()
-    )
-    if not squares or None in squares:
-        return None, "rows"
-    return sum(squares) ** 0.5 / len(squares), "rows"
+    layer, over = ["text", "kind", "layer"], "the queries drawn in each layer"
+    sizes = table.select(*layer, "n_query").unique()
+    drawn = rows.group_by(*layer, "query").agg(mass.mean()).join(sizes, on=layer)
+    left = 1 - pl.len() / pl.col("n_query").first()
+    squares = drawn.group_by(layer).agg(mass.var() * left / pl.len())[mass.meta.output_name()]
+    if not len(squares) or squares.null_count():
+        return None, over
+    return float(squares.sum()) ** 0.5 / len(squares), over
 
 
 def stacked_in_words(table: pl.DataFrame) -> str:
@@ -170,9 +170,10 @@ def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
     enough = INFLUENTIAL[outcome]
     near = len(known.filter(pl.col("relative_effect") >= enough))
     how = "" if by == "removal" else ", estimated to first order"
+    of = "the predictions of " * (outcome == "prediction")
     return (
         f"without {without}; {near} of them, each alone, cause at least {100 * enough:.0f} % of this change "
-        f"(mean over {counted(effects['text'].n_unique(), 'text')}{how})"
+        f"(mean over {of}{counted(effects['text'].n_unique(), 'text')}{how})"
     )
 
 
@@ -185,7 +186,12 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     counts = [
         f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size
     ]
-    said = f"Of {counted(len(known), 'head')}, {', '.join(counts)}."
+    enough = INFLUENTIAL[known["outcome"][0]]
+    said = (
+        f"Of {counted(len(known), 'head')}, {', '.join(counts)} (mostly certain: at least half of its attention is "
+        f"determined, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
+        "largest such change)."
+    )
     parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
     if parked.is_empty():
         return said
@@ -201,9 +207,9 @@ def heads_in_words(heads: pl.DataFrame) -> str:
 
 
 def _range(lo: float, hi: float) -> str:
-    """Return two shares in words, with as many digits as tell them apart; one of them if two decimals do not."""
+    """Return two shares in words, with as many digits as tell them apart; one, rounded, if two decimals do not."""
     for digits in (0, 1, 2):
         low, high = (f"{100 * end:.{digits}f} %" for end in (lo, hi))
         if low != high:
             return f"{low} to {high}"
-    return f"{low}, no more and no less"
+    return f"{100 * lo:.0f} %, no more and no less"

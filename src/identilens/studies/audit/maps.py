@@ -1,4 +1,4 @@
-"""The attention maps that an audit kept: those that fit into a page, and the telling ones for print."""
+"""The attention maps that an audit kept: those that fit into a page, the telling ones for print, and certificates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,13 +13,24 @@ from identilens.charts.kit import Charts
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
-from identilens.models.token_names import unmarked
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.models.token_names import joined, unmarked
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
+from identilens.runs.result import Result
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
-from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS
+from identilens.studies.certify.result import Certainty
+from identilens.studies.certify.rows import (
+    EVEN,
+    FLOOR,
+    VERDICTS,
+    RowCertificates,
+    certified_columns,
+)
 from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name, size_in_words
-from identilens.studies.outcomes import WITHIN
+from identilens.studies.heads import named_places
+from identilens.studies.outcomes import WITHIN, of_head
 
 PAGE_BUDGET = 7_000_000
 """Characters of a report that may be spent on maps, before they are deflated."""
@@ -176,9 +187,7 @@ def _block_names(tokens: Sequence[str], blocks: int) -> list[str]:
 
 def _choices(row: Row, tokens: Tokens, queries: Sequence[str]) -> dict[str, str | int]:
     first = tokens.get("encoder", queries)
-    # Tokens that begin a word have a space before them, or those that go on with one have a mark.
-    between = "" if any(name.startswith(" ") for name in first) else " "
-    words = shortened(visible_text(between.join(first[:12]).replace(" ##", "")), 36)
+    words = shortened(visible_text(joined(first[:12])), 36)
     text = f"{row['text']} ({counted(len(first), 'token')}): {words}"
     return {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]}
 
@@ -213,3 +222,42 @@ def _facts(row: Row) -> str:
 def _parts(row: Row, matrices: Matrices) -> tuple[Tensor, Tensor]:
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()
+
+
+def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certainty:
+    """Return the certificates of the rows of the one map in ``maps`` that a query, a position or a token, names.
+
+    Raises:
+        InputError: If there is not one map, or the text has no such query.
+    """
+    if len(maps) != 1:
+        raise InputError(
+            f"expected one map with saved matrices; {len(maps)} match. Save matrices with examples= or "
+            "matrices=True, give the kind if there are several, or use identilens.certify, which runs the model."
+        )
+    row = maps.row(0, named=True)
+    key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
+    queries, keys = axis_tokens(audit.tokens.get(row["text"], {}), row)
+    if (values := audit.matrices.get(str(key.named("values")))) is None:
+        raise InputError(
+            "nothing was proven of this map: its head has an attention sink, or weights that are known in half "
+            'precision only. Against the latter, load the model with dtype="float32" (--dtype float32).'
+        )
+    projected = ProjectedValues(values, row["d_model"])
+    visible = audit.matrices.get(str(key.named("visible")))
+    rows = RowCertificates.empty()
+    for position in named_places(queries, query, row["text"]):
+        seen = None if visible is None else visible[position]
+        at = {name: row[name] for name in HEAD} | {
+            "query": position,
+            "query_token": queries[position],
+            "tolerance": "0",
+        }
+        kept = of_head(audit.matrices[str(key)][position], projected, seen)
+        rows.add(
+            at,
+            certified_columns(kept, order=True),
+            keys,
+            {"outcome": "head", "answer": None, "measured": None},
+        )
+    return Certainty.of(rows.frames(), {**audit.provenance, "analysis": Certainty.analysis})

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from shlex import quote
 from typing import ClassVar
 
 import polars as pl
@@ -13,8 +15,8 @@ from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind, coerce
-from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent
-from identilens.studies.audit import reading, views
+from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent, some_of
+from identilens.studies.audit import views
 from identilens.studies.audit.heads import (
     certain_error,
     effects_in_words,
@@ -24,6 +26,7 @@ from identilens.studies.audit.heads import (
     stacked_in_words,
 )
 from identilens.studies.audit.maps import (
+    certify_kept,
     fitting_maps,
     kept_maps,
     mean_maps,
@@ -31,7 +34,6 @@ from identilens.studies.audit.maps import (
     page_maps,
     printed_maps,
 )
-from identilens.studies.audit.reading import certify_kept
 from identilens.studies.certify.result import Certainty
 from identilens.studies.outcomes import ONLY_CHOSEN, normed_heads
 
@@ -222,7 +224,7 @@ class Audit(Result):
             with_null_space=_NULL_SPACE.mean(),
             certain_rows=pl.col("certain_rows").sum(),
         ).row(0, named=True)
-        pearson, (error, _) = numbers["pearson"], certain_error(self.rows)
+        pearson, (error, _) = numbers["pearson"], certain_error(self.rows, self.table)
         spread = "" if error is None else f"± {100 * error:.1f} "
         exact = f"; {percent(numbers['certain_mass'])} by the exact output"
         few = ", as texts have few tokens" if self.table["simplex_nullity"].max() == 0 else ""
@@ -301,12 +303,8 @@ class Audit(Result):
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding."""
-        types = (
-            ["token_types_raw", "token_types_effective", "attention_to_type"]
-            if len(self.token_types)
-            else []
-        )
-        said = reading.TYPES if types else ["This audit contains no token types."]
+        types = ["token_types_raw", "token_types_effective", "attention_to_type"]
+        received = Section("types", "What token types receive", views.TYPES, types)
         notes = views.heads_note(self.by_head()), views.length_note(self.table)
         heads = ["null_share_map", "correlation_map"]
         return [
@@ -315,7 +313,7 @@ class Audit(Result):
             Section(
                 "heads",
                 "Layer by layer, head by head",
-                [reading.HEADS],
+                [views.HEADS],
                 heads,
                 self.by_layer(),
                 note=notes[0],
@@ -323,19 +321,19 @@ class Audit(Result):
             Section(
                 "length",
                 "Correlation against length",
-                [reading.LENGTH],
+                [views.LENGTH],
                 ["correlation_by_length"],
                 note=notes[1],
             ),
-            Section("types", "What token types receive", said, types),
+            *([received] if len(self.token_types) else []),
             Section("numbers", "Heads in numbers", frame=self.heads()),
-            Section("reading", "How to read this report", [*reading.AXES, *reading.READING]),
+            Section("reading", "How to read this report", [*views.AXES, *views.READING]),
         ]
 
     def _groups_section(self) -> Section:
         title = "Four groups of heads"
         if self.rows.is_empty() or self.effects.is_empty():
-            return Section("groups", title, note=reading.NO_ROWS)
+            return Section("groups", title, note=views.NO_ROWS)
         rows = (
             f"Certain mass rests on {self._sample()}; the rows of a text are drawn by the seed. Effects rest on "
             f"{counted(self.effects['text'].n_unique(), 'text')}, the other figures on all texts. A click on a head "
@@ -343,7 +341,7 @@ class Audit(Result):
         )
         charts = ["determined_and_influential", "certain_mass_map"]
         return Section(
-            "groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows
+            "groups", title, [views.GROUPS], charts, groups_table(self.heads()), note=rows
         )
 
     def _maps_section(self) -> Section:
@@ -352,14 +350,14 @@ class Audit(Result):
         title = "The maps"
         long = mean_maps(kept_maps(self.table, self.matrices, "means"), self.matrices, self.tokens)
         if kept.is_empty() and not long:
-            return Section("maps", title, note=reading.NO_MAPS)
+            return Section("maps", title, note=views.NO_MAPS)
         some = (
             f"The audit saved {len(kept):,} maps. To keep this file small, it shows {len(shown):,} of them, in whole "
             "layers, and names the layers that a text lacks. Audit.load(folder).matrices has all."
         )
         maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown)) + long
         return Section(
-            "maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else ""
+            "maps", title, [views.MAPS], maps=maps, note=some if len(shown) < len(kept) else ""
         )
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
@@ -374,7 +372,7 @@ class Audit(Result):
         rows, texts = len(self.rows), self.rows["text"].n_unique()
         of = self.table["text"].n_unique()
         some = f" in {texts:,} of the {of:,} texts, drawn by the seed" if texts < of else ""
-        error, units = certain_error(self.rows)
+        error, units = certain_error(self.rows, self.table)
         known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
 
@@ -412,20 +410,23 @@ class Audit(Result):
                 else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             )
             short = len(looked.filter(simplex_nullity=0))
-            why = (
-                f": in {short:,} of the {len(looked):,} maps looked at no other weights give exactly this output, "
-                f"because the text has too few tokens for the size of the head (d_v = {looked['d_v'].max()})"
-            )
+            typed: dict[str, str] = dict(pairwise(self.provenance.get("command") or ()))
+            file = typed.get("--file", typed.get("-f", "FILE"))
+            row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
             yield (
                 f"Determined: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
                 f"a rounding to bfloat16 (0.4 % of its length), and {percent(looked['certain_mass'].mean())} by the "
-                f"exact output{why if short else ''}. In all weights with such an output, at least this much lies on "
-                f"the same keys (mean certain mass of {self._sample()}{apart})."
+                "exact output. In all weights with such an output, at least this much lies on the same keys (certain "
+                f"mass). It is {'a mean' if len(self.rows) > 1 else 'that'} of {self._sample()}{apart}."
             )
             if short:
                 yield (
-                    "Use longer texts, or see what is left when the output may change by 1 %: certify with "
-                    "--tolerance 1% (in Python: tolerance=0.01)."
+                    f"In {some_of(short, len(looked), 'map')} looked at, no other weights give exactly this output: "
+                    f"the text has too few tokens for the size of the head (d_v = {looked['d_v'].max()}). Use longer "
+                    "texts, or see what is left of a row when its output may change by 1 %: identilens certify --model "
+                    f"{quote(self.provenance['model']['name'])} --file {quote(file)} --limit {row['text'] + 1} "
+                    f"--layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% --out row "
+                    f"({'FILE: your texts; ' * (file == 'FILE')}in Python: identilens.certify, tolerance=0.01)."
                 )
             if not self.provenance["model"].get("normed_heads"):
                 yield stacked_in_words(table)
@@ -444,11 +445,13 @@ class Audit(Result):
             yield f"No effect: no part of the weights of {over} lies in directions without effect on the output."
         else:
             worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
+            mean, most = percent(table["null_share"].mean()), percent(worst["null_share"])
+            apart = f", most in {_layer(worst)} ({most})" if most != mean else ""
             yield (
                 f"No effect: {len(maps):,} of {over} have a null space; on average "
-                f"{percent(table['null_share'].mean())} of the squared weight lies in directions that have no "
-                f"effect on the output, most in {_layer(worst)} ({percent(worst['null_share'])}). That does not "
-                "make these weights free: they also stay positive and sum to 1."
+                f"{mean} of the squared weight lies in directions that have no "
+                f"effect on the output{apart}. That does not make these weights free: "
+                "they also stay positive and sum to 1."
             )
         if said := heads_in_words(self.heads()):
             yield said

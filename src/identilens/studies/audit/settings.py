@@ -13,9 +13,9 @@ class AuditSettings(Settings):
 
     Attributes:
         layers: Layers, counted from 0 within each kind of attention; all by default.
-        queries: Position or token of a row; all rows by default. Then every measure is of these rows alone, and only
-            they are in memory. A token selects every position where it occurs; last is the last row, and negative
-            positions count from the end.
+        queries: Position (or several, 3,10-12) or token of a row; all rows by default. Then every measure is of these
+            rows alone, and only they are in memory. A token selects every position where it occurs; last is the last
+            row, and negative positions count from the end.
         batch_size: Number of texts in one forward pass.
         max_length: Cut longer texts to this many tokens.
         stream: Compute weights in blocks of rows: always, never, or auto (only for texts of more than 1,024 tokens).

@@ -22,7 +22,7 @@ from identilens.studies.audit.certain import ROWS
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.heads import LensStudy, Place
+from identilens.studies.heads import LensStudy, Place, check_asked
 from identilens.studies.items import Items, identities, read_items
 from identilens.studies.outcomes import Answered, head_effects, head_estimates, model_outcome
 
@@ -93,6 +93,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             settings = replace(settings, effects="none")
         self.lens, self.settings = lens, settings
         self.items = read_items(lens, texts, settings.max_length)
+        check_asked(self.items, settings.queries)
         sites = lens.sites(self.items[0])
         available = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(available)):

@@ -75,7 +75,8 @@ class CertificateFile:
             _check(numbers, said)
         except (ValueError, OSError, RecursionError, SafetensorError) as error:
             raise InputError(
-                f"{file} is no certificate: {error}. Pass a file that a run wrote with certificates=True."
+                f"{file} is no certificate: {error}. Pass files from the folder certificates of a run with "
+                "certificates=True (--certificates)."
             ) from error
         return cls(Certificate(**numbers), said)
 
@@ -98,7 +99,7 @@ class CertificateFile:
         """Return what the numbers prove, in words; the stated ends are only compared with them."""
         certificate, said = self.certificate, self.said
         lo, hi = certificate.proven().tolist()
-        stated = [float(end) for end in certificate.ends]
+        stated = _without_rounding(certificate, certificate.ends)
         kept = f"outcome {said['outcome']}, up to {said['tolerance']}"
         if said["outcome"] not in EXACT:
             kept += ", to first order"
@@ -110,7 +111,8 @@ class CertificateFile:
         of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
         met = "rows in the file are none"
         if certificate.met is not None:
-            met = "some have {:.6g}, some {:.6g}".format(*certificate.met.tolist())
+            reached = _without_rounding(certificate, certificate.met)
+            met = "some have {:.6g}, some {:.6g}".format(*reached)
         return (
             f"{'holds' if certificate.holds else 'does not hold'}. Stated: {said['subject']} is between "
             f"{stated[0]:.6g} and {stated[1]:.6g} in every alternative ({kept}). Proven: between {lo:.6g} and "
@@ -119,6 +121,11 @@ class CertificateFile:
             f"The numbers are of {shortened(of, _COUNTED) or 'no key'}. That these are the words of "
             f"{said['words']!r}, {said['where']}, is what the file says; it is not checked."
         )
+
+
+def _without_rounding(certificate: Certificate, ends: torch.Tensor) -> list[float]:
+    """Return numbers, those that are no farther from 0 than a proven end may be from a stated one as 0."""
+    return ends.masked_fill(ends.abs() <= certificate.slack, 0.0).tolist()
 
 
 def said_of(claim: Claim, outcome: str, tolerance: str, where: str) -> dict[str, Any]:

@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
+from identilens.charts.labels import shortened
 from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import percent
+from identilens.runs.tables import percent, some_of, span
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.head_views import head_name
-from identilens.studies.outcomes import BRINGS, FEW_KEYS, PARKED, UNITS, exactness, normed_heads
+from identilens.studies.outcomes import BRINGS, ONLY_FEW, PARKED, UNITS, exactness, normed_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,54 +114,95 @@ class Certainty(Result):
             self,
             table=self.table.filter(tolerance=tolerance),
             rows=self.rows.filter(tolerance=tolerance),
-            claims=self.claims.filter(tolerance=tolerance),
         )
         finding = part._of_one_tolerance(OUTCOMES[outcome], exactness(tolerance, outcome))
-        lines = [*part._claimed(), finding.text]
+        lines = [*self._claimed(), finding.text]
         if others:
-            left = [f"{_percent(masses[one])} ({exactness(one, outcome)})" for one in others]
+            left = [
+                f"{_at_least(masses[one])} ({exactness(one, outcome)}){self._beyond(one)}"
+                for one in others
+            ]
             lines.append(
-                f"At other tolerances, this much stays on the same keys: {'; '.join(left)}."
+                f"At other tolerances of the outcome, at least this much stays on the same keys: {'; '.join(left)}."
             )
         ratio = pl.col("measured") / pl.col("predicted")
         put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
         if len(put):
             lines.append(
                 "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
-                f"outcome by {put.min():.2f} to {put.max():.2f} times what the first order predicts."
+                f"outcome by {span(put.min(), put.max(), '.2f')} times what the first order predicts."
             )
+        lines += part._of_effects()
         lines += normed_heads(self.provenance["model"])
         mass = {f"certain_mass at {name}": one for name, one in masses.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
+
+    def _of_effects(self) -> Iterator[str]:
+        """Yield what the outcome loses without the rows, of one tolerance, and which outcome that is."""
+        effects = self.rows["effect"].drop_nulls().to_list()
+        if not effects:
+            return
+        kept, row = self._kept(self.rows), self.rows.row(0, named=True)
+        elsewhere = (
+            f" That is not the prediction of the row's own token: for it, pass --answer {row['query']} (in Python: "
+            f"answer={row['query']})."
+        ) * (
+            " after " in kept
+            and f"(position {row['query']})" not in kept
+            and row["kind"] != "encoder"
+            and self.provenance["settings"].get("answer") is None
+            and len(effects) == 1
+        )
+        yield (
+            f"A row's effect, the change of {kept} when the head adds nothing in it, is "
+            f"{sum(effects) / len(effects):.3g} ({UNITS[row['outcome']]}){' on average' * (len(effects) > 1)}; "
+            f"identilens influence measures what each head does to the answer.{elsewhere}"
+        )
+
+    def _beyond(self, tolerance: str) -> str:
+        """Return in words which rows do less than a tolerance allows, where there are any."""
+        rows = self.rows.filter(tolerance=tolerance)
+        small = rows.filter(pl.col("allowed") > pl.col("effect"))
+        if not len(small):
+            return ""
+        if len(rows) > 1:
+            return f": this tolerance is larger than all that the row does, in {some_of(len(small), len(rows), 'row')}"
+        row = small.row(0, named=True)
+        return f": this tolerance is larger than all that the row does ({row['effect']:.3g} {UNITS[row['outcome']]})"
+
+    def _kept(self, rows: pl.DataFrame) -> str:
+        """Return what stays the same in some rows, in words; of an answer where, if it is the same in all of them."""
+        said = rows["answer"].unique()
+        return (said[0] if len(said) == 1 else None) or OUTCOMES[rows["outcome"][0]]
 
     def _of_one_tolerance(self, outcome: str, exact: str) -> Finding:
         rows = self.by_query()
         means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
         shares = [
             f"{_percent(means[verdict])} is {verdict.replace(',', ', on keys with a')}"
+            + _SMALL * (verdict == VERDICTS[-1])
             for verdict in VERDICTS
             if means[verdict] >= 0.005
         ]
-        first = (
-            self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
-        )
+        first = self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else self._of_rows(rows)
         pinned = int(self.table["pinned"].sum())
-        few = f" {FEW_KEYS}" * (self.rows["simplex_nullity"].max() == 0 and exact == "exactly")
+        share = percent(pinned / len(self.table))
+        fixed = f"Pinned, the same in every alternative: {some_of(pinned, len(self.table), 'weight')} ({share})."
+        few = f" {ONLY_FEW}." * (self.rows["simplex_nullity"].max() == 0 and exact == "exactly")
         to_first_order = _FIRST_ORDER * (self.rows["outcome"][0] in UNITS)
-        tops = int(self.rows["certified_top"].is_not_null().sum())
+        tops = self.rows["certified_top"].count()
         ordered = self.rows.filter(_ORDERED)
         pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
         kept = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
         lines = [
-            f"With {outcome} the same, {exact}{to_first_order}, {first}.{few}",
+            f"With {self._kept(self.rows)} the same, {exact}{to_first_order}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
-            "alternative keeps it within a tenth of its value. A key has a large share if it adds at least as much as "
-            f"keys add on average, of {self._added}.",
-            f"{'On average, of' if len(rows) > 1 else 'Of'} the attention {'; '.join(shares)}.",
+            "alternative keeps it within a tenth of its value. A key has a large share if it brings at least an even "
+            f"share of {self._added}.",
+            f"{'On average, of' if len(rows) > 1 else 'Of'} the attention (in rounded shares) {'; '.join(shares)}.",
             *self._parked(),
-            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: no "
-            "alternative changes them.",
-            f"For {tops:,} of {len(rows):,} queries the same key has the largest weight in every alternative"
+            *[fixed] * (pinned > 0),
+            f"In {some_of(tops, len(rows), 'row')} the key with the largest weight has it in every alternative"
             f"{kept if len(ordered) else ''}.",
         ]
         numbers = {
@@ -195,15 +237,20 @@ class Certainty(Result):
         return Finding("\n".join(lines), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the weights of a single row; else the first rows, verdicts by their signs."""
+        """Return the weights of a single row, for the first tolerance; else the first rows, verdicts by their signs."""
         rows = self.by_query()
         if rows.n_unique(views.ROW[:-1]) > 1:
             first = views.in_short(rows.head(views.LINES))
-            return {f"Attention by verdict in percent, {len(first)} of {len(rows)} rows": first}
-        return {
-            f"Weights and verdicts, tolerance {one['tolerance'][0]}": views.weights_in_short(one)
-            for one in self.table.partition_by("tolerance", maintain_order=True)
-        }
+            more = "the report marks the text of other rows, too"
+            return {
+                f"Attention by verdict in percent, {len(first)} of {len(rows)} rows; {more}": first
+            }
+        names = self.table["tolerance"].unique(maintain_order=True).to_list()
+        tables = [views.weights_in_short(self.table.filter(tolerance=name)) for name in names]
+        # Tolerances whose numbers are the same, as they are printed, share the table.
+        same = [name for name, one in zip(names, tables, strict=True) if one.equals(tables[0])]
+        more = f" (in the report {len(names) - len(same)} more)" * (len(names) > len(same))
+        return {f"Weights and verdicts, tolerance {' and '.join(same)}{more}": tables[0]}
 
     def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens marked by verdict."""
@@ -235,7 +282,7 @@ class Certainty(Result):
         shown = views.within_page(self.table)
         places = ["text", "layer", "head", "kind", "query_token", "tolerance"]
         claims = self.claims.select(
-            "claim", *places, "value", "lo", "hi", "verdict", "radius", LINK
+            "claim", *places, "keys", "value", "lo", "hi", "verdict", "radius", LINK
         )
         some = f"The first {shown.select(views.ROW).n_unique()} of {len(by_query)} rows are here to choose from."
         return [
@@ -262,7 +309,7 @@ class Certainty(Result):
             *([Section("claims", "Claims", _CLAIMS, frame=claims)] if len(claims) else []),
             Section("cite", "How to cite a claim or a row", list(self._cited())),
             Section("heads", "Heads in numbers", frame=heads),
-            Section("rows", "Rows in numbers", frame=by_query),
+            Section("rows", "Rows in numbers", _ROUNDED, frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
         ]
 
@@ -280,18 +327,32 @@ class Certainty(Result):
             f"{_at_least(most['lo'])} of the row and brings {_percent(most['norm_share'])} of {self._added}"
         )
         kept = f"{_certain(row['certain_mass'])} of {_name(row)} is certain to stay on its keys"
-        return kept + (largest if most["lo"] >= 0.005 else "")
+        return kept + largest * (most["lo"] >= 0.005) + self._beyond(row["tolerance"])
+
+    def _of_rows(self, rows: pl.DataFrame) -> str:
+        least, most = rows.sort("certain_mass", maintain_order=True)[[0, -1]].rows(named=True)
+        low, high = _at_least(least["certain_mass"]), _at_least(most["certain_mass"])
+        several = rows["text"].n_unique() > 1
+        names = [_name(one) + f" of text {one['text']}" * several for one in (least, most)]
+        ends = f": {low} for {names[0]} to {high} for {names[1]}" if low != high else ""
+        mean = _certain(rows["certain_mass"].mean())
+        ends += self._beyond(least["tolerance"])
+        return f"{mean} of {len(rows):,} rows is certain to stay on its keys on average{ends}"
 
     def _parked(self) -> Iterator[str]:
         little = pl.col("norm_share") < BRINGS / PARKED * pl.col("weight")
-        parked = self.table.filter(pl.col("weight") >= _PARKED, little)
+        even = (1 / pl.len().over(list(ROW))).alias("even")
+        parked = self.table.with_columns(even).filter(pl.col("weight") >= _PARKED, little)
         for row in parked.sort("weight").tail(1).iter_rows(named=True):
             rows = parked.select(ROW.keys()).n_unique()
             many = f" {rows:,} of {len(self.rows):,} rows park attention on some key."
+            large = (
+                f": more than an even share ({percent(row['even'])}), but far less than its weight"
+            ) * (row["norm_share"] > row["even"])
             yield (
                 f"Attention is parked: {unmarked(row['token'])!r} (key {row['key']}) has {_percent(row['weight'])} of "
-                f"the attention of {unmarked(row['query_token'])!r} (query {row['query']}), and brings only "
-                f"{_percent(row['norm_share'])} of {self._added}.{many if len(self.rows) > 1 else ''}"
+                f"the attention of {_name(row)}, and brings {'only ' * (not large)}"
+                f"{_percent(row['norm_share'])} of {self._added}{large}.{many * (len(self.rows) > 1)}"
             )
 
     def _claimed(self) -> Iterator[str]:
@@ -300,13 +361,16 @@ class Certainty(Result):
             value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
             verdicts = rows["verdict"].drop_nulls().value_counts(sort=True).iter_rows()
             counts = [
-                f"; {verdict} in {count:,} of {len(rows):,} rows" for verdict, count in verdicts
+                f"; {verdict}" + f" in {some_of(count, len(rows), 'row')}" * (len(rows) > 1)
+                for verdict, count in verdicts
             ]
             mean = " on average" if len(rows) > 1 else ""
+            keys = rows["keys"].unique()
+            named = f" ({shortened(keys[0] or _NONE, _COUNTED)})" * (len(keys) == 1)
             yield (
-                f"Claim {claim!r}: {rows['subject'][0]} is {value:z.3f}{mean}, and {lo:z.3f} to {hi:z.3f} in the "
-                f"alternatives that keep {OUTCOMES[outcome].rstrip(',')} {exactness(tolerance, outcome)}"
-                f"{_FIRST_ORDER * (outcome in UNITS)}"
+                f"Claim {claim!r}: {rows['subject'][0]}{named} is {value:z.3g}{mean}, and {span(lo, hi, 'z.3g')} in "
+                f"the alternatives that keep {self._kept(self.rows).rstrip(',')} {exactness(tolerance, outcome)}"
+                f"{_FIRST_ORDER * (outcome in UNITS)}{self._beyond(tolerance)}"
                 f"{''.join(counts)}."
             )
 
@@ -324,17 +388,10 @@ class Certainty(Result):
             )
             yield (
                 f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
-                f"{OUTCOMES[row['outcome']].rstrip(',')} kept {exactness(row['tolerance'], row['outcome'])}"
+                f"{self._kept(self.rows.filter(text=row['text'])).rstrip(',')} kept "
+                f"{exactness(row['tolerance'], row['outcome'])}"
                 f"{_FIRST_ORDER * (row['outcome'] in UNITS)}; {said}."
             )
-
-
-def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
-    ordered = rows.sort("certain_mass", maintain_order=True)
-    yield f"{_certain(rows['certain_mass'].mean())} of {len(rows):,} queries is certain to stay on its keys on average"
-    ends = (ordered.row(at, named=True) for at in (0, -1))
-    ranges = [f"{_at_least(row['certain_mass'])} for {_name(row)}" for row in ends]
-    yield f": {' to '.join(ranges)}"
 
 
 def _certain(mass: Any) -> str:
@@ -372,7 +429,12 @@ OUTCOMES = {
 }
 """What stays the same, in words, by outcome."""
 
+_NONE = "no key: the row does not see it, or not to its end"
+_COUNTED = 200
+"""Characters in which the keys of a claim are named."""
+
 _ORDERED = pl.col("certified_pairs").is_not_null()
+_SMALL = " (small in every alternative, whether it is fixed or not)"
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
     "two questions. Determined: does every alternative with the same outcome keep the weight within a tenth of its "
@@ -381,11 +443,16 @@ _LINES = (
     "alternative less than half the weight that each key would have if attention were even.",
 )
 _BARS = (
-    "Every bar runs over all values that a weight can take while the outcome, and the sum of the row, stay "
-    "the same and no weight is negative. The dot is the weight itself, the upright tick the key's norm "
-    "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
+    f"A row is drawn with its {views.KEYS} largest weights. Every bar runs over all values that a weight can take "
+    "while the outcome, and the sum of the row, stay the same and no weight is negative. The dot is the weight itself, "
+    "the upright tick the key's norm share: the length of what it adds, over the sum of all such lengths. A weight is "
+    "pinned when its bar is a point.",
     "The order of two keys is certain when the same one has the larger weight in every alternative. Where the order "
     "was certified, choose a key to see which others are certain to have more weight, or less.",
+)
+_ROUNDED = (
+    "In sentences proven lower bounds are rounded down to whole per cent (near 0 and 1 to hundredths of one). Tables "
+    "and other shares are rounded to the nearest, so that shares of one whole may not add up to 100 %.",
 )
 _CLAIMS = (
     "A claim is a weighted sum of the weights of a row: lo and hi are its proven ends over all alternatives, the "

@@ -15,6 +15,7 @@ from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
 from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
+from identilens.models.token_names import unmarked
 from identilens.runs.tables import HEAD, Columns, table_of
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
@@ -62,6 +63,7 @@ SCHEMA: Mapping[str, Columns] = {
     "rows": {
         **ROW,
         "outcome": pl.String,
+        "answer": pl.String,
         "allowed": pl.Float64,
         "effect": pl.Float64,
         "farthest": pl.Float64,
@@ -78,6 +80,7 @@ SCHEMA: Mapping[str, Columns] = {
         "outcome": pl.String,
         "claim": pl.String,
         "subject": pl.String,
+        "keys": pl.String,
         "value": pl.Float64,
         "lo": pl.Float64,
         "hi": pl.Float64,
@@ -97,9 +100,9 @@ SCHEMA: Mapping[str, Columns] = {
 
 ``radius`` is the largest change of the outcome up to which the verdict determined or negligible, or that on a claim, is
 proven (infinite if by the signs and the sum of the weights alone); ``allowed`` the one that the tolerance allows;
-``effect`` the one without the head's row (states and prediction). ``farthest`` is the total variation distance of the
-farthest alternative met; ``predicted`` and ``measured`` are the changes that it makes, by the first order and put into
-the model.
+``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions they count).
+``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the
+changes that it makes, by the first order and put into the model. ``keys`` are those that a claim is about.
 """
 
 
@@ -135,6 +138,10 @@ class RowCertificates:
                 "outcome": also["outcome"],
                 "claim": one.claim.words,
                 "subject": one.claim.subject,
+                "keys": ", ".join(
+                    f"{f'{times:g} times ' * (times != 1)}key {key} {unmarked(tokens[key])!r}"
+                    for key, times in one.counted.items()
+                ),
                 **one.columns,
             }
             for one in columns.claims
@@ -154,10 +161,12 @@ class CertifiedClaim:
     """What is certain of a claim on one row.
 
     Attributes:
+        counted: The coefficient of each key that counts.
         columns: Of the table of claims.
     """
 
     claim: Claim
+    counted: dict[int, float]
     certificate: Certificate
     columns: dict[str, Any]
 
@@ -251,7 +260,7 @@ def certified_columns(
         "gap": solver.gap,
     }
     said = [
-        _certified_claim(claim, coefficients[keys], kept, solver, allowed)
+        _certified_claim(claim, coefficients, kept, solver, allowed)
         for claim, coefficients in (claims or {}).items()
     ]
     return CertifiedColumns(listed, whole, pairs or [], said, farthest, radii)
@@ -259,14 +268,16 @@ def certified_columns(
 
 def _certified_claim(
     claim: Claim,
-    coefficients: Float[Tensor, " own"],
+    coefficients: Float[Tensor, " key"],
     kept: KeptOutcome,
     solver: RowSolver,
     allowed: float,
 ) -> CertifiedClaim:
     """Return the proven ends of a claim, what they say of it, and up to which change of the outcome."""
     functional = torch.zeros_like(solver.inside)
-    functional[kept.own[solver.keys]] = coefficients
+    own = kept.own[solver.keys]
+    keys = solver.keys[own] % kept.values.keys
+    functional[own] = coefficients[keys]
     certificate = solver.certificate(functional)
     lo, hi = certificate.ends.tolist()
     verdict, radius = claim.verdict(lo, hi), None
@@ -288,7 +299,8 @@ def _certified_claim(
         "radius": radius,
         "certificate": None,
     }
-    return CertifiedClaim(claim, certificate, columns)
+    counted = {key: float(coefficients[key]) for key in keys.tolist() if coefficients[key]}
+    return CertifiedClaim(claim, counted, certificate, columns)
 
 
 def row_radii(

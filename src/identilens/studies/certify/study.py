@@ -29,7 +29,13 @@ from identilens.studies.certify.rows import (
     certified_columns,
 )
 from identilens.studies.heads import Place, RowSettings, RowStudy
-from identilens.studies.outcomes import Outcome, asked_answer, kept_outcome, tolerances
+from identilens.studies.outcomes import (
+    Outcome,
+    answer_in_words,
+    asked_answer,
+    kept_outcome,
+    tolerances,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +46,14 @@ class CertifySettings(RowSettings):
         outcome: What must stay the same: the output of the head; that of its layer, all heads of a row together; the
             model's final hidden states; or its prediction. The last two are certified to first order.
         tolerance: How much it may change and count as the same: 0, a share (0.01, 1%) or a rounding (model, bfloat16,
-            float16, float32); of states and prediction a share of the head's own effect, or a number with its unit
-            (0.01change, 0.001nats). Default: 0 and model for the head, model and 1% for its layer, 1% otherwise.
+            float16, float32); of states and prediction a share of the row's effect, or a number with its unit
+            (0.01change, 0.001nats). Default: 0 and bfloat16 for the head, bfloat16 and 1% for its layer, 1% otherwise.
         answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
             default.
         pin_tolerance: Largest width of an interval whose weight counts as pinned.
         claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
-            is it true in every alternative? Every run of tokens that spells the words counts. In Python also what
-            `identilens.claims` makes.
+            is it true in every alternative? Every run of tokens that spells the words, and that the row sees to its
+            end, counts. In Python also what `identilens.claims` makes.
         pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
             induction, separator, punctuation.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
@@ -146,7 +152,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         super().__init__(lens, texts, settings)
         # What the heads of a layer share is made once.
         self._layer: tuple[Any, list[Head]] = None, []
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, tuple[Answer, str]] = {}
         self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
         files = (
             len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
@@ -178,7 +184,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 head,
                 query,
                 lambda: self._heads_beside(place, head.rows),
-                lambda: self._answer(place, tokens),
+                lambda: self._answer(place, tokens)[0],
             )
             radii = None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
@@ -201,7 +207,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 columns = found[tolerance]
                 put = Rows([query], columns.farthest[None])
                 measured = kept.answer and kept.answer.with_rows(head, put)
-                also = {"outcome": settings.outcome, "measured": measured}
+                said = kept.answer and self._answer(place, tokens)[1]
+                also = {"outcome": settings.outcome, "answer": said, "measured": measured}
                 if settings.certificates:
                     self._write(columns.claims, {**at, "tolerance": tolerance.name})
                 rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
@@ -228,12 +235,15 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             self._layer = (place.text, number), list(read_layer(lens, item, number, rows).heads)
         return self._layer[1]
 
-    def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> Answer:
-        """Return the model's answer to a text; that to the current text is stored."""
+    def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> tuple[Answer, str]:
+        """Return the model's answer to a text, and what it is in words; that to the current text is stored."""
         if place.text not in self._answers:
             lens, item = self.heads.lens, self.heads.items[place.text]
             answer = asked_answer(lens, item, self.settings, tokens, place.text)
-            self._answers = {place.text: answer}
+            decoder = "decoder" in tokens
+            own = tokens["decoder" if decoder else "encoder"]
+            after = decoder or place.site.kind != "encoder"
+            self._answers = {place.text: (answer, answer_in_words(answer, own, after=after))}
         return self._answers[place.text]
 
 

@@ -21,7 +21,7 @@ from identilens.studies.outcomes import exactness
 ROW = [*HEAD, "query", "tolerance"]
 WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 
-SHOWN = 3
+SHOWN = 1
 """Lines of tokens in a terminal and a notebook."""
 
 LINES = 24
@@ -29,6 +29,9 @@ LINES = 24
 
 PRINTED = 12
 """Rows whose bars are drawn for print."""
+
+KEYS = 40
+"""Keys of a row whose bars are drawn, those with the largest weights."""
 
 CELLS = 20_000
 """Weights whose intervals, and heads whose means, travel inside a page."""
@@ -79,12 +82,14 @@ def token_lines(table: pl.DataFrame, most: int, outcome: str) -> list[TokenLine]
 
 def in_short(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows for a terminal: shares in percent, verdicts by the signs of the lines."""
-    names = {"certain_mass": "certain"} | {verdict: mark.sign for verdict, mark in _MARKS.items()}
     shares = [
-        (100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()
+        (100 * pl.col(verdict)).round().cast(pl.Int64).alias(mark.sign)
+        for verdict, mark in _MARKS.items()
     ]
+    # A proven bound is not rounded up.
+    certain = (100 * pl.col("certain_mass") + 1e-6).floor().cast(pl.Int64).alias("certain")
     query = pl.format("{} {}", "query", "query_token").alias("query")
-    return rows.select(*HEAD, query, "tolerance", *shares)
+    return rows.select(*HEAD, query, "tolerance", certain, *shares)
 
 
 def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
@@ -124,9 +129,9 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
     drawn = _classified(shown.join(numbers, on=ROW)).join(
         _compared(order), on=[*ROW, "key"], how="left"
     )
-    drawn = drawn.with_columns(pl.col("above", "below").fill_null(",")).sort(
-        "row", "weight", descending=[False, True]
-    )
+    drawn = drawn.with_columns(pl.col("above", "below").fill_null(","))
+    drawn = drawn.sort("row", "weight", descending=[False, True])
+    drawn = drawn.group_by("row", maintain_order=True).head(KEYS)
     labels = [
         f"{shortened(visible_text(token), _LABEL)} · {key}"
         for token, key in drawn.select("token", "key").rows()
@@ -154,7 +159,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",
         height=17 * longest + 10,
-        title="Intervals of the weights of one query, with norm shares",
+        title="Intervals of the largest weights of a query, with norm shares",
     )
     sort = alt.EncodingSortField(field="place", op="min")
     color = alt.Color("state", type="nominal", title="Weight")
@@ -165,7 +170,7 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         ).encode(y=layer.encoding.y.sort(sort), color=color.scale(domain=domain))
         for layer in chart.layer
     )
-    tick = point.mark_tick(thickness=2.5, opacity=1).encode(
+    tick = point.mark_tick(thickness=2.5, opacity=1, size=12).encode(
         x=on_field(point.encoding.x, "norm_share")
     )
     chart.layer = [span, point, tick]
@@ -173,12 +178,17 @@ def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> A
         row["row"]: _row_name(row, f"tolerance {row['tolerance']}")
         for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)
     }
-    chart = choose(chart, "row", "Row", names) if len(names) > 1 else chart
-    return _with_choices(chart, drawn, certified=len(order) > 0)
+    return _with_choices(chart, drawn, names, certified=len(order) > 0)
 
 
-def _with_choices(chart: AnyChart, drawn: pl.DataFrame, *, certified: bool) -> AnyChart:
-    """Return a chart of intervals with the order of its keys, and the key that others are compared with, to choose."""
+def _with_choices(
+    chart: AnyChart, drawn: pl.DataFrame, names: Mapping[Any, str], *, certified: bool
+) -> AnyChart:
+    """Return a chart of intervals with its row, the order of keys, and a key to compare with, to choose."""
+    if len(names) > 1:
+        chart = choose(chart, "row", "Row", names)
+    else:
+        chart = chart.properties(title=alt.Title(chart.title, subtitle=list(names.values())))
     by = alt.binding_select(
         options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys "
     )

@@ -115,9 +115,11 @@ def finding(
             {"rows": rows},
         )
     best = named.row(0, named=True)
+    first = ", ".join(named.filter(pl.col("faithful") == best["faithful"])["explanation"])
     lines = [
-        f"Most faithful: {best['explanation']}. On a scale from the worst order of keys (0) to the best (1), its order "
-        f"is at {_range(best, 'faithful')} ({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
+        f"Most faithful: {first}. By how much removing keys changes the model, on a scale from the worst order of "
+        f"keys found (0) to the best (1), its order is at {_range(best, 'faithful')} "
+        f"({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
     ]
     if tested["left_out"]:
         lines.append(
@@ -129,7 +131,7 @@ def finding(
         "faithful": best["faithful"],
         "left_out": tested["left_out"],
     }
-    reached = f"from the worst order of keys (0) to the best (1): {best['explanation']}"
+    reached = f"from the worst order of keys (0) to the best (1): {first}"
     headline = [(f"{best['faithful']:.2f}", reached)]
     if not len(controls):
         lines.append(
@@ -316,30 +318,28 @@ class Faithfulness(Result):
         )
 
     def charts(self) -> Charts:
-        """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
-        found = {"plane": plane(self.plane())} if len(self.determinacy) else {}
+        """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``, each if it has data."""
         choices = {"outcome": "Change of", "intervention": "Removed by"}
         area, single = (
             "Place between worst and best order (NAOPC)",
             "Rank correlation with single effects",
         )
-        found["faithful"] = by_explanation(self.faithful(), area, choices)
-        found["correlation"] = by_explanation(self.faithful("correlation"), single, choices)
-        if len(self.determinacy):
-            title = "Agreement with itself over alternatives"
-            found["stable"] = by_explanation(self.stable(), title, {"alternative": "Alternatives"})
-        return found | (
-            {"states_plane": plane(self.states_plane())} if self.states["agreement"].count() else {}
-        )
+        itself, other = "Agreement with itself over alternatives", {"alternative": "Alternatives"}
+        means = {
+            "faithful": (self.faithful(), area, choices),
+            "correlation": (self.faithful("correlation"), single, choices),
+            "stable": (self.stable(), itself, other),
+        }
+        planes = {"plane": self.plane(), "states_plane": self.states_plane()}
+        found = {name: plane(of) for name, of in planes.items() if of["stable"].count()}
+        return found | {name: by_explanation(*of) for name, of in means.items() if len(of[0])}
 
     def sections(self) -> list[Section]:
         """Return the plane, each axis with its numbers, differences to the raw weights, and the control."""
-        found = []
-        if len(self.determinacy):
-            found.append(
-                Section("plane", "Two questions, one plane", _PLANE, ["plane"], self.plane())
-            )
-        found += [
+        drawn = self.charts().keys()
+        states = ["states_plane"] if "states_plane" in drawn else []
+        found = [
+            Section("plane", "Two questions, one plane", _PLANE, ["plane"], self.plane()),
             Section(
                 "faithful", "Faithful: removing keys", _FAITHFUL, ["faithful"], self.faithful()
             ),
@@ -350,20 +350,12 @@ class Faithfulness(Result):
             Section(
                 "floor", "Left out: effects within the noise floor", _FLOOR, frame=self.left_out()
             ),
+            Section("states", "Final states by input tokens", _STATES, states, self.states_plane()),
+            Section("stable", "Stable: other weights", _STABLE, ["stable"], self.stable()),
+            Section("control", "Control: nothing else changes", _CONTROL, frame=self.controls),
         ]
-        if len(self.states):
-            drawn = ["states_plane"] if "states_plane" in self.charts() else []
-            found.append(
-                Section(
-                    "states", "Final states by input tokens", _STATES, drawn, self.states_plane()
-                )
-            )
-        if len(self.determinacy):
-            found += [
-                Section("stable", "Stable: other weights", _STABLE, ["stable"], self.stable()),
-                Section("control", "Control: nothing else changes", _CONTROL, frame=self.controls),
-            ]
-        return found
+        # A table without rows, or a chart without data, says nothing.
+        return [one for one in found if len(one.frame) and drawn >= set(one.charts)]  # pyright: ignore[reportArgumentType] each has one
 
 
 _PLANE = (
@@ -413,19 +405,22 @@ def plane(means: pl.DataFrame) -> AnyChart:
     """Return each explanation by its agreement over alternatives and its NAOPC, with intervals both ways."""
     held = means.drop_nulls("stable")
     ends = ("faithful_low", "faithful_high", "stable_low", "stable_high")
+    known = held["faithful_low"].is_finite().any()
     chart: Any = scatter(
         held,
         "stable",
         "faithful",
         "explanation",
         size=70,
-        span=ends[:2],
+        span=ends[:2] if known else None,
         also=ends,
         x_title="Stable: agreement with itself over alternatives",
         y_title="Faithful: NAOPC",
         color_title="Explanation",
         title="Faithful by stable",
     )
+    if not known:
+        return chart
     wide = chart.layer[0].copy()
     wide.encoding.y, wide.encoding.y2 = on_field(wide.encoding.y, "faithful"), alt.Undefined
     chart.layer = [wide.encode(x=on_field(wide.encoding.x, ends[2]), x2=ends[3]), *chart.layer]

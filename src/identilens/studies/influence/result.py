@@ -11,7 +11,7 @@ from identilens.charts.kit import scatter
 from identilens.charts.page import Section
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, counted
+from identilens.runs.tables import HEAD, counted, some_of
 from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import (
     INFLUENTIAL,
@@ -34,7 +34,8 @@ class Influence(Result):
     Attributes:
         table: One row for each text and head. ``effect``: the change of the outcome when the head writes nothing;
             ``effect_of_mean``: when it writes the mean of its output over the text; ``estimate``: of ``effect``, to
-            first order. Nats (prediction, the mean over its positions) or relative change (states).
+            first order. Nats (prediction, the mean over its positions) or relative change (states). ``log_change``: of
+            the log probability of a given answer, in nats; below 0 where the answer becomes less likely.
         hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` when the key is hidden.
 
     Examples:
@@ -53,6 +54,7 @@ class Influence(Result):
             "effect": pl.Float64,
             "effect_of_mean": pl.Float64,
             "estimate": pl.Float64,
+            "log_change": pl.Float64,
         },
         "hidden_keys": {
             **HEAD,
@@ -72,9 +74,32 @@ class Influence(Result):
         """Return the means of each head over texts, and ``relative_effect``, its effect over that of the largest."""
         return (
             self.table.group_by(_HEAD)
-            .agg(pl.exclude("text").mean())
+            .agg(pl.exclude("text", *["log_change"] * self._undecided).mean())
             .sort(_HEAD)
             .with_columns(RELATIVE_EFFECT)
+        )
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether no answer was given."""
+        return self.table["log_change"].count() == 0
+
+    def _decided(self, texts: int) -> tuple[str, tuple[str, str]]:
+        """Return which head a given answer needs most, and the headline of that."""
+        heads = self.heads().sort("log_change", maintain_order=True)
+        least, most = heads.row(0, named=True), heads.row(-1, named=True)
+        answer, falls = self.provenance["settings"]["decision"], heads["log_change"] < 0
+        mean = f" (means over {texts} texts)" * (texts > 1)
+        words = (
+            f"Without {head_in_words(least)} the log probability of the answer {answer!r} changes by "
+            f"{least['log_change']:+.3g} nats, without {head_in_words(most)} by {most['log_change']:+.3g}{mean}. It "
+            f"falls without {some_of(int(falls.sum()), len(heads), 'head')}: these speak for the answer, if only a "
+            "little. What follows is the change of the predictions of all its tokens, which has no sign."
+        )
+        number = f"{least['log_change']:+.3g}"
+        return words, (
+            number,
+            f"nats of the answer's log probability without {head_in_words(least)}",
         )
 
     @property
@@ -91,11 +116,17 @@ class Influence(Result):
         enough = INFLUENTIAL[self._outcome]
         many = len(heads.filter(pl.col("relative_effect") >= enough))
         ranks = {name: self._agreement(name) for name in ("effect_of_mean", "estimate")}
+        asked = self.provenance["settings"].get("answer")
+        named = f" after these tokens (--answer {','.join(map(str, asked))})" if asked else ""
+        of = f"the predictions{named} of " * (self._outcome == "prediction")
         lines = [
-            f"Without {without}; mean over {counted(texts, 'text')}{error}.",
-            f"{many} of {len(heads)} heads are influential: their removal has at least {100 * enough:.0f} % of this "
-            f"effect.{ONLY_CHOSEN if self._some_heads else ''}",
+            f"Without {without}; {'mean over' if of or texts > 1 else 'on'} {of}{counted(texts, 'text')}{error}.",
         ]
+        if len(heads) > 1:
+            lines.append(
+                f"Influential: {some_of(many, len(heads), 'head')}, each of which alone has at least "
+                f"{100 * enough:.0f} % of this effect when removed.{ONLY_CHOSEN if self._some_heads else ''}"
+            )
         if ranks["effect_of_mean"] is not None:
             lines.append(
                 "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
@@ -119,6 +150,10 @@ class Influence(Result):
                 "then take over its weight, so that this can be more than without the head."
             )
         numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
+        first = []
+        if not self._undecided:
+            words, *first = self._decided(texts)
+            lines.insert(0, words)
         headline = (
             (
                 f"{largest['effect']:.3g}",
@@ -126,10 +161,13 @@ class Influence(Result):
             ),
             (f"{many} of {len(heads)}", f"heads have at least {100 * enough:.0f} % of that effect"),
         )
-        return Finding("\n".join(lines), numbers, headline)
+        return Finding("\n".join(lines), numbers, [*first, *headline[: len(heads)]])
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads with the largest effects."""
+        if not self._undecided:
+            title = "Heads that the answer needs most, by the change of its log probability in nats"
+            return {title: self.heads().sort("log_change").head(10)}
         title = f"Largest effects, in {UNITS[self._outcome]}"
         return {title: self.heads().sort("effect", descending=True).head(10)}
 
@@ -190,15 +228,17 @@ class Influence(Result):
         return self.provenance["settings"]["outcome"]
 
     def _agreement(self, name: str) -> float | None:
-        """Return the rank correlation of a column with the effects of removal, over heads."""
-        found = self.heads().select(pl.corr(name, "effect", method="spearman")).item()
-        return None if found is None or found != found else found
+        """Return the rank correlation of a column with the effects of removal, over three heads or more."""
+        heads = self.heads()
+        found = heads.select(pl.corr(name, "effect", method="spearman")).item()
+        return None if len(heads) < 3 or found is None or found != found else found
 
 
 _HEADS = (
     "A head that is removed writes nothing, at any position; everything after it is computed by the model. Effect: how "
-    "much the outcome changes. Effect of mean: the same when the head writes the mean of its output over the text "
-    "instead. Relative effect: as a share of the largest."
+    "much the outcome changes; log change: how much the log probability of a given answer does. Effect of mean: the "
+    "effect when the head writes the mean of its output over the text instead. Relative effect: the effect as a share "
+    "of the largest."
 )
 _ESTIMATES = (
     "The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the "

@@ -9,7 +9,8 @@ from annotated_types import Ge, Le
 
 from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
-from identilens.models.heads import Head
+from identilens.models.continuations import answer_ids, followed
+from identilens.models.inputs import Item
 from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
@@ -20,6 +21,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
 from identilens.studies.influence.result import Influence
+from identilens.studies.items import ItemList
 from identilens.studies.outcomes import (
     Outcome,
     asked_answer,
@@ -34,15 +36,20 @@ class InfluenceSettings(RowSettings):
     """Whose removal is looked at, and what it may change.
 
     Attributes:
-        queries: Position or token of a row: its keys are removed, too, one by one. None by default.
+        queries: Position (or several, 3,10-12) or token of a row: its keys are removed, too, one by one. None by
+            default.
         outcome: What may change: the prediction, or the final hidden states.
-        answer: Position or token whose outcome counts; all positions by default. A classifier has one prediction.
+        answer: Position or token of the text whose outcome counts: the prediction of what comes after it, say. All
+            positions by default. A classifier has one prediction.
+        decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
+            the change of its log probability without each head is measured, too. The space before it may be left out.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         seed: Seed of the random directions.
     """
 
     outcome: Outcome = "prediction"
     answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    decision: str | None = None
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
     seed: Annotated[int, Ge(0)] = 0
 
@@ -54,6 +61,10 @@ class InfluenceSettings(RowSettings):
                 "to be prediction or states: heads are removed from the model",
                 self.outcome,
             )
+        if self.decision is not None and (self.answer is not None or self.outcome == "states"):
+            raise SettingError(
+                "decision", "with the outcome prediction and without answer", self.decision
+            )
 
 
 class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
@@ -61,7 +72,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     A head that is removed writes nothing (zero), or at each row the mean of its output over the text (mean); all that
     comes after it is computed by the model. The change of the prediction is KL(p ‖ p') in nats, the mean over the
-    positions; that of the final hidden states is ‖h' − h‖ / ‖h‖. Beside it stands an estimate to first order for all
+    positions; that of the final hidden states is ‖h' − h‖ / ‖h‖. Of a given answer the change of its log probability
+    has a sign: it falls without a head that the answer needs. Beside it stands an estimate to first order for all
     heads, from a few backward passes. A key is hidden from one row, whose other weights are scaled up. Definitions:
     docs/concepts.md; removal of heads: Michel et al. 2019 ("Are Sixteen Heads Really Better than One?").
 
@@ -91,6 +103,15 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
+        self._decisions: Sequence[tuple[int, ...]] = ()
+        if settings.decision is not None:
+            if lens.tokenizer is not None and lens.model.can_generate():
+                self._decisions = answer_ids(lens, settings.decision)
+            if not self._decisions or any(site.kind != "decoder" for site in sites):
+                expected = (
+                    "for a model that predicts the next token, as a text that its tokenizer knows"
+                )
+                raise SettingError("decision", expected, settings.decision)
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
@@ -99,21 +120,35 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         answer = Answer(self.lens, item, outcome)
         if settings.answer is not None:
             answer = asked_answer(self.lens, item, settings, item.tokens, part)
+        gains: Sequence[float | None] = [None] * len(self.chosen)
+        if self._decisions:
+            meant = [self._decided(item, ids) for ids in self._decisions]
+            answer = max(meant, key=lambda one: one.likelihood(one.own))
+            each = head_effects(answer, self.chosen, "zero", answer.gain)
+            gains = [one * positions(answer) for one in each]
+            item = answer.item
         estimates: Sequence[float | None] = [None] * len(self.chosen)
         if settings.directions:
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
         effects = (head_effects(answer, self.chosen, left) for left in ("zero", "mean"))
-        places = [Place(part, site, head) for site, head in self.chosen]
         rows = [
-            {**place.row, "effect": effect, "effect_of_mean": mean, "estimate": estimate}
-            for place, effect, mean, estimate in zip(places, *effects, estimates, strict=True)
+            {
+                **Place(part, *one).row,
+                "effect": effect,
+                "effect_of_mean": mean,
+                "estimate": estimate,
+                "log_change": gain,
+            }
+            for one, effect, mean, estimate, gain in zip(
+                self.chosen, *effects, estimates, gains, strict=True
+            )
         ]
-        heads = TextHeads(self.lens, self.items, ())
+        heads = TextHeads(self.lens, ItemList([item]), ())
         keys = [
-            row
-            for place in places
+            {**row, "text": part}
+            for site, head in self.chosen
             if settings.queries is not None
-            for row in self._keys(answer, heads.read(place), place, heads)
+            for row in self._keys(answer, Place(0, site, head), heads)
         ]
         return Output(
             {
@@ -122,12 +157,16 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             }
         )
 
-    def _keys(
-        self, answer: Answer, head: Head, place: Place, heads: TextHeads
-    ) -> Iterator[dict[str, Any]]:
+    def _decided(self, item: Item, ids: Sequence[int]) -> Answer:
+        """Return the predictions of an answer's tokens after a text."""
+        longer, last = followed(self.lens, item, ids[:-1]), item.length - 1
+        return Answer(self.lens, longer, "prediction", range(last, last + len(ids)), ids)
+
+    def _keys(self, answer: Answer, place: Place, heads: TextHeads) -> Iterator[dict[str, Any]]:
         """Yield the effect of each key with a weight in the rows that were named."""
+        head = heads.read(place)
         tokens = heads.tokens(head, place.text)
-        side = sides(head.kind, self.items[place.text].tokens)
+        side = sides(head.kind, answer.item.tokens)
         for query in heads.requested(place, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()

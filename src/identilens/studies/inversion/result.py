@@ -83,7 +83,7 @@ class Inversion(Result):
         """Return for each layer and noise the share of positions below the margin, certified and recovered.
 
         Positions count as recovered if decoding succeeds with the beginning known; certified and recovered texts are
-        those of which every token is.
+        those of which every token is. An encoder has none of these columns.
         """
         texts = self.by_text().group_by("layer", "noise", maintain_order=True)
         whole = texts.agg(
@@ -95,9 +95,9 @@ class Inversion(Result):
         shares = groups.agg(
             pl.len().alias("positions"), pl.col("below", "certified", "recovered").mean()
         )
-        return shares.join(whole, on=["layer", "noise"], maintain_order="left").sort(
-            "layer", maintain_order=True
-        )
+        found = shares.join(whole, on=["layer", "noise"], maintain_order="left")
+        known = pl.all() if self._causal else pl.exclude("^(certified|recovered).*$")
+        return found.select(known).sort("layer", maintain_order=True)
 
     def bits(self) -> pl.DataFrame:
         """Return for each text and layer the fewest bits of those tried with which the whole text is certified.
@@ -123,8 +123,9 @@ class Inversion(Result):
         count = len(self.table) // self.table["layer"].n_unique()
         margins = self.table.group_by("layer").agg(pl.col("relative_margin").median())
         lines = [
-            f"Half the distance to the nearest rival, over {stored} of {counted(count, places[:-1])} in "
-            f"{counted(texts, 'text')}: a median of {_span(margins['relative_margin'])} of the length, by layer."
+            f"The margin of {stored}, half the distance to the nearest rival (the state with another token in its "
+            f"place), is {_span(margins['relative_margin'])} of their length: medians over "
+            f"{counted(count, places[:-1])} in {counted(texts, 'text')}, by layer."
         ]
         least = {}
         for noise in self._asked:
@@ -141,8 +142,9 @@ class Inversion(Result):
         fewest = self.bits()
         if causal and len(fewest):
             lines.append(
-                f"Fewest bits tried, by text and layer: {_bits(fewest['certified_bits'])} for a certificate of the "
-                f"whole text, {_bits(fewest['recovered_bits'])} to decode it in fact."
+                "Of the numbers of bits that were tried, the fewest that certify a whole text: "
+                f"{_bits(fewest['certified_bits'])}; the fewest with which decoding gives it in fact: "
+                f"{_bits(fewest['recovered_bits'])} (by text and layer)."
             )
         numbers = {"texts": texts, "positions": count}
         numbers |= {f"below {noise}": share for noise, share in least.items()}
@@ -176,7 +178,7 @@ class Inversion(Result):
         return {
             f"{title}, by layer": layers.pivot("noise", index="layer", values=name)
             for name, title in shown.items()
-            if layers[name].null_count() < len(layers)
+            if name in layers.columns
         }
 
     def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
@@ -195,8 +197,9 @@ class Inversion(Result):
             if len(lines) == most:
                 break
             title = (
-                f"text {text}, hidden states of layer {layer}, with {_named(str(noise))}; in per cent the margin: half "
-                "the distance to the nearest other token's state, of the state's length"
+                f"text {text}, {STORED[self.provenance['settings']['stored']]} of layer {layer}, "
+                f"with {_named(str(noise))}; in per cent the margin: half the distance to the nearest other token's "
+                "state, of the state's length"
             )
             title, shown = first_tokens(title, rows)
             marked = [_marked(row) for row in shown.iter_rows(named=True)]
@@ -230,8 +233,9 @@ class Inversion(Result):
         if swept["bits"].n_unique() > 1:
             kinds = {"below": "error below the margin", "recovered": "decoded in fact"}
             shares = [
-                swept.drop_nulls(name).select("layer", "bits", share=name, positions=pl.lit(words))
+                swept.select("layer", "bits", share=name, positions=pl.lit(words))
                 for name, words in kinds.items()
+                if name in swept.columns
             ]
             charts["bits"] = lines(
                 pl.concat(shares),
@@ -251,12 +255,12 @@ class Inversion(Result):
         """Return lines of tokens, charts and tables."""
         charts = self.charts()
         several = [name for name in ("bits", "margins") if name in charts]
-        meaning = [_MEANING[self._causal]]
+        meaning, about = [_MEANING[self._causal]], [_LINES, _READ_ON][: 1 + self._causal]
         return [
-            Section("lines", "The text, token by token", [_LINES], lines=self.token_lines(LINES)),
+            Section("lines", "The text, token by token", about, lines=self.token_lines(LINES)),
             Section("bits", "How coarsely, at which layer", meaning, several, self.by_layer()),
             Section("texts", "Whole texts", [_TEXTS], frame=self.by_text()),
-        ]
+        ][: 2 + self._causal]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,15 +297,18 @@ STORED = {"states": "hidden states", "cache": "keys and values"}
 _MEANING = {
     True: "A position is certified if here, and at every position before, the error is smaller than half the distance "
     "to the nearest other token's state, less the noise of the forward pass: then decoding token by token gives "
-    "exactly the text. Other positions may still be read: decoding in fact says so.",
+    "exactly the text. Other positions may be read, too: what decoding finds is measured.",
     False: "Margins are half the distance to the nearest text that differs in one token, or in two neighbours, among "
     "those that were tried. That the error is smaller is necessary for reading the text, not sufficient: other texts "
     "may come nearer, and nothing is certified.",
 }
 _LINES = (
-    "Each token with its margin in percent of the length of its state, at the deepest layer. Certified: the error is "
-    "below the margin here and at every token before. Point at a token to read its nearest rival, the token whose "
-    "state comes nearest after the same beginning."
+    "Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read "
+    "its nearest rival."
+)
+_READ_ON = (
+    "Certified: the error is below the margin here and at every token before. The rival is the token whose state comes "
+    "nearest after the same beginning."
 )
 _TEXTS = (
     "certified_to and recovered_to count tokens from the start of the text; below is the share of all positions whose "

@@ -20,6 +20,7 @@ from identilens.runs.tables import Tables, counted, percent, table_of
 from identilens.studies.mixing import views
 from identilens.studies.mixing.series import Series
 from identilens.studies.mixing.single import (
+    MOST_INPUTS,
     Measure,
     array_of,
     drawn_tokens,
@@ -103,7 +104,8 @@ class Mixing(Result):
     ) -> Float[np.ndarray, "layer hidden input"]:
         """Return one text's contributions, or another column, as an array [layer, hidden token j, input token i].
 
-        Texts count from 0. Encoder–decoders have three kinds, of which one must be named.
+        Texts count from 0. Encoder–decoders have three kinds, of which one must be named. Of chosen positions
+        (``queries``), j counts these.
 
         Raises:
             InputError: If the result contains no such text or kind.
@@ -150,7 +152,15 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        return finding(self.series)
+        settings = self.provenance["settings"]
+        told = finding(self.series, exact=settings["method"] == "exact")
+        asked = settings.get("queries")
+        if not asked:
+            return told
+        scope = (
+            f"Of each text only these hidden states are looked at: {', '.join(map(str, asked))}."
+        )
+        return replace(told, text=f"{scope}\n{told.text}")
 
     def overview(self) -> Tables:
         """Return the medians by layer, and what the tracked token takes from each token."""
@@ -212,57 +222,57 @@ class Mixing(Result):
 
 _AGREES = 0.8  # Correlation from which two pictures are called much the same.
 _ENDS = {"first": 0, "last": -1}
+_EXACT = "All norms are exact."
+_ESTIMATED = "Contributions are estimates; the typical standard error of one is {} of it."
 
 
-def finding(series: Series) -> Finding:
+def finding(series: Series, *, exact: bool) -> Finding:
     """Return how much of a token is still itself, where context comes from, and what attention alone would say."""
-    by_kind = _by_kind(series.own, series)
     share = pl.col("standard_error") / pl.col("contribution")
     typical = series.table.filter(pl.col("contribution") > 0).select(share.median()).item()
-    sentences = []
-    for kind, rows in by_kind:
+    sentences, numbers = [], {"typical_error": typical}
+    for kind, rows in _by_kind(series.own, series):
         first, last = rows.row(0, named=True), rows.row(-1, named=True)
         least, most = (f"{percent(row['median'])} at layer {row['layer']}" for row in (first, last))
         sentences.append(
             f"Of each {kind} hidden state, the token at its own position makes up "
-            f"{' and '.join(dict.fromkeys([least, most]))} (medians over "
-            f"{first['tokens']:,} tokens); at layer {last['layer']}, {percent(last['not_largest'])} of the tokens are "
-            "not the largest contributor to their own hidden state."
+            f"{' and '.join(dict.fromkeys([least, most]))} ({'medians over ' * (first['tokens'] > 1)}"
+            f"{counted(first['tokens'], 'token')}); at layer {last['layer']}, another token makes up more in "
+            f"{percent(last['not_largest'])} of the states."
         )
-    estimated = (
-        f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
-    )
-    sentences.append(estimated if typical else "All norms are exact.")
+        numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
+        numbers[f"{kind}_not_largest_last"] = last["not_largest"]
+    sentences.append(_EXACT if exact else _ESTIMATED.format(percent(typical)))
     beside = series.positions.filter(pl.col("offset").abs() == 1)
-    sums = beside.group_by("kind", "layer").agg(pl.col("share").sum()).sort("layer")
     # The share of context that comes from the tokens on both sides, by layer.
-    near = dict(_by_kind(sums, series))
-    for kind, rows in near.items():
+    sums = beside.group_by("kind", "layer").agg(pl.col("share").sum()).sort("layer")
+    for kind, rows in _by_kind(sums, series):
+        if rows.is_empty():
+            continue
+        first, last = rows.row(0, named=True), rows.row(-1, named=True)
         if len(rows) > 1:
-            first, last = rows.row(0, named=True), rows.row(-1, named=True)
             sentences.append(
                 f"Of the context in {'an' if kind == 'encoder' else 'a'} {kind} hidden state, "
                 f"{100 * first['share']:.0f} % comes from the tokens next to it at layer {first['layer']} and "
                 f"{100 * last['share']:.0f} % at layer {last['layer']}."
             )
-    agreement = {kind: _agreement(rows) for kind, rows in _by_kind(series.correlation, series)}
-    sentences += [_rollout_sentence(kind, rows) for kind, rows in agreement.items() if len(rows)]
-    numbers: dict[str, float | int | None] = {"typical_error": typical}
-    for kind, rows in by_kind:
-        numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
-        numbers[f"{kind}_not_largest_last"] = rows["not_largest"][-1]
-    for kind, rows in near.items():
-        numbers |= {
-            f"{kind}_next_to_it_{place}": rows["share"][at]
-            for place, at in _ENDS.items()
-            if len(rows)
-        }
-    for kind, rows in agreement.items():
-        numbers |= {
-            f"{kind}_{name}_rollout_last": rows[name][-1]
-            for name in ("raw", "effective")
-            if len(rows)
-        }
+        numbers |= {f"{kind}_next_to_it_{place}": rows["share"][at] for place, at in _ENDS.items()}
+    for kind, of_kind in _by_kind(series.correlation, series):
+        rows = _agreement(of_kind)
+        if rows.is_empty():
+            continue
+        at = [
+            f"{row['raw']:.2f} (raw) and {row['effective']:.2f} (effective) at layer {row['layer']}"
+            for row in rows[[0, -1]].iter_rows(named=True)
+        ]
+        last = rows.row(-1, named=True)
+        agree = min(last["raw"], last["effective"]) >= _AGREES
+        sentences.append(
+            f"At the last layer attention alone gives {'much the same' if agree else 'another'} answer about which "
+            f"context is mixed into {kind} hidden states: without the token itself, attention rollout correlates with "
+            f"contributions at {' and '.join(dict.fromkeys(at))}."
+        )
+        numbers |= {f"{kind}_{name}_rollout_last": last[name] for name in ("raw", "effective")}
     return Finding("\n".join(sentences), numbers, _headline(series))
 
 
@@ -277,25 +287,11 @@ def _agreement(correlation: pl.DataFrame) -> pl.DataFrame:
     return wide if {"raw", "effective"} <= set(wide.columns) else wide.clear()
 
 
-def _rollout_sentence(kind: str, agreement: pl.DataFrame) -> str:
-    at = [
-        f"{row['raw']:.2f} (raw) and {row['effective']:.2f} (effective) at layer {row['layer']}"
-        for row in agreement[[0, -1]].iter_rows(named=True)
-    ]
-    agree = min(agreement["raw"][-1], agreement["effective"][-1]) >= _AGREES
-    answer = "much the same" if agree else "another"
-    return (
-        f"At the last layer attention alone gives {answer} answer about which context is mixed into {kind} hidden "
-        f"states: without the token itself, attention rollout correlates with contributions at "
-        f"{' and '.join(dict.fromkeys(at))}."
-    )
-
-
 def _headline(series: Series) -> list[tuple[str, str]]:
     rows = series.own.filter(kind=series.own_kinds[0])
     first, last = rows.row(0, named=True), rows.row(-1, named=True)
     end = last["layer"]
-    return [
+    found = [
         (
             f"{100 * first['median']:.0f} %",
             f"of a hidden state is its own token at layer {first['layer']} (median)",
@@ -305,11 +301,8 @@ def _headline(series: Series) -> list[tuple[str, str]]:
             f"{100 * last['not_largest']:.0f} %",
             f"of tokens are not their own largest contributor at layer {end}",
         ),
-        (
-            f"{series.table.filter(layer=end).height:,}",
-            "pairs of hidden and input token in every layer",
-        ),
     ]
+    return [found[0], found[2]] if first["layer"] == end else found
 
 
 def sections(
@@ -330,7 +323,7 @@ def sections(
         series.own_medians.filter(pl.col("measure") == f"{name} rollout")["median"]
         for name in ("raw", "effective")
     )
-    return [
+    parts = [
         Section(
             "own",
             "How much of a token is still itself",
@@ -339,43 +332,38 @@ def sections(
             boxes,
         ),
         Section("neighbours", "Where context comes from", _CONTEXT, context),
-        Section("class-token", "The class token", _CLASS if classes else _NO_CLASS, classes),
+        Section("class-token", "The class token", _CLASS, classes),
         Section(
             "token",
             "One token through the layers",
-            _TOKEN,
+            [*_TOKEN, *([_MAPS] if maps else [])],
             ["tracked_token"],
             maps=maps,
             note=_held(maps, texts),
         ),
-        Section("speech", "Parts of speech", _SPEECH if speech else _NO_SPEECH, speech),
+        Section("speech", "Parts of speech", _SPEECH, speech),
         Section(
             "rollout",
             "What attention alone says",
-            _ROLLOUT if rollout else _NO_ROLLOUT,
+            _ROLLOUT,
             rollout,
-            series.correlation if rollout else None,
+            series.correlation,
             note=_EQUAL if len(raw) and ((raw - effective).abs() < 1e-3).all() else "",
         ),
-        Section("reading", "How to read this report", _READING),
     ]
+    # A part without charts has nothing to show.
+    drawn = [part for part in parts if part.charts]
+    return [*drawn, Section("reading", "How to read this report", _READING)]
 
 
 def _held(maps: Sequence[TokenMap], texts: int) -> str:
     shown = len({one.choices["text"] for one in maps})
-    if not shown:
-        return (
-            "No text of this analysis is short enough to travel inside this file with all its numbers. "
-            + _ANY_TEXT
-        )
-    small = ", to keep the file small" if shown < texts else ""
-    return (
-        f"This page contains every token of {shown} of {counted(texts, 'text')}{small}. {_ANY_TEXT}"
-    )
+    held = f"This page has every number of {shown} of {counted(texts, 'text')}, as many as fit."
+    return f"{held} {_ANY_TEXT}"
 
 
 _ANY_TEXT = "In Python, track_token of identilens.measures.mixing gives any text's numbers, with standard errors."
-_EQUAL = "Raw and effective rollout are the same here: in texts so short, nearly all attention is effective."
+_EQUAL = "The own shares of raw and of effective rollout hardly differ here."
 _OWN = (
     "Contribution is the share of an input token in a hidden state: how strongly the state reacts to small changes of "
     "that token's input vector, over all tokens 1 in sum (Brunner et al. 2020, Eq. 11). Here only the token at the "
@@ -396,21 +384,17 @@ _CLASS = (
     "The first token stands for the whole text and for no word. What its hidden state takes from each position, over "
     "all texts, as a share of its context (Brunner et al. 2020, Fig. 18).",
 )
-_NO_CLASS = (
-    "No text of this analysis opens with a class token such as [CLS], so there is nothing to show here.",
-)
 _TOKEN = (
-    "What one hidden state takes from every input token, layer by layer (Brunner et al. 2020, Fig. 19–25). In the maps "
-    "below, rows are layers and columns are input tokens; rollouts stand beside contributions.",
+    "What one hidden state takes from input tokens, layer by layer (Brunner et al. 2020, Fig. 19–25). The chart has "
+    f"the tokens that contribute most, {MOST_INPUTS} at most, in the order of the text.",
+)
+_MAPS = (
+    "The maps below have every input token: rows are layers. Rollouts stand beside contributions."
 )
 _SPEECH = (
     "Own contribution by part of speech (Brunner et al. 2020, Fig. 26–37), in the order of the medians at the last "
     "layer, the same for every layer. A sub-word takes the tag of its word; special tokens are their own tag. In "
     "brackets: how many tokens.",
-)
-_NO_SPEECH = (
-    "This analysis was made without parts of speech. Texts from a CoNLL-U file (--file sentences.conllu) bring them, "
-    "and --spacy PIPELINE tags any text.",
 )
 _ROLLOUT = (
     "Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020) and is often read as "
@@ -420,7 +404,6 @@ _ROLLOUT = (
     "Correlations are taken within each text and averaged over texts. The own token is largest in all three, so with "
     "it any two agree; without it the figure says whether attention tells which context is mixed in.",
 )
-_NO_ROLLOUT = ("This analysis was made without attention rollout.",)
 _READING = (
     "Contribution: c_ij = ‖∂e_j/∂x_i‖ / Σ_k ‖∂e_j/∂x_k‖, with e_j the hidden state at position j, x_i the input vector "
     "at position i and Frobenius norms (Brunner et al. 2020, Eq. 11). x is what enters the first layer, unless the "

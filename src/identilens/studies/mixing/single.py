@@ -11,6 +11,7 @@ from jaxtyping import Float
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.viewer import TokenMap
 from identilens.measures.mixing import track_token
+from identilens.models.token_names import joined
 from identilens.studies.mixing.series import CLASS_TOKENS, SEPARATORS, Series
 
 Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]
@@ -19,7 +20,9 @@ MOST_TEXTS = 20
 TEXT_BUDGET = 4_000_000
 """Texts, and characters spent on them, whose every number a report contains."""
 
-_MOST_TOKENS = 200
+MOST_INPUTS = 40
+"""Input tokens of a chart of single hidden tokens."""
+
 _SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 
 
@@ -50,7 +53,7 @@ def telling_tokens(contributions: pl.DataFrame, text: int = 0) -> list[int]:
     words = words.sort("contribution")
     chosen = last.filter(pl.col("token").is_in(CLASS_TOKENS))["position"].to_list()[:1]
     chosen += [words["position"][place] for place in (0, -1)] if len(words) else []
-    return list(dict.fromkeys(chosen)) or [0]
+    return list(dict.fromkeys(chosen)) or last["position"].to_list()[:1]
 
 
 def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]:
@@ -61,20 +64,22 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 
 
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
-    """Return what hidden tokens take from each of the first 200 input tokens, with labels of both."""
+    """Return what hidden tokens take from the input tokens that contribute most to any of them, with labels."""
     names = names_of(series.tokens, text, series.kinds[0])
     label = pl.format("{}: {}", "position", "token")
     frames = []
     for position in positions:
-        rows = track_token(series.table, series.tokens, position, text).filter(
-            pl.col("position") < _MOST_TOKENS
-        )
+        rows = track_token(series.table, series.tokens, position, text)
         labels = {
             "state": pl.lit(f"{position}: {names[position]}"),
             "own": pl.col("position") == position,
         }
         frames.append(rows.with_columns(input=label, **labels))
-    return pl.concat(frames)
+    rows = pl.concat(frames)
+    most = rows.sort("contribution", descending=True, maintain_order=True).unique(
+        "position", keep="first", maintain_order=True
+    )
+    return rows.join(most.head(MOST_INPUTS), on="position", how="semi", maintain_order="left")
 
 
 def token_maps(
@@ -93,7 +98,7 @@ def token_maps(
 
 def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[TokenMap]:
     of_text = series.table.filter(pl.col("text") == text)
-    start = visible_text(" ".join(names_of(series.tokens, text, series.kinds[0], "input")[:12]))
+    start = visible_text(joined(names_of(series.tokens, text, series.kinds[0], "input")[:12]))
     label = f"{text}: {shortened(start, 36)}"
     for kind in series.kinds:
         rows = of_text.filter(kind=kind)
@@ -107,11 +112,12 @@ def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[
         }
         hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
         layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
-        for position, name in enumerate(hidden):
+        for place, position in enumerate(rows["hidden"].unique().sort()):
+            name = visible_text(hidden[position])
             yield TokenMap(
-                choices={"text": label, "kind": kind, "token": f"{position}: {visible_text(name)}"},
+                choices={"text": label, "kind": kind, "token": f"{position}: {name}"},
                 layers={
-                    name.replace("_", " "): array[:, position] for name, array in arrays.items()
+                    measure.replace("_", " "): array[:, place] for measure, array in arrays.items()
                 },
                 queries=layers,
                 keys=inputs,

@@ -1,5 +1,6 @@
 """How much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from identilens.models.derivative.jacobian import (
     Method,
     SquaredNorms,
     jacobian_norms,
+    output_norms,
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
@@ -29,6 +31,7 @@ from identilens.runs.settings import (
     NOT_RECORDED,
     NonNegative,
     Numbers,
+    Positions,
     Positive,
     Settings,
     Size,
@@ -36,7 +39,7 @@ from identilens.runs.settings import (
 )
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
-from identilens.studies.heads import TextStudy
+from identilens.studies.heads import TextStudy, asked_places
 from identilens.studies.items import identities
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
@@ -47,6 +50,9 @@ class MixingSettings(Settings):
     """How norms are computed, and which tables are added.
 
     Attributes:
+        queries: Position (or several, 3,10-12) or token whose hidden states are looked at, in time for these alone; all
+            by default. A token selects every position where it occurs; last is the last position, negative positions
+            count from the end.
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
@@ -61,6 +67,7 @@ class MixingSettings(Settings):
         track: Show which inputs contribute to this token, layer by layer.
     """
 
+    queries: Positions | None = None
     layers: Numbers | None = None
     method: Method = "sketch"
     wrt: Wrt = "embeddings"
@@ -75,7 +82,10 @@ class MixingSettings(Settings):
     track: Annotated[str | None, NOT_RECORDED] = None
 
     def check(self) -> None:
-        """Check that no probes are given for exact norms."""
+        """Check that no probes are given for exact norms, and for chosen positions nothing that needs all."""
+        for name in ("leading", "spacy", "track"):
+            if self.queries and getattr(self, name) is not None:
+                raise SettingError(name, "to be left out with queries", getattr(self, name))
         for name in ("sketch_probes", "leading"):
             if self.method == "exact" and getattr(self, name) is not None:
                 raise SettingError(
@@ -148,12 +158,13 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""
         rollouts = text_rollouts(self.lens, self.items[part]) if self.settings.rollouts else {}
-        tables, rows = [], []
+        tables, rows = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
             for number, source in enumerate(sources(self.lens)):
                 hidden = HiddenMap(self.lens, self.items[part], source, self.settings.wrt)
-                for label, norms in self._norms(hidden, part, number):
-                    tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
+                for label, places, norms in self._norms(hidden, part, number):
+                    rollout = rollouts.get(label.kind)
+                    tables.append(_layer_table(part, label, places, norms, rollout))
                 kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
                 for kind in kinds:
                     for side, names in (
@@ -189,29 +200,41 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
 
     def _norms(
         self, hidden: HiddenMap, text: int, number: int
-    ) -> list[tuple[HiddenState, SquaredNorms]]:
+    ) -> Iterator[tuple[HiddenState, Sequence[int], SquaredNorms]]:
+        """Yield the squared norms of layers, with the positions of the hidden tokens that they are of."""
         settings = self.settings
+        chosen = [
+            (at, label)
+            for at, label in enumerate(hidden.outputs)
+            if settings.layers is None or label.layer in settings.layers
+        ]
+        probes = settings.sketch_probes or DEFAULT_PROBES
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
+        options: dict[str, Any] = {"seed": seed, "memory_budget": settings.memory_budget}
+        if settings.queries:
+            options["probes"] = None if settings.method == "exact" else probes
+            for at, label in chosen:
+                for place in asked_places(hidden.tokens(label.kind), settings.queries):
+                    norms = output_norms(
+                        lambda inputs, at=at: hidden(inputs)[at], hidden.inputs, place, **options
+                    )
+                    yield label, [place], norms
+            return
         norms = jacobian_norms(
             hidden,
             hidden.inputs,
             method=settings.method,
-            probes=settings.sketch_probes or DEFAULT_PROBES,
+            probes=probes,
             leading=settings.leading,
-            seed=seed,
-            memory_budget=settings.memory_budget,
+            **options,
         )
-        labelled = zip(hidden.outputs, norms, strict=True)
-        return [
-            (label, one)
-            for label, one in labelled
-            if settings.layers is None or label.layer in settings.layers
-        ]
+        for at, label in chosen:
+            yield label, range(len(norms[at].squares)), norms[at]
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy
-        if pipeline is None and self.items.streamed:
-            return None  # what lies on disk are plain texts
+        if self.settings.queries or (pipeline is None and self.items.streamed):
+            return None  # tags are of whole texts, and what lies on disk are plain texts
         if any(item.text is None for item in self.items):
             if pipeline:
                 raise SettingError(
@@ -240,11 +263,17 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
 
 
 def _layer_table(
-    text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None
+    text: int,
+    label: HiddenState,
+    places: Sequence[int],
+    norms: SquaredNorms,
+    rollout: Rollout | None,
 ) -> pl.DataFrame:
-    shares = contributions(norms.squares, norms.variances, norms.freedom)
+    shares = contributions(norms.squares, norms.variances, norms.freedom, norms.deviations)
     hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
-    raw, effective = (None, None) if rollout is None else (one[label.layer - 1] for one in rollout)
+    raw, effective = (
+        (None, None) if rollout is None else (one[label.layer - 1, list(places)] for one in rollout)
+    )
     matrices = {
         "contribution": shares.shares,
         "standard_error": shares.errors,
@@ -260,7 +289,7 @@ def _layer_table(
         "text": text,
         "kind": label.kind,
         "layer": label.layer,
-        "hidden": hidden,
+        "hidden": np.array(places)[hidden],
         "input": inputs,
         **flat,
     }

@@ -39,6 +39,7 @@ def not_largest(contributions: pl.DataFrame) -> AnyChart:
             x_title="Layer",
             y_title="Share of tokens",
             y_format=_PERCENT,
+            y_domain=(0, _reach(contributions["not_largest"])),
             also=("tokens",),
             title="Tokens that are not their own largest contributor",
         ),

@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, decimals
+from identilens.runs.tables import HEAD, decimals, some_of, span
 from identilens.studies.outcomes import FEW_KEYS, exactness, head_in_words, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
@@ -93,7 +93,12 @@ class PatternScores(Result):
     def summary(self) -> Finding:
         """Return for each pattern how many heads are called by it, and how many of them are identified."""
         heads, limit = self.by_head(), self.provenance["settings"]["least_score"]
-        first, lines, left = heads["tolerance"][0], [], 0
+        first, left = heads["tolerance"][0], 0
+        lines = [
+            "A head is called by a pattern if its score, the mean attention to the pattern's keys over the rows looked "
+            f"at, is at least {limit:g}. It is identified if every choice of alternatives in these rows, with the same "
+            "outputs, has such a score."
+        ]
         numbers: dict[str, Any] = {"called": 0, "identified": 0, "heads": len(heads)}
         groups = heads.group_by("tolerance", "corpus", "pattern", maintain_order=True)
         many = heads.select("tolerance", "corpus", "pattern").n_unique() > _SHOWN
@@ -112,25 +117,24 @@ class PatternScores(Result):
             same = exactness(str(tolerance))
             nearly = "" if same == "exactly" else f" (outputs the same {same})"
             what = PATTERNS.get(str(pattern), f"the relation {pattern}")
+            more, of_these = states.count(POSSIBLE), f", {identified:,} of these identified"
             lines.append(
-                f"{what[:1].upper()}{what[1:]}{where}{nearly}: {called:,} of {len(own):,} heads are called, of these "
-                f"{identified:,} identified; {states.count(POSSIBLE):,} more may be. The highest score is "
-                f"{top['score']:.2f}, {head_in_words(top)}, in [{top['lo']:.2f}, {top['hi']:.2f}]."
+                f"{what[:1].upper()}{what[1:]}{where}{nearly}: {some_of(called, len(own), 'head')} called by it"
+                f"{of_these * (called > 0)}{f' ({more:,} more in some alternatives only)' * (more > 0)}. The highest "
+                f"score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} in "
+                "alternatives."
             )
         if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
-            lines.insert(0, f"No other weights change any of these scores. {FEW_KEYS}")
+            lines.append(f"No other weights change any of these scores. {FEW_KEYS}")
         if left:
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."
             )
         lines += normed_heads(self.provenance["model"])
-        lines.append(
-            f"A head is called by a pattern if its score, the mean attention to the pattern's keys, is at least "
-            f"{limit:g}. It is identified if every choice of alternatives in its rows, with the same outputs, "
-            "has such a score."
-        )
-        shares = f"{numbers['identified']:,} of {numbers['called']:,}"
-        headline = [(shares, "heads called by a pattern are identified")]
+        headline = [
+            (f"{numbers['called']:,}", "times a head is called by a pattern"),
+            (f"{numbers['identified']:,}", "times it is so in every alternative: identified"),
+        ]
         return Finding("\n".join(lines), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:

@@ -1,6 +1,6 @@
 """What the decisions of a model need, and which explanations put the needed tokens first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Literal
@@ -8,21 +8,22 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from identilens.charts.kit import Charts, intervals
-from identilens.charts.labels import shortened
+from identilens.charts.labels import shortened, word_pieces
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Tables, integers
 from identilens.studies.faithfulness.result import differences, in_words, means
+from identilens.studies.outcomes import exactness
 
 Measure = Literal["comprehensiveness", "sufficiency"]
 
 SHOWN = 3
 """Texts whose tokens are shown, and needed tokens of a text that are named."""
 
-TOLERANCE = 0.01
-"""Change of a head's output, over its length, up to which other weights count as alternatives."""
+TOLERANCE = "bfloat16"
+"""Change of a head's output up to which other weights count as alternatives, as a rounding."""
 
 ENOUGH = 10
 """Texts from which on explanations are ranked.
@@ -38,11 +39,13 @@ class Rationales(Result):
 
     Attributes:
         table: One row for each text and explanation: comprehensiveness (large if the tokens are needed) and sufficiency
-            (small if they are enough), for the model's answer to the whole text: a class, or the next token.
-        needed: One row for each token that can be removed: the answer, its probability, its change without the token,
-            and whether the token is one of those that are enough. Of tokens that matter to the next token of a language
-            model, how much the last token attends to them, a mean over all heads, and between which values it must lie
-            in all alternatives: other weights that change the output of each head by at most 1 % of its length.
+            (small if they are enough), for the model's answer to the whole text: a class, the next token, or the one
+            that was named.
+        needed: One row for each token that can be removed: the answer, the model's own one (another only if an answer
+            was named), its probability, its change without the token, and whether the token is one of those that are
+            enough. Of tokens that matter to the next token of a language model, how much the last token attends to
+            them, a mean over all heads, and between which values it must lie in all alternatives: other weights that
+            give each head the same output, up to a rounding to bfloat16.
 
     Examples:
         >>> import identilens as idl
@@ -68,6 +71,7 @@ class Rationales(Result):
         "needed": {
             "text": pl.Int64,
             "answer": pl.String,
+            "own_answer": pl.String,
             "probability": pl.Float64,
             "position": pl.Int64,
             "token": pl.String,
@@ -98,10 +102,8 @@ class Rationales(Result):
             return Finding(
                 "No text was tested: none has two tokens that can be removed.", {"texts": 0}
             )
-        few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: {ENOUGH} are the least."
-        found = [Finding(few)]
-        if self._enough:
-            found = [self._best(*question) for question in _QUESTIONS]
+        few = f"Too few texts ({texts}) to say which explanation finds needed tokens best: it takes {ENOUGH}."
+        found = [self._best(*question) for question in self._questions] or [Finding(few)]
         if len(self.needed):
             found.insert(0, self._decided(texts))
         numbers = {name: number for one in found for name, number in one.numbers.items()}
@@ -110,13 +112,23 @@ class Rationales(Result):
 
     def _decided(self, texts: int) -> Finding:
         """Return how many decisions hinge on one token, and what the first needs, and what is enough for it."""
-        hinges = f"{self.needed.filter(_SHARE <= -0.5)['text'].n_unique()} of {texts}"
+        many = self.needed.filter(_SHARE <= -0.5)["text"].n_unique()
         first = self.needed.filter(text=self.needed["text"][0])
-        words = (
-            f"Text {first['text'][0]}: {_answer(first)}. {decided(first)}\n"
-            f"{hinges} decisions hinge on one token: without it half of the probability or less is left."
+        words = f"Text {first['text'][0]}: {_answer(first)}. {decided(first)}\n"
+        if texts > 1:
+            who, headline = f"{many} of {texts}", "decisions hinge on one token"
+            words += f"{who} {headline}: without it half of the probability or less is left."
+            return Finding(words, headline=[(who, headline)])
+        words += (
+            "The decision hinges on a token: without it alone, half of the probability or less is left."
+            if many
+            else "The decision hinges on no single token: without any one, more than half of the probability is left."
         )
-        return Finding(words, headline=[(hinges, "decisions hinge on one token")])
+        least = first.sort("change").row(0, named=True)
+        now, before = least["probability"] + least["change"], least["probability"]
+        name = _names(first)[first["position"].to_list().index(least["position"])]
+        of = f"probability of {unmarked(least['answer'])!r} without {name}, where it is least"
+        return Finding(words, headline=[(f"{before:.2g} → {now:.2g}", of)])
 
     def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
         """Return the best explanation by a measure, and whether it is better than random tokens."""
@@ -140,46 +152,38 @@ class Rationales(Result):
         return [decision_line(one, f"Text {one['text'][0]}: ") for one in texts[:most]]
 
     @property
-    def _enough(self) -> bool:
-        """Whether there are texts enough to compare explanations; ``table`` has the numbers of fewer."""
-        return self.table["text"].n_unique() >= ENOUGH
+    def _questions(self) -> Sequence[tuple[Measure, str, str, bool]]:
+        """What is asked of explanations; nothing of too few texts, whose numbers are in ``table``."""
+        return _QUESTIONS if self.table["text"].n_unique() >= ENOUGH else ()
 
     def overview(self) -> Tables:
         """Return both measures, and their differences to random tokens; nothing of too few texts."""
-        if not self._enough:
-            return {}
-        found = {measure.capitalize(): self.measured(measure) for measure, *_ in _QUESTIONS}
+        found = {measure.capitalize(): self.measured(measure) for measure, *_ in self._questions}
         return found | {
             f"{measure.capitalize()} against random tokens": self.against("random", measure)
-            for measure, *_ in _QUESTIONS
+            for measure, *_ in self._questions
         }
 
     def charts(self) -> Charts:
         """Return ``comprehensiveness`` and ``sufficiency`` by explanation; nothing of too few texts."""
-        return (
-            {}
-            if not self._enough
-            else {
-                measure: intervals(
-                    self.measured(measure).drop("texts"),
-                    "explanation",
-                    "low",
-                    "high",
-                    "mean",
-                    x_title=label,
-                    title=label,
-                )
-                for measure, label, *_ in _QUESTIONS
-            }
-        )
+        return {
+            measure: intervals(
+                self.measured(measure).drop("texts"),
+                "explanation",
+                "low",
+                "high",
+                "mean",
+                x_title=label,
+                title=label,
+            )
+            for measure, label, *_ in self._questions
+        }
 
     def sections(self) -> list[Section]:
         """Return the marked texts, then each measure with its numbers, and the differences to random tokens."""
-        about = _LINES if self._enough else _LINES[:-1]
+        about = _LINES if self._questions else _LINES[:-1]
         found = [Section("decisions", "Decisions, token by token", about, lines=self.token_lines())]
-        if not self._enough:
-            return found
-        for measure, label, *_ in _QUESTIONS:
+        for measure, label, *_ in self._questions:
             control = self.against("random", measure)
             found += [
                 Section(measure, label, [_WORDS[measure]], [measure], self.measured(measure)),
@@ -201,15 +205,18 @@ _MARKS = (
 )
 """Marks of tokens, each up to a change of the probability, as a share of it."""
 
-_STAYS = Mark("enough without all others", "✓", 2, True)
+_STAYS = Mark("enough with all others taken out", "✓", 2, True)
 _LEGEND = [*((mark, "") for _, mark in _MARKS), (_STAYS, "")]
 _LISTED = 120
 """Characters of a list of tokens in a sentence."""
 
 
+_OF = "Of the tokens that can be taken out (special tokens and a language model's last token stay)"
+_LITTLE = f"{_OF} none alone takes a tenth of the probability or more with it. "
+_ALL_OUT = "With all of them taken out at once, at least nine tenths of it are left."
 _SHARE = pl.col("change") / pl.col("probability")
 _CERTAIN = (
-    f"These are means over all heads, in every alternative that changes each head's output by at most {TOLERANCE:.0%}. "
+    f"These are means over all heads, in every alternative with the same output of each head, {exactness(TOLERANCE)}. "
     "What the answer loses without a token is measured in the model, and rests on no attention weight."
 )
 
@@ -220,31 +227,39 @@ def decision_line(tokens: pl.DataFrame, name: str = "") -> TokenLine:
     for row in tokens.iter_rows(named=True):
         change, stays = row["change"], row["enough"]
         mark = next(mark for share, mark in _MARKS if change <= share * row["probability"])
-        value = f"{change:+.2g}{' ✓' * stays}"
+        value = f"{change / row['probability']:+.0%}{' ✓' * stays}"
         if mark.series is None:
             mark, value = _STAYS if stays else mark, ""
         note = "" if row["lo"] is None else f"attention of the last token: {_attended(row)}"
-        marked.append(MarkedToken(unmarked(row["token"]), mark, value, note))
+        marked.append(MarkedToken(row["token"], mark, value, note))
     return TokenLine(name + _answer(tokens), marked, _LEGEND)
 
 
 def decided(tokens: pl.DataFrame) -> str:
     """Return in words what the decision on a text needs, and what is enough for it; a part of ``needed``."""
+    tokens = tokens.with_columns(token=pl.Series(_names(tokens)))
     most = tokens.filter(_SHARE <= -0.1).sort("change", maintain_order=True).head(SHOWN)
     lost = [
-        f"{unmarked(row['token'])!r} ({row['probability']:.2g} → {row['probability'] + row['change']:.2g})"
+        f"{row['token']} ({row['probability']:.2g} → {row['probability'] + row['change']:.2g})"
         for row in most.to_dicts()
     ]
-    enough = ", ".join(repr(unmarked(token)) for token in tokens.filter("enough")["token"])
-    words = (
-        f"It needs most: {', '.join(lost) or 'no token by itself'}. Enough without all others: "
-        f"{shortened(enough, _LISTED) or 'no token at all'}."
-    )
+    enough = shortened(", ".join(tokens.filter("enough")["token"]), _LISTED)
+    words = f"{_OF} the probability falls most without {', '.join(lost)}. " if lost else _LITTLE
+    words += f"Enough with all others taken out: {enough}." if enough else _ALL_OUT
     attended = tokens.drop_nulls("lo").sort("change", maintain_order=True).head(SHOWN)
     if len(attended):
-        each = [f"{unmarked(row['token'])!r} has {_attended(row)}" for row in attended.to_dicts()]
+        each = [f"{row['token']} has {_attended(row)}" for row in attended.to_dicts()]
         words += f"\nOf the attention of the last token of the text, {'; '.join(each)}. {_CERTAIN}"
     return words
+
+
+def _names(tokens: pl.DataFrame) -> list[str]:
+    """Return what sentences call tokens: "…" for the word that one continues, a position where there are several."""
+    names = ["…" * inside + name for name, inside in word_pieces(tokens["token"].to_list())]
+    return [
+        repr(name) + f" (token {position})" * (names.count(name) > 1)
+        for name, position in zip(names, tokens["position"], strict=True)
+    ]
 
 
 def _attended(row: Mapping[str, Any]) -> str:
@@ -254,7 +269,9 @@ def _attended(row: Mapping[str, Any]) -> str:
 
 def _answer(tokens: pl.DataFrame) -> str:
     row = tokens.row(0, named=True)
-    return f"{unmarked(row['answer'])!r} has probability {row['probability']:.3g} as the answer"
+    answer, own = unmarked(row["answer"]), unmarked(row["own_answer"])
+    asked = f" that was asked for; the model's own answer is {own!r}" * (answer != own)
+    return f"{answer!r} has probability {row['probability']:.3g} as the answer{asked}"
 
 
 _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
@@ -273,15 +290,15 @@ _QUESTIONS: tuple[tuple[Measure, str, str, bool], ...] = (
 )
 
 _LINES = (
-    "A decision is the class, or the next token, that the model answers with, or the one that was named. Every token "
-    "is taken out of the text alone, and the model is run again: the number beside it is the change of the probability "
-    "of the same answer. "
+    "A decision is the class, or the next token, that the model answers with, or the answer that was named, of one "
+    "token or several. Every token of the text is taken out alone, and the model is run again: the number beside it is "
+    "the change of the probability of the same answer, as a share of it. "
     "Special tokens such as [CLS] stay, and for a language model the last token; they are not shown.",
     "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
     "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
     "These are measured effects on this model's answers to these texts, and rest on no attention weight. Point at a "
     "token that matters to a next token: how much the last token attends to it, a mean over all heads, and between "
-    "which values that must lie as long as each head's output changes by at most 1 %.",
+    "which values that must lie as long as each head's output stays, up to a rounding to bfloat16.",
     "Below, rollout_raw and rollout_norm (attention rollout) and alti are made of attention weights that the model's "
     "outputs may not determine; identilens certify proves which are. hta is Hidden Token Attribution.",
 )

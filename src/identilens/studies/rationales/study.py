@@ -21,16 +21,19 @@ from identilens.measures.explanations.orders import (
     removal_sets,
     sufficiency,
 )
+from identilens.models.continuations import answer_ids, followed
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item, is_per_token
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
+from identilens.models.token_names import joined
 from identilens.runs.settings import NonNegative, Positive, Settings
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.inputs import FinalStates, attributions, captum
 from identilens.studies.heads import TextStudy
+from identilens.studies.outcomes import ROUNDING
 from identilens.studies.rationales.result import TOLERANCE, Rationales
 
 BATCH = 32
@@ -43,29 +46,51 @@ MATTERS = 0.1
 """Share of an answer's probability by which it changes without a token that matters."""
 
 
+Labels = tuple[int, ...]
+"""An answer by number: a class, or the tokens that follow a text."""
+
+
 class Decision:
-    """The answer of a model to one text: the class of a classifier, or the next token of a language model.
+    """The answer of a model to one text: the class of a classifier, or the next tokens of a language model.
 
     Args:
         lens: The model.
         item: The text.
-        answers: Names of the classes or tokens that are looked at, by number.
+        answers: Names of the answers that are looked at, by number.
 
     Attributes:
-        label: Of these answers the most likely one, by its number.
-        probability: Its probability, a scalar.
-        continues: Whether it is the next token of a language model.
+        labels: Of these answers the most likely one.
+        own: The answer that the model gives, of as many tokens: the most likely token each time.
+        probability: Probability of the answer, a scalar; of several tokens the product of theirs.
+        continues: Whether it is what follows a text for a language model.
         removable: Positions of the tokens that are no special tokens, such as [CLS]. Of a text for a language model the
             last token stays, too: the answer is what follows it.
+
+    Raises:
+        InputError: For a text that cannot be followed by several tokens, or an answer of probability 0.
     """
 
-    def __init__(self, lens: Lens, item: Item, answers: Mapping[int, str]) -> None:
+    def __init__(self, lens: Lens, item: Item, answers: Mapping[Labels, str]) -> None:
         self._lens, self._item = lens, item
-        whole = class_probabilities(lens, [item])[0]
+        whole = class_probabilities(lens, [item])[0, 0]
         self.continues = len(whole) != lens.model.config.num_labels
-        labels = torch.tensor(list(answers))
-        self.label = int(labels[whole[labels].argmax()])
-        self.probability: Float[Tensor, ""] = whole[self.label]
+        each = whole.tolist()
+        found = {
+            labels: self._likely([item], labels)[0] if labels[1:] else each[labels[0]]
+            for labels in answers
+        }
+        self.labels = max(found, key=found.__getitem__)
+        self.probability: Float[Tensor, ""] = torch.as_tensor(
+            found[self.labels], dtype=torch.float64
+        )
+        if not self.probability:
+            raise InputError(
+                f"the answer {answers[self.labels]!r:.80} has a probability too small for a number. Name a shorter or "
+                "likelier one."
+            )
+        self.own: Labels = (int(whole.argmax()),)
+        while len(self.own) < len(self.labels):
+            self.own += (int(class_probabilities(lens, [followed(lens, item, self.own)]).argmax()),)
         ids = item.tensors["input_ids"]
         special = set()
         if lens.tokenizer is not None:
@@ -91,7 +116,7 @@ class Decision:
         for size in sizes.unique():
             for batch in (sizes == size).nonzero()[:, 0].split(many):
                 items = [_only(self._item, positions) for positions in sets[batch]]
-                found[batch] = class_probabilities(self._lens, items)[:, self.label]
+                found[batch] = self._likely(items, self.labels)
         return found[places].view(kept.shape[:-1])
 
     def explained(self, seed: int, attribution: bool) -> dict[str, Float[Tensor, " token"]]:
@@ -99,35 +124,47 @@ class Decision:
 
         Explanations of final states are averaged over the positions, by how much the logit depends on each: the norm of
         its gradient. For a classifier that reads the first token only, they are those of the first token's state; for a
-        language model those of the last one's.
+        language model those of the states before each token of the answer, whose logits are added.
         """
-        decide = HiddenMap(self._lens, self._item, whole=True)
-        # A language model has logits of all positions; those of the next token are the last ones.
+        item = followed(self._lens, self._item, self.labels[:-1])
+        decide = HiddenMap(self._lens, item, whole=True)
+
+        def logit(output: Any) -> Tensor:
+            # A language model has logits of all positions; those of the answer are the last ones.
+            last = output.logits.flatten(0, -2)[-len(self.labels) :]
+            return last[range(len(last)), self.labels].sum()
+
         output = decide.run(decide.inputs.clone().requires_grad_())
-        [gradient] = torch.autograd.grad(
-            output.logits.flatten(0, -2)[-1, self.label], [output.hidden_states[-1]]
-        )
+        [gradient] = torch.autograd.grad(logit(output), [output.hidden_states[-1]])
         reading = torch.linalg.vector_norm(gradient[0].double(), dim=-1).cpu()
         read = reading.nonzero()[:, 0]
-        states = FinalStates(self._lens, self._item).explained(read.tolist(), seed, False)
+        states = FinalStates(self._lens, item).explained(read.tolist(), seed, False)
         found = {name: reading[read] / reading.sum() @ scores for name, scores in states.items()}
         if attribution:
 
-            def logit(batch: Tensor) -> Tensor:
-                logits = [decide.run(inputs).logits.flatten(0, -2)[-1] for inputs in batch]
-                return torch.stack(logits)[:, self.label]
+            def logits(batch: Tensor) -> Tensor:
+                return torch.stack([logit(decide.run(inputs)) for inputs in batch])
 
             found |= {
                 name: one[0].detach().cpu()
-                for name, one in attributions([logit], decide.inputs).items()
+                for name, one in attributions([logits], decide.inputs).items()
             }
         return {name: scores[self.removable].double() for name, scores in found.items()}
 
+    def _likely(self, items: Sequence[Item], labels: Labels) -> Float[Tensor, " text"]:
+        """Return the probability of an answer to each text; texts for a language model have one length."""
+        many = len(labels)
+        continued = [followed(self._lens, item, labels[:-1]) for item in items]
+        each = class_probabilities(self._lens, continued, many)
+        return each[:, range(many), labels].prod(-1)
 
-def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "text label"]:
-    """Return the probability of each class for each text; of a language model, of each token that may come next.
 
-    Texts for a language model have one length.
+def class_probabilities(
+    lens: Lens, items: Sequence[Item], steps: int = 1
+) -> Float[Tensor, "text step label"]:
+    """Return the probability of each class for each text; of a language model, of each token at the last steps.
+
+    Texts for a language model have one length; the last step is that of the token after the text.
 
     Raises:
         InputError: If the model neither classifies texts into two classes or more, nor predicts the next token.
@@ -139,16 +176,20 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
         lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches
     ]
     logits = None if parts[0] is None else torch.cat(parts)
-    if logits is not None and logits.ndim == 3 and logits.shape[2] != lens.model.config.num_labels:
-        # Logits of tokens, not of classes of each token.
-        logits = logits[:, -1] if lens.sites(items[0])[0].kind == "decoder" else None
-    if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
+    if logits is not None and logits.ndim == 2:
+        logits = logits[:, None]
+    elif logits is not None and (
+        # Classes of each token, or tokens of a model that reads both sides.
+        logits.shape[2] == lens.model.config.num_labels or lens.sites(items[0])[0].kind != "decoder"
+    ):
+        logits = None
+    if logits is None or logits.shape[2] < 2:
         raise InputError(
             f"expected a model that classifies texts, or predicts the next token; {type(lens.model).__name__} gives no "
             "logits of two classes or more, nor of a token after the text. Pass a fine-tuned checkpoint, such as a "
             "model of class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
-    return logits.double().softmax(-1).cpu()
+    return logits[:, -steps:].double().softmax(-1).cpu()
 
 
 def _only(item: Item, kept: Bool[Tensor, " position"]) -> Item:
@@ -165,8 +206,9 @@ class RationaleSettings(Settings):
 
     Attributes:
         draws: Number of random orders of the tokens of each text, the control.
-        decision: Name of the class, or of the next token, that is looked at; the model's own decision by default. The
-            space before a word may be left out.
+        decision: Name of the class, or what follows the text, that is looked at: the next token or an answer of several
+            tokens. Default: the class or next token that the model decides for. The space before a word may be left
+            out.
         attribution: Also gradient × input, integrated gradients and occlusion, which need captum.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of the random numbers.
@@ -182,10 +224,11 @@ class RationaleSettings(Settings):
 class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
     """Show which tokens a model's decision needs, and test whether explanations put these tokens first.
 
-    The decision is the class of a classifier, or the next token of a language model. Each token is taken out alone, and
-    the probability of the decision is taken again; a few tokens are found that alone keep it. The first 1, 5, 10, 20
-    and 50 % of the tokens in the order of an explanation are removed (comprehensiveness) or kept alone (sufficiency;
-    DeYoung et al. 2020). As a control, as many tokens are chosen at random. Definitions: docs/faithfulness.md.
+    The decision is the class of a classifier, or of a language model the next token or a given answer of several
+    tokens. Each token of the text is taken out alone, and the probability of the decision is taken again; a few tokens
+    are found that alone keep it. The first 1, 5, 10, 20 and 50 % of the tokens in the order of an explanation are
+    removed (comprehensiveness) or kept alone (sufficiency; DeYoung et al. 2020). As a control, as many tokens are
+    chosen at random. Definitions: docs/faithfulness.md.
 
     Args:
         lens: A model that classifies texts, or predicts the next token, with one stack.
@@ -206,6 +249,9 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         >>> next_word = idl.rationales(idl.load("bundled-decoder"), "She put it on the", draws=2, decision="table")
         >>> next_word.needed["answer"][0], next_word.needed["token"].to_list()
         (' table', ['S', 'he', ' put', ' it', ' on'])
+        >>> words = idl.rationales(idl.load("bundled-decoder"), "She put it on the", draws=2, decision="table and left")
+        >>> words.needed["answer"][0]
+        ' table and left'
     """
 
     name = "rationales"
@@ -215,28 +261,25 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
     def __init__(self, lens: Lens, texts: Any, settings: RationaleSettings) -> None:
         super().__init__(lens, texts, settings)
         config: Any = lens.model.config
-        known = class_probabilities(lens, self.items[:1]).shape[1]
-        names = config.id2label
-        if known != config.num_labels:
+        known = class_probabilities(lens, self.items[:1]).shape[2]
+        names, words = config.id2label, settings.decision
+        continues = known != config.num_labels
+        if continues:
             # Some models have logits of more tokens than their vocabulary has.
             known = min(known, len(lens.tokenizer or range(known)))
             names = dict(enumerate(lens.reader.names(range(known))))
-        self.answers = {
-            label: name
+        self._names = names
+        self.answers: dict[Labels, str] = {
+            (label,): name
             for label, name in names.items()
-            if settings.decision in (None, name, name.strip(" "))
+            if words in (None, name, name.strip(" "))
         }
+        if words and not self.answers and continues and lens.tokenizer:
+            self.answers = {ids: self._named(ids) for ids in answer_ids(lens, words)}
         if not self.answers:
-            first = list(names.values())[:5]
-            if lens.tokenizer and known != config.num_labels:
-                first = lens.reader.names(
-                    lens.tokenizer.encode(f" {settings.decision}", add_special_tokens=False)
-                )
-            expected = (
-                f"to be one of the model's {len(names)} classes or tokens ({', '.join(map(repr, first))}, …; for a "
-                "word of several tokens name its first one)"
-            )
-            raise SettingError("decision", expected, settings.decision)
+            first = ", ".join(map(repr, list(names.values())[:5]))
+            expected = f"to be one of the model's {len(names)} classes or tokens ({first}, …)"
+            raise SettingError("decision", expected, words)
         if settings.attribution:
             captum()
 
@@ -273,7 +316,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
                 {
                     "text": part,
                     "tokens": tokens,
-                    "predicted": decision.label,
+                    "predicted": decision.labels[0],
                     "probability": float(decision.probability),
                     "explanation": name,
                     "comprehensiveness": float(lost.mean()),
@@ -298,11 +341,12 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         places = decision.removable.tolist()
         matters = sets[keeps][0] | (changes.abs() >= MATTERS * decision.probability)
         attended = torch.full((3, tokens), torch.nan, dtype=torch.float64)
-        if decision.continues and matters.any():
+        if decision.continues and not decision.labels[1:] and matters.any():
             attended[:, matters] = self._attended(part, decision.removable[matters])
         columns = {
             "text": part,
-            "answer": self.answers[decision.label],
+            "answer": self.answers[decision.labels],
+            "own_answer": self._named(decision.own),
             "probability": float(decision.probability),
             "position": places,
             "token": [names[place] for place in places],
@@ -312,6 +356,9 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
         }
         frame = pl.DataFrame(columns, schema=pl.Schema(Rationales.schema["needed"]))
         return frame.with_columns(pl.col("attention", "lo", "hi").fill_nan(None))
+
+    def _named(self, labels: Labels) -> str:
+        return joined([self._names.get(label, str(label)) for label in labels])
 
     def _attended(
         self, part: int, keys: Int[Tensor, " key"]
@@ -329,7 +376,9 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
                 ends = (
                     None
                     if head.sink
-                    else functional_interval(*row, visible=head.seen(-1), tolerance=TOLERANCE)
+                    else functional_interval(
+                        *row, visible=head.seen(-1), tolerance=ROUNDING[TOLERANCE]
+                    )
                 )
                 found.append(ends and torch.stack([ends.value, ends.lo, ends.hi]))
             return output

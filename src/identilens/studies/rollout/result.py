@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -22,7 +23,7 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, percent
+from identilens.runs.tables import Columns, percent, some_of
 from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
 
 _ROW: Columns = {
@@ -32,8 +33,8 @@ _ROW: Columns = {
     "tolerance": pl.String,
 }
 _PLACE = ["text", "query", "tolerance"]
-_LINES, _SHOWN, _CELLS, _PICTURES = 24, 3, 5_000, 12
-"""Lines of tokens in a page, in a terminal, values whose bars are drawn, and pictures."""
+_LINES, _SHOWN, _CELLS, _DRAWN, _PICTURES = 24, 3, 5_000, 40, 12
+"""Lines of tokens in a page, in a terminal, values to draw bars of, bars of a row, and pictures."""
 
 PATCH = re.compile(r"patch (\d+),(\d+)")
 """Name of a position that is a part of a picture: its row and column."""
@@ -158,13 +159,15 @@ class Rollouts(Result):
             else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
             f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
             f"may be anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
-            f"{fixed:,} of {len(table):,} values ({percent(fixed / len(table))}) are determined: every alternative "
-            f"keeps them within a tenth. The mean value is {value:.4f}, the mean width of an interval {width:.4f}.",
+            f"Determined, kept within a tenth of its value by every alternative: {some_of(fixed, len(table), 'value')} "
+            f"({percent(fixed / len(table))}). The mean value is {value:.4f}, the mean width of an interval "
+            f"{width:.4f}.",
         ]
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
         if len(certified):
             lines.append(
-                f"{certified.sum():,} of {len(certified):,} queries have the same largest token in every alternative."
+                f"In {some_of(certified.sum(), len(certified), 'row')} the largest token is so in every "
+                "alternative."
             )
         if self.witnesses["moved"].count():
             lines.append(
@@ -220,7 +223,8 @@ class Rollouts(Result):
                 for one in shown.iter_rows(named=True)
             ]
             legend = [
-                (mark, f"{100 * sums.get(fixed, 0.0):.0f} %") for fixed, mark in _MARKS.items()
+                (mark, f"{100 * sums.get(fixed, 0.0):.0f} % of rollout")
+                for fixed, mark in _MARKS.items()
             ]
             lines.append(TokenLine(title, tokens, legend))
         return lines
@@ -230,8 +234,9 @@ class Rollouts(Result):
 
         Where the text is a picture and all its patches are targets, ``pictures`` has the same on the picture.
         """
-        return {"intervals": self._intervals()} | self._pictures()
+        return {"intervals": self._intervals()} | self._pictures
 
+    @cached_property
     def _pictures(self) -> Charts:
         if self.provenance["settings"]["targets"] is not None:
             return {}
@@ -277,6 +282,7 @@ class Rollouts(Result):
         shown = self.table.head(_CELLS)
         names = shown.select(_PLACE).unique(maintain_order=True).with_row_index("row")
         frame = shown.join(names, on=_PLACE, maintain_order="left").with_columns(_FIXED)
+        frame = frame.filter(pl.col("value").rank("ordinal", descending=True).over("row") <= _DRAWN)
         titles = {}
         for one in frame.unique("row", maintain_order=True).iter_rows(named=True):
             titles[one["row"]] = _row_name(one)
@@ -310,7 +316,7 @@ class Rollouts(Result):
         """Return the lines of tokens, the bars and the tables."""
         lines, maps = self.token_lines(_LINES), self.notebook_maps()
         pictures = []
-        if self._pictures():
+        if self._pictures:
             pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
         return [
             *pictures,
@@ -386,5 +392,6 @@ _PICTURE = (
 )
 _BARS = (
     "The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, "
-    "and reached by maps up to the gap in the table of rows."
+    "and reached by maps up to the gap in the table of rows. Of a row at most the "
+    f"{_DRAWN} largest values are drawn, in the order of the text; the table below has all."
 )

@@ -24,7 +24,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.settings import Positions, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import TextStudy, named_places
+from identilens.studies.heads import TextStudy, asked_places, check_asked, joined
 from identilens.studies.outcomes import ToleranceSettings
 from identilens.studies.rollout.result import (
     PATCH,
@@ -39,8 +39,8 @@ class RolloutSettings(ToleranceSettings):
     """Whose rollout is bounded, and how nearly the heads' outputs must stay.
 
     Attributes:
-        queries: Position or token of a row; all rows by default. A token selects every position where it occurs; last
-            is the last row, and negative positions count from the end.
+        queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
+            where it occurs; last is the last row, and negative positions count from the end.
         targets: Position or token whose value is bounded (to first order with a tolerance above 0); all tokens of the
             text by default, which also bounds ranks.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
@@ -113,6 +113,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
                 "joined by cross attention. Choose a model with an encoder or a decoder only, or certify its heads one "
                 "at a time."
             )
+        check_asked(self.items, settings.targets)
         self.tolerances = settings.read_tolerances(lens.dtype)
         self.layers = len(sites)
 
@@ -126,6 +127,8 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         layers = self_attention(self.lens, self.items[part])
         heads = [list(map(_head_rows, layer.heads)) for layer in layers]
         text = self._text(part, layers, heads)
+        if not (text.queries and text.targets):
+            return joined(Rollouts.schema, [])
         units = torch.eye(len(text.names)).double()
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in Rollouts.schema}
         matrices, done = {}, 0
@@ -165,9 +168,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         sequence, n = sides(kind, item.tokens).query, layers[0].queries.shape[1]
         names = names_at(item.tokens, sequence, n, self.lens.model.config)
         queries, targets = (
-            list(range(n))
-            if asked is None
-            else sorted({at for one in asked for at in named_places(names, one, part)})
+            list(range(n)) if asked is None else asked_places(names, asked)
             for asked in (self.settings.queries, self.settings.targets)
         )
         maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]

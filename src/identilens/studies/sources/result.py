@@ -14,7 +14,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, decimals, integers, percent
+from identilens.runs.tables import Columns, decimals, integers, percent, some_of, span
 from identilens.studies.outcomes import FEW_KEYS, normed_heads
 
 _AT: Columns = {
@@ -121,7 +121,7 @@ class Sources(Result):
         what = "logit of" if logit["target"] != "the direction" else "last hidden state along"
         lines = [
             f"The {what} {target} after {unmarked(logit['query_token'])!r} (query {logit['query']}, text "
-            f"{logit['text']}) is {logit['logit']:.3f}: {', '.join(parts)}. The parts differ from it by "
+            f"{logit['text']}) is {logit['logit']:.3f}: {', '.join(parts)}. Their sum differs from it by "
             f"{abs(logit['error']):.1g}."
         ]
         tolerance = self.rows["tolerance"][0]
@@ -130,26 +130,31 @@ class Sources(Result):
         of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
         own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"Its largest single source is {unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of "
-            f"layer {own['layer']}: {own['contribution']:z.3f}. With the head's output the same, {same}, it is between "
-            f"{own['lo']:z.3f} and {own['hi']:z.3f} in every alternative."
+            f"Of all heads and tokens looked at, its largest source by absolute value is {unmarked(own['token'])!r} "
+            f"(key {own['key']}) by head {own['head']} of layer {own['layer']}: {own['contribution']:z.3f}. With the "
+            f"head's output the same, {same}, it is {span(own['lo'], own['hi'], 'z.3f')} in every alternative."
         )
         widths = (pl.col("hi") - pl.col("lo")) / pl.col("coefficient").abs().clip(1e-300)
         if of_logit.select(widths.max()).item() < PIN_TOLERANCE:
-            lines.append(f"No source of this logit by these heads can be any other. {FEW_KEYS}")
+            lines.append(
+                f"Each source of this logit by these heads is the same in every alternative. {FEW_KEYS}"
+            )
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
         lines.append(
-            f"{certain:,} of {count:,} rows of heads have the same largest source in every alternative. Put into the "
-            f"model, the farthest alternatives that were met moved no logit of the text by more than {moved:.1e}."
+            f"In {some_of(certain, count, 'row')} of heads the largest source is so in every alternative. Put "
+            "into the model, the farthest alternatives that were met moved no logit of the text by more than "
+            f"{moved:.1e}."
         )
         for other in self.rows["tolerance"].unique(maintain_order=True).to_list()[1:]:
             left = int(self.rows.filter(tolerance=other)["certified"].sum())
-            lines.append(f"At the tolerance {other} of the head's output it is {left:,}.")
+            lines.append(
+                f"With outputs of heads changed by up to {other}, it is so in {some_of(left, count, 'row')}."
+            )
         lines += normed_heads(self.provenance["model"])
         if logit["ends_moved"] is not None:
             lines.append(
-                "Rows that reach both ends of every source of these heads, put into the model for all of them "
+                "Rows that reach the ends of every source of these heads, put into the model for all of them "
                 f"together, moved no logit of the text by more than {logit['ends_moved']:.1e}."
             )
         numbers = {
@@ -175,7 +180,7 @@ class Sources(Result):
         largest = largest.drop_nulls("logit").sort(_SIZE, descending=True, maintain_order=True)
         frame = largest.group_by("logit", maintain_order=True).head(_BARS_SHOWN)
         labels = [
-            f"{shortened(visible_text(token), 18)} · {key}, head {layer}.{head}"
+            f"{shortened(visible_text(token), 18)} · {key}, {layer}.{head}"
             for token, key, layer, head in frame.select("token", "key", "layer", "head").rows()
         ]
         bars = intervals(

@@ -27,7 +27,7 @@ from identilens.models.token_names import token_names
 from identilens.runs.settings import WORDED, Positions
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import HeadSettings, TextStudy, named_places
+from identilens.studies.heads import HeadSettings, TextStudy, asked_places
 from identilens.studies.outcomes import ToleranceSettings, of_head
 from identilens.studies.sources.result import Sources
 
@@ -37,8 +37,8 @@ class SourcesSettings(ToleranceSettings, HeadSettings):
     """Which logit, where, and how nearly the heads' outputs must stay.
 
     Attributes:
-        queries: Position or token at which the logit is read; the last by default. A token selects every position where
-            it occurs; negative positions count from the end.
+        queries: Position (or several, 3,10-12) or token at which the logit is read; the last by default. A token
+            selects every position where it occurs; negative positions count from the end.
         target: The token whose logit is read (a text such as " river", or its number); the most likely one by default.
             Two tokens stand for the difference of their logits. In Python also a direction of the residual stream.
     """
@@ -120,7 +120,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         names = names_at(item.tokens, next(iter(item.tokens)), item.length, self.lens.model.config)
         asked = self.settings.queries or ("last",)
         self._logits: Any = self.lens.substitute({}, item).logits
-        for query in sorted({at for one in asked for at in named_places(names, one, part)}):
+        for query in asked_places(names, asked):
             stream = read_stream(self.lens, item, query)
             u, besides, value, target = self._read(stream)
             at = {"text": part, "query": query, "query_token": names[query], "target": target}
@@ -155,14 +155,14 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
 
     def _read(self, stream: Stream) -> tuple[Float[Tensor, " d_model"], float, float, str]:
         """Return u, what the logit has besides h·u, the logit as the model has it, and what it is called."""
-        target = self.settings.target or (str(int(stream.logits.argmax())),)
-        if isinstance(target[0], Tensor):
+        target = self.settings.target or ()
+        if target and isinstance(target[0], Tensor):
             u = target[0].double().cpu()
             if u.shape != stream.last.shape:
                 words = f"as a direction of {len(stream.last)} numbers"
                 raise SettingError("target", words, f"{len(u)} numbers")
             return u, 0.0, float(stream.last @ u), "the direction"
-        tokens = [token_of(self.lens, str(one)) for one in target]
+        tokens = [token_of(self.lens, str(one)) for one in target] or [int(stream.logits.argmax())]
         names = (
             token_names(self.lens.tokenizer, tokens) if self.lens.tokenizer else map(str, tokens)
         )
@@ -187,8 +187,9 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         """
         head.refuse_sink()
         query, item = at["query"], self.items[at["text"]]
-        kept = of_head(head.attention[query], head.at(query), head.seen(query))
-        exact = torch.zeros(0, len(head.attention[query])).double()
+        row = head.row(query)
+        kept = of_head(row, head.at(query), head.seen(query))
+        exact = torch.zeros(0, len(row)).double()
         added = head.values.double().cpu() @ (head.row_projection(query).cpu() @ u)
         for tolerance in self.tolerances:
             solver = kept.solver(kept.allowed(tolerance), keep=True)
@@ -207,7 +208,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
                 )
                 tables["table"].append({**place, "key": key, "token": names[key], **own})
             largest = int(solver.keys[(c * solver.inside).abs().argmax()])
-            farthest = torch.zeros_like(head.attention[query])
+            farthest = torch.zeros_like(row)
             farthest[solver.keys] = solver.farthest()
             if not tolerance.size:
                 extremes = solver.extremes()
@@ -220,7 +221,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
                     "largest": largest,
                     "token": names[largest],
                     "certified": top is not None,
-                    "farthest": float((head.attention[query] - farthest).clamp_min(0.0).sum()),
+                    "farthest": float((row - farthest).clamp_min(0.0).sum()),
                     "moved": self._moved({head.address: farthest}, query, item),
                     "gap": solver.gap,
                 }

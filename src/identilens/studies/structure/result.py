@@ -299,7 +299,7 @@ def _subspace(heads: pl.DataFrame) -> _Said:
         f"{counted(texts, 'text')} of {counted(n, 'token')}: R, the directions of weights that the head's output "
         f"shows in some text, is the whole space in {len(full)} of {len(heads)} heads{after}. On average, "
         f"{numbers['dim_half']:.1f} directions are visible in at least half of the texts, and {numbers['dim_95']:.1f} "
-        "hold 95 % of the spectrum."
+        "hold 95 % of the visibility (R's spectrum)."
     ), numbers
 
 
@@ -314,8 +314,9 @@ def _patterns(heads: pl.DataFrame) -> _Said:
     ).row(0, named=True)
     changed = numbers["changed_heads"]
     return (
-        f"Structures W of {numbers['representatives']} representatives at l = {numbers['threshold']:.4g}, by their "
-        f"best pattern: {named}; {changed} of {len(heads)} heads look different in effective attention."
+        f"Of the maps averaged over {numbers['representatives']} representative texts, without weights below l = "
+        f"{numbers['threshold']:.4g}, the best patterns are: {named} (number of heads). {changed} of {len(heads)} "
+        "heads have another one in effective attention."
     ), numbers
 
 
@@ -325,8 +326,8 @@ def _stability(stability: pl.DataFrame) -> _Said:
         return "", {}
     apart = steady["to_all"].mean()
     return (
-        f"With {steady['clusters'][0]} clusters, W differs from the W of all texts by {percent(apart)} (Frobenius, "
-        "mean over heads)."
+        f"W, the averaged maps after this cut, differs by {percent(apart)} between {steady['clusters'][0]} "
+        "representative texts and all texts (Frobenius norm, mean over heads)."
     ), {"to_all": apart}
 
 
@@ -341,8 +342,9 @@ def _projection(texts: pl.DataFrame) -> _Said:
         row_sum_error=pl.col("row_sum_error").max(),
     ).row(0, named=True)
     return (
-        f"Naim & Asher's projection has negative entries on {percent(numbers['negative_maps'])} of the heads and texts "
-        f"({percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "
+        f"Naim & Asher's projection of the weights (same output and row sums) has negative entries in "
+        f"{percent(numbers['negative_maps'])} of the heads and texts ("
+        f"{percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "
         f"are kept to {numbers['row_sum_error']:.1e}."
     ), numbers
 
@@ -353,8 +355,8 @@ def _pairs(pairs: pl.DataFrame) -> _Said:
         return "", {}
     row = able.select(pl.col("disagree", "change_second").mean()).row(0, named=True)
     return (
-        f"Weights that are equivalent under one text are not so under another in {percent(row['disagree'])} of "
-        f"{len(able):,} cases; the other text's output moves by {percent(row['change_second'])}."
+        f"Weights with the same output in one text have different ones in another in {percent(row['disagree'])} of "
+        f"{len(able):,} cases; the other text's output moves by {percent(row['change_second'])} on average."
     ), row
 
 
@@ -370,6 +372,7 @@ def _norms(correlations: pl.DataFrame) -> _Said:
     )
     numbers = {f"spearman_{name}": value for name, value in within.items()}
     return (
-        f"Rank correlation of norms with the change of the final hidden state, within heads: {named}.",
+        f"Rank correlation of norms of a change of weights with the change of the final hidden state, within "
+        f"heads: {named}.",
         numbers,
     )

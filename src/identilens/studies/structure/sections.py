@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import polars as pl
 
 from identilens.charts.page import Section
+from identilens.charts.thumbnails import CELLS
 from identilens.charts.viewer import TokenMap
 from identilens.runs.tables import Tables, percent
-from identilens.studies.structure.views import classes, pairs_by_head, subspace, texts_by_head
+from identilens.studies.structure.views import (
+    classes,
+    pairs_by_head,
+    representatives,
+    subspace,
+    texts_by_head,
+)
 
 _HEAD_COLUMNS = (
     "kind",
@@ -25,6 +32,9 @@ _HEAD_COLUMNS = (
     "empty_rows",
     "effective_empty_rows",
 )
+
+_START = pl.col("tokens").str.replace_all(" ##", "").str.head(200)
+_OPENING = _START.alias("its first 200 characters")
 
 
 def report_sections(frames: Tables, maps: Sequence[TokenMap]) -> list[Section]:
@@ -68,14 +78,16 @@ def report_sections(frames: Tables, maps: Sequence[TokenMap]) -> list[Section]:
             list(each.values()),
             texts_by_head(frames["texts"]),
         ),
-        _classes(frames),
+        *_classes(frames),
         Section(
             "stability",
             "Representatives",
             [_STABILITY],
-            ["stability", "silhouette"],
+            list(representatives(frames)),
             frames["representatives"].select(
-                "text", pl.col("size").alias("texts in its cluster"), "tokens"
+                "text",
+                pl.col("size").alias("texts in its cluster"),
+                _OPENING,
             ),
         ),
         *_norms(frames),
@@ -91,32 +103,29 @@ def _counts(frames: Tables) -> dict[str, int]:
     return frames["table"].select("representatives", "texts", "length").row(0, named=True)
 
 
-def _classes(frames: Tables) -> Section:
+def _classes(frames: Tables) -> list[Section]:
     pairs, signs = pairs_by_head(frames["pairs"]), frames["texts"].drop_nulls("negative")
-    said = _EQUAL
+    drawn = list(classes(frames))
+    if not drawn:
+        return []
+    said = [_CLASSES]
     if len(pairs):
-        said = (
+        said.append(
             f"Over {pairs['pairs'].mean():.3g} pairs of texts: where weights can be moved at all, they are equivalent "
             f"under the first and not under the second in {percent(pairs['disagree'].mean())} of the cases; the second "
             f"text's output moves by {percent(pairs['change_second'].mean())} on average."
         )
-    return Section(
-        "classes",
-        "Equivalent weights",
-        [_CLASSES, said],
-        list(classes(frames)),
-        note=_PROJECTION if len(signs) else "",
-    )
+    note = _PROJECTION if len(signs) else ""
+    return [Section("classes", "Equivalent weights", said, drawn, note=note)]
 
 
 def _norms(frames: Tables) -> list[Section]:
-    title = "Norms and the model's output"
     if not len(frames["perturbations"]):
-        return [Section("norms", title, [_UNPERTURBED])]
+        return []
     return [
         Section(
             "norms",
-            title,
+            "Norms and the model's output",
             [_PERTURBED],
             ["norms", "perturbations"],
             frames["correlations"],
@@ -129,7 +138,8 @@ def _norms(frames: Tables) -> list[Section]:
 _W = (
     "W = Norm(Cut_l(Ã)): the weights of {representatives} representative texts are averaged, entries below l are set "
     "aside, and rows are scaled to sum 1 (structure2025, Eq. 7 and 8). Rows are queries, columns keys, from the first "
-    "position at the top left. A row with nothing left stays empty."
+    "position at the top left. A row with nothing left stays empty. Small maps of more than "
+    f"{CELLS} tokens are drawn by the largest weight of each block of cells."
 )
 _PATTERNS = (
     "A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share "
@@ -151,7 +161,6 @@ _POSITIONS = (
     "How visible a position is: the mean share (squared) of a weight at this position alone that the head's output can "
     "tell. Near 0, the output hardly depends on attention to this position."
 )
-_EQUAL = "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal."
 _CLASSES = (
     "Two sets of weights are equivalent under a text when the head's output is the same (II.B). That depends on the "
     "text's values: for pairs of texts, the weights of the first are moved along a random direction which its own "
@@ -169,7 +178,6 @@ _STABILITY = (
     "number of clusters; and the same of mean weights before the cut, beside what as many texts drawn at random would "
     "give. With a silhouette near 0, texts have no clusters to speak of, and the choice of their number hardly matters."
 )
-_UNPERTURBED = "No weights were perturbed in this run (--perturbed 0, or every head hides keys from its queries)."
 _PERTURBED = (
     "Representatives' weights are perturbed and put back into the running model, one head at a time: “aware” moves "
     "keep what W contains and reshuffle the rest, “breaking” ones take away what W contains, “random” ones reshuffle "

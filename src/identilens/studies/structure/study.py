@@ -29,6 +29,7 @@ from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import MOST_TOKENS, Item
 from identilens.models.lens import Lens
+from identilens.models.token_names import joined
 from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
@@ -479,7 +480,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def _last(self) -> Tables:
         members = self.members(self.chosen)
-        tokens = [" ".join(next(iter(self.items[text].tokens.values()))) for text in members]
+        tokens = [joined(next(iter(self.items[text].tokens.values()))) for text in members]
         return self.closing.tables(self.special, members, tokens)
 
 

@@ -204,19 +204,7 @@ def representatives(frames: Tables) -> Charts:
     drawn = _long(means, ["kind", "clusters"], _STABILITY).drop_nulls("value")
     if several:
         drawn = drawn.with_columns(measure=pl.format("{} ({})", "measure", "kind"))
-    scored = frames["clusters"].drop_nulls("silhouette")
-    silhouette = lines(
-        scored.select("clusters", "silhouette"),
-        "clusters",
-        "silhouette",
-        log_x=True,
-        x_title="Clusters",
-        y_title="Mean silhouette",
-        title="Number of clusters",
-    )
-    for count in scored.filter("chosen")["clusters"].head(1):
-        silhouette = rule(silhouette, x=count, label="chosen")
-    return {
+    charts: Charts = {
         "stability": lines(
             drawn,
             "clusters",
@@ -227,9 +215,22 @@ def representatives(frames: Tables) -> Charts:
             y_title="Relative distance",
             color_title="",
             title="Change of W as clusters grow",
-        ),
-        "silhouette": silhouette,
+        )
     }
+    scored = frames["clusters"].drop_nulls("silhouette")
+    if len(scored):
+        charts["silhouette"] = lines(
+            scored.select("clusters", "silhouette"),
+            "clusters",
+            "silhouette",
+            log_x=True,
+            x_title="Clusters",
+            y_title="Mean silhouette",
+            title="Number of clusters",
+        )
+    for count in scored.filter("chosen")["clusters"].head(1):
+        charts["silhouette"] = rule(charts["silhouette"], x=count, label="chosen")
+    return charts
 
 
 def pairs_by_head(pairs: pl.DataFrame) -> pl.DataFrame:

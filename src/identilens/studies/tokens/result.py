@@ -9,7 +9,7 @@ import polars as pl
 from identilens.charts.kit import Charts
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, Tables, decimals, integers, percent
+from identilens.runs.tables import Row, Tables, counted, decimals, integers, percent
 from identilens.studies.tokens import views
 from identilens.studies.tokens.views import compared, probe_words, same_layer
 
@@ -165,8 +165,8 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
         "test_sentences": folds["sentences"].mean(),
     }
     last = (
-        f"Chance: {percent(chance)}. {len(folds)} {'fold' if len(folds) == 1 else 'folds'}, about "
-        f"{numbers['test_tokens']:,.0f} test tokens in {numbers['test_sentences']:,.0f} sentences each."
+        f"Chance (guessing a position of the sentence): {percent(chance)}. {counted(len(folds), 'fold')}, about "
+        f"{numbers['test_tokens']:,.0f} test tokens in {counted(round(numbers['test_sentences']), 'sentence')} each."
     )
     where = f"at layer {best['layer_tested']}" + (
         f", offset {best['offset']:+d}," if best["offset"] else ""
@@ -176,8 +176,8 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
         (percent(chance), "by guessing a position of the sentence (chance)"),
         (f"{len(folds)}", "folds of 70 / 15 / 15 % of the sentences"),
         (
-            f"{folds['tokens'].max():,}",
-            f"test tokens per fold, in {folds['sentences'].max():,} sentences",
+            f"{numbers['test_tokens']:,.0f}",
+            f"test tokens per fold, in {numbers['test_sentences']:,.0f} sentences (means)",
         ),
     )
     lines = []

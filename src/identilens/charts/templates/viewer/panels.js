@@ -1,5 +1,13 @@
 // What stands around a map: the keys of one row with their intervals, the text in the colours of a layer, all heads.
-const KEYS_SHOWN = 24, SLICE = 12, BEYOND = 4;
+// On a phone, what stands below the list is near.
+const KEYS_SHOWN = window.matchMedia("(max-width: 40rem)").matches ? 8 : 24, SLICE = 12, BEYOND = 4;
+
+// A token in a sentence, without the mark of the space before it.
+const bare = (name) => name.replace(/^[Ġ▁␣](?=.)/u, "");
+
+// What each verdict says, in the order of the rules.
+const HOLDS = "in all alternatives it stays within a tenth of its value", MOVES = "in some alternative it moves by more than a tenth of its value", LARGE = "its key adds at least as much as keys add on average, by norm", SMALL = "its key adds less than keys add on average, by norm";
+const MEANT = [`${HOLDS}; ${LARGE}.`, `${HOLDS}; ${SMALL}.`, `${MOVES}; ${LARGE}.`, `${MOVES}; ${SMALL}.`, `${SMALL}, and no alternative gives it half of what each key has if attention is even.`];
 
 // Does steps of work while the page stays quick; `step` returns false once there is none left.
 function working(step) {
@@ -15,7 +23,7 @@ function working(step) {
 
 class RowPanel {
   // With `pick`, every key is a button, for those who listen to clicks on rows.
-  constructor(close, pick) {
+  constructor(close, pick, leave) {
     this.pick = pick;
     this.title = made("h3", {});
     this.note = made("p", { className: "soft" });
@@ -26,11 +34,21 @@ class RowPanel {
     this.list = made("tbody", {});
     this.heads = ["Key", "Range", "Weight", "Share of norm"].map((name) => made("th", { scope: "col", textContent: name }));
     const table = made("table", { className: "row-keys" }, made("thead", {}, made("tr", {}, ...this.heads)), this.list);
-    this.root = made("aside", { className: "viewer-row", hidden: true }, made("div", { className: "viewer-row-head" }, this.title, shut), this.note, made("div", { className: "viewer-bar" }, this.order, this.more), table);
+    this.legend = made("details", {}, made("summary", { textContent: "What the marks say" }), made("ul", {}));
+    this.root = made("aside", { className: "viewer-row", hidden: true }, made("div", { className: "viewer-row-head" }, this.title, shut), this.note, made("div", { className: "viewer-bar" }, this.order, this.more), this.legend, table);
     this.root.setAttribute("aria-label", "Keys of the chosen row");
     this.all = false;
     this.order.addEventListener("change", () => this.again());
     this.more.addEventListener("click", () => { this.all = !this.all; this.again(); });
+    // Of the keys one is a stop of the Tab key; arrows go through them.
+    this.list.addEventListener("keydown", (event) => {
+      const all = [...this.list.querySelectorAll(".key")], at = all.indexOf(event.target), next = all[{ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key]];
+      if (at < 0 || !next) return;
+      event.preventDefault();
+      next.focus();
+    });
+    this.root.addEventListener("keydown", ({ key, target }) => { if (key === "Escape" && target.tagName !== "SELECT") leave(); });
+    this.list.addEventListener("focusin", ({ target }) => { if (target.matches(".key")) this.list.querySelectorAll(".key").forEach((one) => (one.tabIndex = one === target ? 0 : -1)); });
     this.stop = () => {};
   }
 
@@ -44,10 +62,11 @@ class RowPanel {
     this.stop();
     this.shown = shown;
     this.root.hidden = false;
-    const { query, name, keys, values, layer, weights, shares, intervals, waiting, blocks } = shown;
-    this.title.textContent = blocks ? `Block of queries from ${name}` : `${name} (query ${query})`;
-    [blocks ? "Block of keys" : "Key", intervals || waiting ? "Range" : "", blocks ? "Attention" : weights ? "Weight" : "Value", "Share of norm"].forEach((words, at) => (this.heads[at].textContent = words));
+    const { query, name, keys, values, layer, weights, shares, intervals, waiting, blocks } = shown, effect = ![undefined, "head", "layer"].includes(intervals?.outcome);
+    this.title.textContent = blocks ? `Block of queries from ${name}` : `${bare(name)} (query ${query})`;
+    [blocks ? "Block of keys" : "Key", intervals || waiting ? "Range" : "", blocks ? "Attention" : weights ? "Weight" : "Value", effect ? "Share of effect" : "Share of norm"].forEach((words, at) => (this.heads[at].textContent = words));
     this.heads[3].hidden = !shares;
+    this.heads[3].title = effect ? "Share of the key in what all keys do to the model's answer, to first order" : "Share of the key in what all keys add to the head's output, by vector length";
     const by = weights || values, seen = intervals ? intervals.seen : [...keys.keys()].filter((key) => !Number.isNaN(by[key]));
     const order = [...seen].sort((a, b) => (this.order.value === "place" ? a - b : Math.abs(by[b]) - Math.abs(by[a])));
     const some = this.all ? order : order.slice(0, KEYS_SHOWN);
@@ -57,9 +76,9 @@ class RowPanel {
     const least = intervals?.proven ? seen.reduce((sum, key) => sum + intervals.lower(key), 0) : 0;
     const few = least > 0.9995 && intervals.kept.includes("exactly") ? " That is usual where a row sees no more keys than the head's values have dimensions: see what is left when the output may change a little." : "";
     this.note.textContent = intervals?.proven
-      ? `Dot: the weight. Bar: all values that it can take (square-root scale) while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys.${few}`
+      ? `Dot: the weight. Bar: all values that it can take, if the other weights move to match (square-root scale), while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys.${few}`
       : intervals
-      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
+      ? "Dot: the weight. Bar: all values that it can take, if the other weights move to match, while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
       : waiting
       ? waiting
       : blocks
@@ -68,6 +87,10 @@ class RowPanel {
     if (weights && layer !== "raw") this.note.textContent += ` These are the model's own weights (raw). The map shows another layer, ${layer}: its value stands below each weight.`;
     const rows = some.map((key) => this.line(key, shown));
     this.list.replaceChildren(...rows.map((one) => one.element));
+    this.list.querySelectorAll(".key").forEach((one, at) => (one.tabIndex = at ? -1 : 0));
+    this.legend.hidden = !intervals;
+    if (intervals) this.legend.lastChild.replaceChildren(...shown.rules.verdicts.map(([sign, words], at) => made("li", { textContent: `${sign} ${words}: ${MEANT[at]}` })));
+    this.list.dispatchEvent(new CustomEvent("keys", { bubbles: true }));
     const scale = () => {
       const [first, second] = rows.map((one) => Math.abs(one.hi ?? one.value)).sort((a, b) => b - a);
       // One dominant key would squeeze all others: it stands at the end, beyond the scale.
@@ -93,7 +116,7 @@ class RowPanel {
     if (weights && layer !== "raw") number.append(made("br", {}), made("small", { textContent: `${layer}: ${Number.isNaN(values[key]) ? "…" : written(values[key])}` }));
     const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
     if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
-    const name = shortened(keys[key], 18), picked = this.pick ? made("button", { type: "button", className: "key", textContent: name }) : name;
+    const name = shortened(bare(keys[key]), 18), picked = this.pick ? made("button", { type: "button", className: "key", textContent: name }) : name;
     const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, picked, made("small", { textContent: blocks ? "" : ` ${key}` }));
     const element = made("tr", { data: { key } }, named, bar, number, verdict);
     const one = { key, value, element };
@@ -149,7 +172,7 @@ class TextLine {
       if (!Number.isNaN(held)) { span.style.background = painter.css(held); span.style.color = painter.dark(held) ? "#ffffff" : "#14181c"; }
       return span;
     });
-    const said = row === null ? `What each ${one} receives on average (${layer})` : `What ${whose}${queries[row]}${blocks ? "" : ` (query ${row})`} takes from each ${one} (${layer})`;
+    const said = row === null ? `What each ${one} receives on average (${layer})` : `What ${whose}${bare(queries[row])}${blocks ? "" : ` (query ${row})`} takes from each ${one} (${layer})`;
     const lines = [made("p", { className: "soft", textContent: said }), made("p", { className: "tokens" }, ...spans.flatMap((span, key) => [words[key].before, span]))];
     if (!same) {
       const own = wordsOf(queries), asked = queries.map((name, query) => made("span", { textContent: own[query].text, className: query === row ? "chosen" : "", data: { query } }));

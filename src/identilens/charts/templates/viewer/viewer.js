@@ -7,6 +7,11 @@ const LAYER_WORDS = {
   "norm share": "share of each key in what the row adds up, by norm",
   "block means": "attention of a block of neighbouring queries, on average, to all keys of a block",
   certain: "what every alternative with the same output leaves on each key",
+  alternative: "other weights, as far away as possible, with the same output of the head",
+  drawn: "other weights, drawn at random, with the same output of the head",
+  "same answer": "another row with which the model gives the same answer: the head's output may change, so that weights may lie outside of ranges that keep it",
+  "changed row": "one row with a weight moved by hand, or without a key",
+  "other matrices": "weights that the head computes with other query and key matrices, with the same output",
 };
 
 // The address of the page, for the viewer that was used last.
@@ -50,11 +55,11 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   const title = made("h3", { className: "viewer-title" }), note = made("p", { className: "soft" }), words = made("p", { className: "soft layer-words" });
   const area = made("div", { className: "maps" }), readout = made("p", { className: "readout" });
   readout.setAttribute("aria-live", "polite");
-  const panel = new RowPanel(() => lock(row), Boolean(ask)), line = new TextLine((query) => lock(query)), gallery = new Gallery((place) => open(place));
+  const panel = new RowPanel(() => lock(row), Boolean(ask), () => { lock(row); panels[0].canvas.focus({ preventScroll: true }); }), line = new TextLine((query) => lock(query)), gallery = new Gallery((place) => open(place));
   const several = names.includes("layer") && names.includes("head");
   // Maps of long texts have blocks of tokens in place of tokens.
-  const inBlocks = () => shown[0] === "block means", called = (side, at) => { const name = tokens[map[side]][at]; return inBlocks() ? `the block from ${name}` : `${name} (${side === "keys" ? "key" : "query"} ${at})`; };
-  const help = made("details", { className: "soft" }, made("summary", { textContent: "Pointer and keys" }), made("p", { textContent: "Click a row to lock it; its keys, with intervals, stand beside the map. Wheel (after a click, or with Ctrl), pinch, + and − zoom; drag or Shift with arrow keys pans; 0 shows the whole map. Arrow keys move from cell to cell, Enter locks the row; with a row locked, arrow keys go through heads (left, right) and layers (up, down). Escape unlocks. The address holds what you see." }));
+  const inBlocks = () => shown[0] === "block means", called = (side, at) => { const name = tokens[map[side]][at]; return inBlocks() ? `the block from ${name}` : `${bare(name)} (${side === "keys" ? "key" : "query"} ${at})`; };
+  const help = made("details", { className: "soft" }, made("summary", { textContent: "Pointer and keys" }), made("p", { textContent: "Click a row to lock it; its keys, with intervals, stand beside the map. Wheel (after a click, or with Ctrl), pinch, + and − zoom; drag or Shift with arrow keys pans; 0 shows the whole map. Arrow keys move from cell to cell, Enter locks the row; with a row locked, arrow keys go through heads (left, right) and layers (up, down). Escape, or Close beside the keys, unlocks. The address holds what you see." }));
   root.replaceChildren(
     made("div", { className: "viewer-bar" }, ...names.map((name) => choices[name].label)),
     made("div", { className: "viewer-top" }, made("figure", { hidden: !several }, gallery.grid), made("div", {}, title, note, help)),
@@ -207,7 +212,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     if (!columns) { panel.show({ ...about, intervals: undefined, waiting: `The ranges of these weights could not be proven.${why}` }); return; }
     const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
     const [lo, hi] = [of("lo"), of("hi")];
-    panel.show({ ...about, weights: of("weight"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept } });
+    panel.show({ ...about, weights: of("weight"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept, outcome: columns.outcome } });
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about, proven: { lo, hi } } }));
   }
 
@@ -266,7 +271,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   }
 
   function read() {
-    if (!cell) { readout.textContent = row === null ? `Point at a cell to read it; click a row for its ${inBlocks() ? "blocks of " : ""}keys` + (found?.space ? " and their intervals." : ".") : `The row of ${called("queries", row)} is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
+    if (!cell) { readout.textContent = row === null ? `Point at a cell to read it; click a row for its ${inBlocks() ? "blocks of " : ""}keys` + (found?.space ? " and their intervals." : ".") : `The row of ${called("queries", row)} is locked: arrow keys go through heads and layers; Close, beside its keys, or Escape unlocks.`; return; }
     const at = cell.query * tokens[map.keys].length + cell.key;
     const hidden = found.space?.visible && !found.space.visible[at];
     const values = hidden ? ["hidden from this query"] : [...new Map([...(found.raw ? [["raw", found.raw]] : []), ...Object.entries(found.layers)])].map(([name, matrix]) => `${name} ${written(matrix[at])}`);
@@ -352,7 +357,33 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     cache.delete(target);
     if (target === map) pick(name);
   }
-  const now = () => ({ choices: map.choices, shown, row });
+  // The text in the colours of one row, once for each of some layers, or weights, on one scale.
+  async function rowOf(place, query, name) {
+    const at = mapAt(place), count = tokens[at.keys].length;
+    return (await numbers(at).get(name)).slice(query * count, (query + 1) * count);
+  }
+  // Whether no other weights give the head's output: of the row that sees most keys, and so of those that see fewer.
+  const fixed = () => { const held = numbers(map); return (held.fixed ??= fixedHead()); };
+  async function fixedHead() {
+    const space = await numbers(map).space, count = tokens[map.keys].length, sizes = [...tokens[map.queries].keys()].map((query) => (space?.visible ? space.visible.subarray(query * count, (query + 1) * count).reduce((sum, one) => sum + one, 0) : count));
+    const query = sizes.lastIndexOf(Math.max(...sizes));
+    return Boolean(space) && new RowIntervals(await rowOf(map.choices, query, "raw"), space, query).fixed;
+  }
+  async function strips(place, query, rows) {
+    const at = mapAt(place) ?? map, queries = tokens[at.queries], keys = tokens[at.keys], all = await Promise.all(rows.map((one) => rowOf(place, query, one)));
+    const painter = painterOf([0, Math.max(...all.map((one) => reachOf(one)[1]))], colours.one.value === "root", look());
+    return all.map((part, at) => {
+      const one = new TextLine((other) => lock(other)), values = new Float32Array(queries.length * keys.length);
+      values.set(part, query * keys.length);
+      one.show({ queries, keys, values, row: query, painter, layer: rows[at] });
+      return one.root;
+    });
+  }
+  const now = () => ({ choices: map.choices, shown, row, count: tokens[map.queries].length });
+  const mapAt = (place) => maps.find((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value));
   const show = (query) => { recall(query); return choose(); };
-  return { show, redraw: () => { filled = ""; choose(); }, open, ready, add, addLayer, now, lock, has: (place) => several && maps.some((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value)) };
+  return { show, pick, rowOf, fixed, redraw: () => { filled = ""; choose(); }, open, ready, add, addLayer, strips, now, lock, has: (place) => several && mapAt(place) !== undefined };
 }
+
+// Numbers beside a map are rounded as those of its rows are.
+tokenMaps.written = written;

@@ -1,0 +1,93 @@
+"""Conversations: segments of what templates write, documents within messages, files, and what is refused."""
+
+import pytest
+
+import identilens as idl
+from helpers.chats import MESSAGES, TEMPLATES, answering, tokenizer
+from identilens.cli.options import ChatOptions
+from identilens.errors import InputError
+from identilens.models.chats import read_chats, read_prompt
+from identilens.runs.lines import LONGEST_LINE
+
+PROMPT = "snow fell on the harbour, and nobody came."
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_segments_cover_every_token_of_a_chat_once(family):
+    made = tokenizer(family)
+    [chat] = read_chats(MESSAGES)
+    prompt = read_prompt(made, chat, 0)
+    ids = made.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    assert prompt.ids == ids
+    assert len(prompt.segments) == len(ids)
+    pieces = {}
+    for name, number in zip(prompt.segments, prompt.ids, strict=True):
+        pieces.setdefault(name, []).append(number)
+    texts = {name: made.decode(numbers) for name, numbers in pieces.items()}
+    kept = "  snow fell.  " if family == "chatml" else "snow fell."
+    assert texts["system"] == ("be brief." if family == "llama3" else "be brief. ")
+    assert texts["user"] == kept
+    assert texts["assistant"] == "where?"
+    assert texts["question"] == "on the harbour."
+    assert "harbour" not in texts["template"]
+    assert set(texts) == {
+        "system",
+        "user",
+        "assistant",
+        "question",
+        "template",
+    }
+
+
+def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_characters_are():
+    decoder = idl.load("bundled-decoder")
+    [chat] = read_chats(
+        {"prompt": PROMPT, "segments": {"document 1": "w fell on", "document 2": "12:40"}}
+    )
+    prompt = read_prompt(decoder.tokenizer, chat, 0)
+    offsets = decoder.tokenizer(PROMPT, return_offsets_mapping=True)["offset_mapping"]
+    spans = {"document 1": (3, 12), "document 2": (12, 40)}
+    for (start, end), name in zip(offsets, prompt.segments, strict=True):
+        inside = {one: max(0, min(end, b) - max(start, a)) for one, (a, b) in spans.items()}
+        inside["rest of the prompt"] = end - start - sum(inside.values())
+        assert name == "template" if start == end else inside[name] == max(inside.values())
+    assert {"document 1", "document 2", "rest of the prompt"} < set(prompt.segments)
+
+
+def test_segments_that_overlap_are_refused():
+    chat = {"prompt": "Snow fell on the", "segments": {"all": "Snow fell on", "part": "fell"}}
+    with pytest.raises(InputError, match="segment 'part': it overlaps with 'all'"):
+        idl.answer(answering("llama"), chat, max_new_tokens=1)
+
+
+def test_templates_that_change_the_text_are_refused():
+    lens = answering("llama", "chatml")
+    lens.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
+    with pytest.raises(InputError, match=r"changes the texts of messages"):
+        idl.answer(lens, MESSAGES)
+
+
+def test_the_size_of_a_file_of_messages_is_bounded(tmp_path):
+    (tmp_path / "long.json").write_text('["' + "a" * LONGEST_LINE + '"]')
+    (tmp_path / "broken.json").write_text("[")
+    for name, reason in (
+        (tmp_path / "long.json", r"long.json, line 1: more than 16,777,215 characters"),
+        ("/dev/zero", "/dev/zero is a device"),
+        ("none.json", "no such file: none.json"),
+        (tmp_path / "broken.json", r"broken.json cannot be read as JSON"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            ChatOptions(chat=str(name)).load()
+
+
+def test_a_token_of_a_space_and_a_letter_goes_with_the_letter():
+    decoder = idl.load("bundled-decoder")
+    prompt = "The museum was old. Snow fell on the quiet harbour."
+    [chat] = read_chats(
+        {"prompt": prompt, "segments": {"second": "Snow fell on the quiet harbour."}}
+    )
+    offsets = decoder.tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
+    found = read_prompt(decoder.tokenizer, chat, 0).segments
+    assert [name == "second" for name in found] == [
+        end > prompt.index("S", 5) for _, end in offsets
+    ]

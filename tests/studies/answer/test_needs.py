@@ -1,0 +1,141 @@
+"""What an answer needs of its prompt: its probability without each segment, against runs of the model."""
+
+import json
+from math import prod
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers.chats import MESSAGES, answering
+from helpers.command import identilens
+from helpers.written import answered
+from identilens.models.chats import read_chats, read_prompt
+
+CHAT = {
+    "prompt": "snow fell on the harbour, and nobody came.",
+    "segments": {"where": "the harbour", "who": [31, 37]},
+}
+
+
+def likely(lens, ids, answer):
+    """The probability of each token of an answer, by one plain run."""
+    with torch.no_grad():
+        logits = lens.model(torch.tensor([[*ids, *answer]])).logits[0, -len(answer) - 1 : -1]
+    return logits.double().softmax(-1)[range(len(answer)), answer].tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss", "bundled-decoder"])
+def test_it_is_that_of_a_plain_run_without_the_segment(family):
+    lens = idl.load(family) if family == "bundled-decoder" else answering(family)
+    prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
+    own = found.positions.drop_nulls("answer")
+    given = torch.tensor([prompt.ids])
+    made = lens.model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=5, do_sample=False
+    )
+    answer = made[0, len(prompt.ids) :].tolist()
+    assert own["token"].to_list() == list(lens.reader.names(answer))
+    whole = likely(lens, prompt.ids, answer)
+    assert own["probability"].to_list() == pytest.approx(whole, rel=1e-4)
+    assert set(found.needed["segment"]) == set(prompt.segments) - {"template"}
+    needs = {one["segment"]: one for one in found.needs().iter_rows(named=True)}
+    for segment in needs:
+        kept = [
+            number
+            for number, name in zip(prompt.ids[:-1], prompt.segments[:-1], strict=True)
+            if name != segment
+        ] + prompt.ids[-1:]
+        expected = likely(lens, kept, answer)
+        each = found.needed.filter(segment=segment)
+        assert each["token"].to_list() == list(range(5))
+        assert each["without"].to_list() == pytest.approx(expected, rel=1e-4)
+        row = needs[segment]
+        assert row["probability"] == pytest.approx(prod(whole), rel=1e-3)
+        assert row["without"] == pytest.approx(prod(expected), rel=1e-3)
+        ratios = [after / before for after, before in zip(expected, whole, strict=True)]
+        least = ratios.index(min(ratios))
+        assert row["at"] == own["token"][least]
+        assert row["after"] / row["before"] == pytest.approx(ratios[least], rel=1e-3)
+    changes = found.needs()["change"].to_list()
+    assert changes == sorted(changes)
+
+
+def test_messages_lose_their_text_and_keep_what_the_template_adds():
+    lens = answering("llama", "chatml")
+    given = [*MESSAGES, {"role": "assistant", "content": "nobody."}]
+    found = idl.answer(lens, given, bounded=0)
+    assert set(found.needed["segment"]) == {"system", "user", "assistant", "question"}
+    prompt = read_prompt(lens.tokenizer, read_chats(given)[0], 0)
+    kept = [
+        one for one, name in zip(prompt.ids, prompt.segments, strict=True) if name != "question"
+    ]
+    answer = lens.tokenizer("nobody.", add_special_tokens=False)["input_ids"]
+    without = found.needed.filter(segment="question")["without"].to_list()
+    assert without == pytest.approx(likely(lens, kept, answer), rel=1e-4)
+
+
+def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
+    lens = idl.load("bundled-decoder")
+    found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, bounded=0)
+    # The last token stays.
+    [row] = found.needs().iter_rows(named=True)
+    answer = lens.tokenizer.encode(" harbour.", add_special_tokens=False)
+    first, *_, last = lens.tokenizer.encode("Snow fell on the")
+    assert row["without"] == pytest.approx(prod(likely(lens, [first, last], answer)), rel=1e-3)
+    assert "To have parts of the prompt taken out, name them" in found.summary().text
+    chosen = idl.answer(answering("llama"), CHAT, max_new_tokens=2, bounded=0, needed=False)
+    assert chosen.needed.is_empty()
+    assert "name them (--segment)" in chosen.summary().text
+    assert len(chosen.summary().headline) == 1
+
+
+def test_the_finding_says_without_which_segment_the_answer_loses_most():
+    said = answered(1).summary()
+    assert (
+        "Without 'document' the answer to text 0 has probability 0.016 in place of 0.25 (it loses most at ' no': "
+        "0.5 → 0.062); without 'question' 0.19. Each segment was taken out"
+    ) in said.text
+    assert said.headline[1] == (
+        "0.25 → 0.016",
+        "probability of the answer to text 0 without 'document', where it is least",
+    )
+    [line] = answered(1).token_lines()
+    assert line.tokens[0].note.endswith("; probability 0.5, without 'document' 0.062")
+    kept = answered(1)
+    gained = pl.col("without") * 100
+    text = type(kept)(**{**vars(kept), "needed": kept.needed.with_columns(gained)}).summary().text
+    assert "loses most" not in text
+
+
+def test_a_model_that_cannot_generate_tells_no_probabilities():
+    lens = answering("llama")
+    body = idl.Lens(lens.model.model, lens.tokenizer)
+    found = idl.answer(body, {**CHAT, "answer": "snow"}, bounded=0)
+    assert found.needed.is_empty()
+    assert "loses" not in found.summary().text
+
+
+def test_the_command_prints_and_stores_it(tmp_path):
+    (tmp_path / "chat.json").write_text(json.dumps({**CHAT, "answer": " snow"}))
+    given = ["--model", "bundled-decoder", "--chat", tmp_path / "chat.json", "--bounded", 0]
+    done = identilens("answer", *given, "--out", tmp_path / "run", code=0)
+    assert "What the answer needs" in done.output
+    assert len(idl.Answers.load(tmp_path / "run").needs()) == 3
+    assert "What the answer needs" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def test_to_a_prompt_the_space_before_a_given_answer_may_be_left_out():
+    lens, prompt = idl.load("bundled-decoder"), "The harbour was closed. The ferry left"
+    given = lens.tokenizer.encode(prompt)
+    for words in ("before dawn", " before dawn", "s"):
+        made = [
+            lens.tokenizer.encode(one, add_special_tokens=False)
+            for one in (words, f" {words.strip()}")
+        ]
+        expected = max(made, key=lambda ids: prod(likely(lens, given, ids)))
+        found = idl.answer(lens, {"prompt": prompt, "answer": words}, bounded=0)
+        own = found.positions.drop_nulls("answer")["token"].to_list()
+        assert own == list(lens.reader.names(expected))
