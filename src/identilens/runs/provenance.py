@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
 Record = dict[str, Any]
 """The provenance of a run, ready for JSON."""
 
@@ -95,6 +97,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "command": _COMMAND.get(),
         "texts": {"count": count, "sha256": hashes},
     }
