@@ -324,12 +324,13 @@ class SharedPrograms:
             points[open_[sound]], multipliers[open_[sound]] = x[sound], y[sound]
             if not far.any():
                 break
-            open_, costs, right, reach, ellipsoid = (
-                one[far] for one in (open_, costs, right, reach, ellipsoid)
-            )
-            x, y, s, u, z, primal, dual, mean = (
-                one[far] for one in (x, y, s, u, z, primal, dual, mean)
-            )
+            if not far.all():
+                open_, costs, right, reach, ellipsoid = (
+                    one[far] for one in (open_, costs, right, reach, ellipsoid)
+                )
+                x, y, s, u, z, primal, dual, mean = (
+                    one[far] for one in (x, y, s, u, z, primal, dual, mean)
+                )
             moves = self._moves(
                 x,
                 s,

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-import torch
-
 Record = dict[str, Any]
 """The provenance of a run, ready for JSON."""
 
@@ -76,6 +74,8 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
 
     Its ``fingerprint`` is equal for runs that must produce the same table.
     """
+    import torch  # here, so that the command line starts without it
+
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
     texts = identity.texts
