@@ -324,13 +324,12 @@ class SharedPrograms:
             points[open_[sound]], multipliers[open_[sound]] = x[sound], y[sound]
             if not far.any():
                 break
-            if not far.all():
-                open_, costs, right, reach, ellipsoid = (
-                    one[far] for one in (open_, costs, right, reach, ellipsoid)
-                )
-                x, y, s, u, z, primal, dual, mean = (
-                    one[far] for one in (x, y, s, u, z, primal, dual, mean)
-                )
+            open_, costs, right, reach, ellipsoid = (
+                one[far] for one in (open_, costs, right, reach, ellipsoid)
+            )
+            x, y, s, u, z, primal, dual, mean = (
+                one[far] for one in (x, y, s, u, z, primal, dual, mean)
+            )
             moves = self._moves(
                 x,
                 s,
@@ -371,20 +370,23 @@ class SharedPrograms:
         factor = torch.linalg.cholesky_ex(equations)[0]
 
         # x s changes by ``wanted``, v + W² z by ``turn``: first to zero, then to where all of them are equal.
-        wanted, turn = -x * s, -v
+        wanted: Tensor = -x * s
+        turn: Tensor = -v
         for corrected in (False, True):
-            level = turn[:, 1:] - leaning * turn[:, :1]
-            right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
-            dy = self._columns.solve(factor, right)
-            ds, dz = dual - dy @ self.kept.mT, reach * dy
-            inner = (across * dz).sum(1, keepdim=True)
-            dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)
-            first = turn[:, :1] / (scaling.size.square() * flat)
-            first = first - (leaning * dz).sum(1, keepdim=True)
-            dv, dz = torch.cat([torch.zeros_like(first), dv], 1), torch.cat([first, dz], 1)
-            dx = (wanted - x * ds) / s
+            level: Tensor = turn[:, 1:] - leaning * turn[:, :1]
+            right: Tensor = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
+            dy: Tensor = self._columns.solve(factor, right)
+            ds: Tensor = dual - dy @ self.kept.mT
+            rest: Tensor = reach * dy
+            inner: Tensor = (across * rest).sum(1, keepdim=True)
+            bent: Tensor = level - scaling.size.square() * (rest - 2 * across * inner / flat)
+            first: Tensor = turn[:, :1] / (scaling.size.square() * flat)
+            leaned: Tensor = first - (leaning * rest).sum(1, keepdim=True)
+            dv: Tensor = torch.cat([torch.zeros_like(first), bent], 1)
+            dz: Tensor = torch.cat([leaned, rest], 1)
+            dx: Tensor = (wanted - x * ds) / s
             lengths = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
-            step = torch.cat(lengths, 1).amin(1, keepdim=True)
+            step: Tensor = torch.cat(lengths, 1).amin(1, keepdim=True)
             if not corrected:
                 centred = (1 - step.clamp_max(1.0)) ** 3 * mean
                 turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))

@@ -17,7 +17,7 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.substitution import Rows
+from identilens.models.substitution import Replacements, Rows
 from identilens.runs.settings import REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
@@ -196,7 +196,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 left = float(others.sum())
                 change: dict[str, Any] = {"effect": None, "log_change": None}
                 if left:
-                    hidden = {head.address: Rows([query], others[None] / left)}
+                    hidden: Replacements = {head.address: Rows([query], others[None] / left)}
                     change, _ = _removal(answer, answer.given(hidden), answer.own)
                 yield {
                     **place.row,
