@@ -369,31 +369,33 @@ class SharedPrograms:
         equations.diagonal(dim1=1, dim2=2).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 
-        # x s changes by ``wanted``, v + W² z by ``turn``: first to zero, then to where all of them are equal.
-        wanted: Tensor = -x * s
-        turn: Tensor = -v
-        for corrected in (False, True):
-            level: Tensor = turn[:, 1:] - leaning * turn[:, :1]
-            right: Tensor = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
-            dy: Tensor = self._columns.solve(factor, right)
-            ds: Tensor = dual - dy @ self.kept.mT
-            rest: Tensor = reach * dy
-            inner: Tensor = (across * rest).sum(1, keepdim=True)
-            bent: Tensor = level - scaling.size.square() * (rest - 2 * across * inner / flat)
-            first: Tensor = turn[:, :1] / (scaling.size.square() * flat)
-            leaned: Tensor = first - (leaning * rest).sum(1, keepdim=True)
-            dv: Tensor = torch.cat([torch.zeros_like(first), bent], 1)
-            dz: Tensor = torch.cat([leaned, rest], 1)
-            dx: Tensor = (wanted - x * ds) / s
-            lengths = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
-            step: Tensor = torch.cat(lengths, 1).amin(1, keepdim=True)
-            if not corrected:
-                centred = (1 - step.clamp_max(1.0)) ** 3 * mean
-                turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
-                turned[:, :1] += centred
-                wanted = centred - x * s - dx * ds
-                turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
-        step = (_SHORT_OF_BOUNDARY * step).clamp_max(1.0)
+        def direction(wanted: Tensor, turn: Tensor) -> tuple[Tensor, ...]:
+            """Return moves of x, y, s, v and z: x s changes by ``wanted``, v + W² z by ``turn``."""
+            level = turn[:, 1:] - leaning * turn[:, :1]
+            right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
+            dy = self._columns.solve(factor, right)
+            ds, dz = dual - dy @ self.kept.mT, reach * dy
+            inner = (across * dz).sum(1, keepdim=True)
+            dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)
+            first = turn[:, :1] / (scaling.size.square() * flat) - (leaning * dz).sum(
+                1, keepdim=True
+            )
+            cone = torch.cat([torch.zeros_like(first), dv], 1), torch.cat([first, dz], 1)
+            return (wanted - x * ds) / s, dy, ds, *cone
+
+        def length(dx: Tensor, ds: Tensor, dv: Tensor, dz: Tensor) -> Tensor:
+            return torch.cat([_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)], 1).amin(
+                1, keepdim=True
+            )
+
+        dx, _, ds, dv, dz = direction(-x * s, -v)
+        left = 1 - length(dx, ds, dv, dz).clamp_max(1.0)
+        centred = left**3 * mean
+        turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
+        turned[:, :1] += centred
+        turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
+        dx, dy, ds, dv, dz = direction(centred - x * s - dx * ds, turn)
+        step = (_SHORT_OF_BOUNDARY * length(dx, ds, dv, dz)).clamp_max(1.0)
         return tuple(step * move for move in (dx, dy, ds, dv[:, 1:], dz[:, :1]))
 
 
