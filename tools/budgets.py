@@ -19,8 +19,8 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 379_300,
-    "syntax-tree nodes of the core": 321_300,
+    "syntax-tree nodes": 380_600,
+    "syntax-tree nodes of the core": 322_600,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.5,
     "modules with one importer": 50,

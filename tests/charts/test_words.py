@@ -102,12 +102,13 @@ def test_values_and_facts_of_a_run():
         "analysis": "audit", "fingerprint": "f1" * 16, "model": {"name": "m", "sha256": "ab" * 32, "revision": None},
         "settings": {"seed": 1, "layers": None, "batch_size": 8}, "seed": 0,
         "texts": {"count": 1, "sha256": ["cd" * 32]},
-        "libraries": {"identilens": "1.0", "torch": "2"}, "python": "3.11", "platform": "here",
+        "libraries": {"identilens": "1.0", "torch": "2"}, "python": "3.11", "platform": "here", "processor": "AVX2",
         "command": ["identilens", "audit", "a b"],
     }  # fmt: skip
     assert run_facts(record) == [
         ("Model", "m"), ("Digest of the parameters (sha256)", "ab" * 32), ("Number of texts", "1"), ("Seed", "1"),
         ("Batch size", "8"), ("Seed", "0"), ("Libraries", "identilens 1.0, torch 2"), ("Python", "3.11 on here"),
+        ("Processor", "AVX2"),
         ("Command", "identilens audit 'a b'"), ("Fingerprint of the run", "f1" * 16),
     ]  # fmt: skip
     assert citation(record) == (

@@ -168,26 +168,42 @@ def rationales(texts=2, lucky=0.0):
     return written(Rationales, table=table, needed=needed)
 
 
-def influenced(outcome="prediction", texts=2, rows=True):
-    """Two heads of two layers; of one row of the last one, three keys are hidden."""
-    table, keys = [], []
+def influenced(outcome="prediction", texts=2, rows=True, answer=None):
+    """Two heads of two layers; of one row of the last one, three keys are hidden. An answer has two tokens."""
+    table, keys, tokens = [], [], []
     for text in range(texts):
         for layer in (0, 1):
             for head in (0, 1):
                 at = {"text": text, "layer": layer, "head": head, "kind": "decoder"}
                 effect = 0.5 * layer + 0.03125 * head + 0.0625 * text
                 estimate = 0.75 * effect + 0.5 * (1 - layer) if rows else None
+                change = 0.25 - effect if answer else None
                 table.append(
-                    {**at, "effect": effect, "effect_of_mean": effect**2, "estimate": estimate}
-                )
+                    {
+                        **at, "effect": effect, "effect_of_mean": effect**2, "estimate": estimate,
+                        "log_change": change,
+                    }
+                )  # fmt: skip
+                tokens += [
+                    {
+                        **at, "query": 2 + place, "query_token": ("c", " the")[place], "token": token,
+                        "log_change": change * (0.75 - 0.5 * place),
+                    }
+                    for place, token in enumerate((" the", " sea") if answer else ())
+                ]  # fmt: skip
         for key, weight in enumerate((0.5, 0.25, 0.25) if rows else ()):
             effect = None if key == 2 else 0.25 - 0.125 * key
             named = {"query": 2, "query_token": "c", "key": key, "key_token": "abc"[key]}
+            change = 0.125 - weight if answer and effect else None
             keys.append(
-                {**at, **named, "weight": weight, "norm_share": 0.5 * weight, "effect": effect}
-            )
-    made = written(Influence, table=table, hidden_keys=keys)
-    return replace(made, provenance={**RECORD, "settings": {"outcome": outcome}})
+                {
+                    **at, **named, "weight": weight, "norm_share": 0.5 * weight, "effect": effect,
+                    "log_change": change,
+                }
+            )  # fmt: skip
+    made = written(Influence, table=table, answer_tokens=tokens, hidden_keys=keys)
+    settings = {"outcome": outcome, "decision": answer}
+    return replace(made, provenance={**RECORD, "settings": settings})
 
 
 def scored(texts=3, tolerances=("0", "1%")):

@@ -221,6 +221,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
             "Python",
             f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
         ),
+        ("Processor", record.get("processor")),
         ("Command", shlex.join(command) if isinstance(command, list) else command),
         ("Fingerprint of the run", str(record.get("fingerprint"))),
     ]

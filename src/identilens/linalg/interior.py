@@ -369,34 +369,30 @@ class SharedPrograms:
         equations.diagonal(dim1=1, dim2=2).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 
-        def direction(wanted: Tensor, turn: Tensor) -> tuple[Tensor, ...]:
-            """Return moves of x, y, s, v and z: x s changes by ``wanted``, v + W² z by ``turn``."""
+        products, turn = -x * s, -v
+        moves: tuple[Tensor, ...] = ()
+        # The products x s are to change by this and v + W² z by the turn, at first all the way to zero.
+        for _ in range(2):
             level = turn[:, 1:] - leaning * turn[:, :1]
-            right = primal + (ratio * dual - wanted / s) @ self.kept + reach * level
+            right = primal + (ratio * dual - products / s) @ self.kept + reach * level
             dy = self._columns.solve(factor, right)
             ds, dz = dual - dy @ self.kept.mT, reach * dy
+            dx = (products - x * ds) / s
             inner = (across * dz).sum(1, keepdim=True)
-            dv = level - scaling.size.square() * (dz - 2 * across * inner / flat)
-            first = turn[:, :1] / (scaling.size.square() * flat) - (leaning * dz).sum(
-                1, keepdim=True
-            )
-            cone = torch.cat([torch.zeros_like(first), dv], 1), torch.cat([first, dz], 1)
-            return (wanted - x * ds) / s, dy, ds, *cone
-
-        def length(dx: Tensor, ds: Tensor, dv: Tensor, dz: Tensor) -> Tensor:
-            return torch.cat([_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)], 1).amin(
-                1, keepdim=True
-            )
-
-        dx, _, ds, dv, dz = direction(-x * s, -v)
-        left = 1 - length(dx, ds, dv, dz).clamp_max(1.0)
-        centred = left**3 * mean
-        turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
-        turned[:, :1] += centred
-        turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
-        dx, dy, ds, dv, dz = direction(centred - x * s - dx * ds, turn)
-        step = (_SHORT_OF_BOUNDARY * length(dx, ds, dv, dz)).clamp_max(1.0)
-        return tuple(step * move for move in (dx, dy, ds, dv[:, 1:], dz[:, :1]))
+            du = level - scaling.size.square() * (dz - 2 * across * inner / flat)
+            first = turn[:, :1] / (scaling.size.square() * flat)
+            first -= (leaning * dz).sum(1, keepdim=True)
+            dv, dz = torch.cat([torch.zeros_like(first), du], 1), torch.cat([first, dz], 1)
+            lengths = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
+            length = torch.cat(lengths, 1).amin(1, keepdim=True)
+            step = (_SHORT_OF_BOUNDARY * length).clamp_max(1.0)
+            moves = tuple(step * move for move in (dx, dy, ds, du, first))
+            centred = (1 - length.clamp_max(1.0)) ** 3 * mean
+            turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
+            turned[:, :1] += centred
+            turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
+            products = centred - x * s - dx * ds
+        return moves
 
 
 def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -268,26 +268,33 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     x = np.maximum(particular, _INSIDE / len(weights))
     s = np.maximum(x - particular, _INSIDE * x.mean())
     for _ in range(_STEPS):
-        dual, primal, mean = basis @ y + s - x, right_side - basis.T @ x, x @ s / len(x)
+        dual, primal, mean = basis @ y + s - x, right_side - basis.T @ x, float(x @ s) / len(x)
         if not max(np.abs(dual).max(), np.abs(primal).max(), mean) > _CLOSE:
             break
-        share = x / (x + s)
-        equations = basis.T @ (share[:, None] * basis)
-        equations[np.diag_indices_from(equations)] += _RIDGE
-
-        # The products x s are to change by this, at first all the way to zero.
-        wanted, step, moves = -x * s, 1.0, (x, y, s)
-        for _ in range(2):
-            given = dual + wanted / x
-            dy = np.linalg.solve(equations, primal - basis.T @ (share * given))
-            dx = share * (given + basis @ dy)
-            ds = (wanted - s * dx) / x
-            step = 1 / max(1.0, float((-dx / x).max()), float((-ds / s).max()))
-            wanted, moves = (1 - step) ** 3 * mean - x * s - dx * ds, (dx, dy, ds)
-        x, y, s = (
-            one + _SHORT_OF_ZERO * step * move for one, move in zip((x, y, s), moves, strict=True)
-        )
+        moves = _newton(basis, x, s, dual, primal, mean)
+        x, y, s = (one + move for one, move in zip((x, y, s), moves, strict=True))
     return _polished(basis, np.maximum(x, 0.0), weights, y)
+
+
+def _newton(
+    basis: np.ndarray, x: np.ndarray, s: np.ndarray, dual: np.ndarray, primal: np.ndarray, mean: float
+) -> tuple[np.ndarray, ...]:
+    """Return the moves of x, y and s in a step, short of where an entry is zero."""
+    share = x / (x + s)
+    equations = basis.T @ (share[:, None] * basis)
+    equations[np.diag_indices_from(equations)] += _RIDGE
+
+    # The products x s are to change by this, at first all the way to zero.
+    wanted, moves = -x * s, ()
+    for _ in range(2):
+        given = dual + wanted / x
+        dy = np.linalg.solve(equations, primal - basis.T @ (share * given))
+        dx = share * (given + basis @ dy)
+        ds = (wanted - s * dx) / x
+        step = 1 / max(1.0, float((-dx / x).max()), float((-ds / s).max()))
+        moves = tuple(_SHORT_OF_ZERO * step * move for move in (dx, dy, ds))
+        wanted = (1 - step) ** 3 * mean - x * s - dx * ds
+    return moves
 
 
 def _polished(

@@ -22,8 +22,8 @@ from identilens.models.substitution import ModelRun, Replacements, Rows, Substit
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
 
-Measure = Callable[[Tensor, Tensor], float]
-"""A number of an outcome after a change and before it."""
+Measure = Callable[[Tensor, Tensor], Any]
+"""What is measured of an outcome after a change and before it."""
 
 _STATES = ("decoder_hidden_states", "encoder_hidden_states", "hidden_states")
 """Where an output has its states; those of the first that it has are final."""
@@ -61,18 +61,19 @@ class Answer:
     @cached_property
     def own(self) -> Float[Tensor, "position entry"]:
         """The logits, or the final hidden states, of the model as it is."""
-        return self._given({})
+        return self.given({})
 
     def change(self, replacements: Replacements) -> float:
         """Return the change of the outcome when heads have other weights: what the model gives, not an estimate.
 
         For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
         """
-        return self._between(self._given(replacements), self.own)
+        return self.between(self.given(replacements), self.own)
 
-    def _between(
+    def between(
         self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
     ) -> float:
+        """Return the change of the outcome after a change and before it, as `change` does."""
         if self.outcome == "states":
             before = before.double()
             return float((after - before).norm() / before.norm().clamp_min(1e-300))
@@ -82,20 +83,20 @@ class Answer:
             nats += float((before.exp() * (before - changed)).sum())
         return max(0.0, nats)
 
-    def likelihood(self, entries: Float[Tensor, "position entry"]) -> float:
-        """Return the logarithm of the probability of the tokens that follow, by logits, in nats."""
-        each = entries.double().log_softmax(-1)
-        return float(each[range(len(each)), list(self.following)].sum())
+    def likelihoods(self, entries: Float[Tensor, "position entry"]) -> Float[Tensor, " following"]:
+        """Return the logarithm of the probability of each token that follows, by logits, in nats."""
+        each = entries[: len(self.following)].double().log_softmax(-1)
+        return each[range(len(each)), list(self.following)].cpu()
 
-    def gain(
+    def gains(
         self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
-    ) -> float:
-        """Return the change of `likelihood`: below 0 where the tokens that follow become less likely."""
-        return self.likelihood(after) - self.likelihood(before)
+    ) -> Float[Tensor, " following"]:
+        """Return the changes of `likelihoods`: below 0 where a token that follows becomes less likely."""
+        return self.likelihoods(after) - self.likelihoods(before)
 
     def change_in(self, run: ModelRun) -> float:
         """Return the change of the outcome, as `change` does, in a run that was made already."""
-        return self._between(self._of(run), self.own)
+        return self.between(self._of(run), self.own)
 
     def same_top(self, run: ModelRun) -> bool:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
@@ -121,13 +122,13 @@ class Answer:
         heads: Sequence[int],
         left: Left = "zero",
         measure: Measure | None = None,
-    ) -> list[float]:
+    ) -> list[Any]:
         """Return the change of the outcome when a head writes nothing, or at each row its mean, for each of some heads.
 
         ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
-        `change`.
+        `between`.
         """
-        measure = measure or self._between
+        measure = measure or self.between
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
         own = self._entries_of(self._run(AttentionCall.run, [self.item]))
         copies, found = [self.item] * len(heads), []
@@ -289,7 +290,8 @@ class Answer:
         p = own.softmax(-1)
         return ((jacobian - (jacobian * p).sum(-1, keepdim=True)) * (p / 2).sqrt()).flatten(1)
 
-    def _given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
+    def given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
+        """Return the logits, or the final hidden states, when heads have other weights."""
         handler = Substitution(self.lens.sites(self.item), replacements)
         return self._entries_of(self._run(handler, [self.item]))
 

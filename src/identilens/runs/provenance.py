@@ -74,6 +74,8 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
 
     Its ``fingerprint`` is equal for runs that must produce the same table.
     """
+    import torch  # here, so that the command line starts without it
+
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
     texts = identity.texts
@@ -95,6 +97,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "command": _COMMAND.get(),
         "texts": {"count": count, "sha256": hashes},
     }

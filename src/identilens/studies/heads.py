@@ -203,7 +203,11 @@ class TextStudy(LensStudy[S, R]):
         super().__init__(settings)
         options: Any = settings
         self.lens, self.items = lens, read_items(lens, texts, options.max_length)
-        check_asked(self.items, getattr(settings, "queries", None))
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        """Check that the texts have the rows that are asked for; see `check_asked`."""
+        check_asked(self.items, getattr(self.settings, "queries", None))
 
     def identity(self) -> Identity:
         """Return the model and the texts."""

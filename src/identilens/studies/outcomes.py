@@ -354,22 +354,23 @@ def positions(answer: Answer) -> int:
 
 
 def head_effects(
-    answer: Answer,
-    heads: Sequence[tuple[Site, int]],
-    left: Left = "zero",
-    measure: Measure | None = None,
+    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left = "zero"
 ) -> list[float]:
-    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change.
+    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change."""
+    return [change / positions(answer) for change in removals(answer, heads, left, answer.between)]
 
-    Another ``measure`` of two outcomes may take its place.
-    """
+
+def removals(
+    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left, measure: Measure
+) -> list[Any]:
+    """Return what a measure finds of the outcome without each head and with it."""
     sites, found = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
     for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
         found += answer.without(
             find_site(sites, layer, 0, kind), [head for _, head in chosen], left, measure
         )
-    return [change / positions(answer) for change in found]
+    return found
 
 
 def head_estimates(

@@ -258,7 +258,7 @@ def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     whole = certify_row(row, T, tolerance=tolerance)
     before = RowSolver(row, ProjectedValues.of(T).simplex_space(None), keep=True)
     before.ends()
-    monkeypatch.setattr("identilens.measures.attention.row_solver._NUMBERS", 3 * 40)
+    monkeypatch.setattr("identilens.measures.attention.row_solver.NUMBERS", 3 * 40)
     found = certify_row(row, T, tolerance=tolerance)
     for name in ("lo", "hi"):
         one, other = (getattr(each.intervals, name) for each in (whole, found))

@@ -29,7 +29,9 @@ def test_tolerances_with_the_same_numbers_share_a_printed_table():
     finer = exact.with_columns(pl.col("lo") - 1e-5, tolerance=pl.lit("float32"))
     both = replace(found, table=pl.concat([exact, finer, found.table.filter(tolerance="1%")]))
     [(title, shown)] = both.overview().items()
-    assert title == "Weights and verdicts, tolerance 0 and float32 (in the report 1 more)"
+    assert title.startswith(
+        "Weights and verdicts, tolerance 0 and float32 (in the report 1 more); radius"
+    )
     assert shown.equals(views.weights_in_short(exact))
     [line] = found.token_lines()
     assert line.title.endswith("outcome kept exactly")

@@ -1,5 +1,6 @@
 """Heads and keys that are removed from a model, beside plain runs with hooks of the model's own modules."""
 
+import polars as pl
 import pytest
 import torch
 from torch.nn.functional import kl_div
@@ -127,10 +128,11 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
         with torch.no_grad():
             logits = lens.model(torch.tensor([[*given, *answer]])).logits[0]
         each = logits[-len(answer) - 1 : -1].double().log_softmax(-1)
-        return each[range(len(answer)), answer].sum().item()
+        return each[range(len(answer)), answer]
 
     made = (words, f" {words.strip()}")
-    answer = max((lens.tokenizer.encode(one, add_special_tokens=False) for one in made), key=log)
+    ways = [lens.tokenizer.encode(one, add_special_tokens=False) for one in made]
+    answer = max(ways, key=lambda ids: log(ids).sum())
     found = idl.influence(lens, [text], decision=words, layers=[0, 3], heads=[1, 4], directions=0)
     for layer, head, change in found.table.select("layer", "head", "log_change").iter_rows():
 
@@ -142,10 +144,21 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
         hook = lens.model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(remove)
         without = log(answer)
         hook.remove()
-        assert change == pytest.approx(without - log(answer), abs=1e-4)
+        expected = without - log(answer)
+        assert change == pytest.approx(expected.sum().item(), abs=1e-4)
+        own = found.answer_tokens.filter(layer=layer, head=head)
+        assert own["log_change"].to_list() == pytest.approx(expected.tolist(), abs=1e-4)
+        assert own["token"].to_list() == list(lens.reader.names(answer))
+        assert own["query"].to_list() == [len(given) - 1 + at for at in range(len(answer))]
+        assert own["query_token"].to_list() == list(lens.reader.names([given[-1], *answer[:-1]]))
     heads = found.heads().sort("log_change")
     least, most = heads.row(0, named=True), heads.row(-1, named=True)
     said = found.summary()
+    own = found.answer_tokens.filter(layer=least["layer"], head=least["head"])
+    row = own.sort(pl.col("log_change").abs()).row(-1, named=True)
+    assert f"{row['log_change']:+.3g} are at {row['token'].strip()!r}, which the row" in said.text
+    assert f"--heads {least['head']} --queries {row['query']} hides each key" in said.text
+    assert ("tokens" in found.charts()) == (len(answer) > 1)
     assert f"changes by {least['log_change']:+.3g} nats, without head {most['head']}" in said.text
     assert f"falls without {int((heads['log_change'] < 0).sum())} of 4 heads" in said.text
     assert said.headline[0][0] == f"{least['log_change']:+.3g}"
@@ -156,16 +169,41 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     assert found.table["effect"].to_list() == pytest.approx(again.table["effect"].to_list())
     assert again.table["log_change"].null_count() == 4
     assert "log_change" not in again.heads().columns
+    assert not len(again.answer_tokens)
 
 
 def test_keys_of_rows_of_an_answer_are_hidden_too():
+    """A row of the answer, which the texts alone do not have, against the model with the row put into it."""
     lens = idl.load("bundled-decoder")
     found = idl.influence(
-        lens, ["The ferry left", "Nobody"], decision="the sea", layers=1, heads=2, queries="last", directions=0
+        lens, ["The ferry left", "Nobody"], decision="the sea", layers=1, heads=2, queries="the", directions=0
     )  # fmt: skip
-    assert found.hidden_keys["text"].unique().to_list() == [0, 1]
-    assert found.hidden_keys["query_token"].unique().to_list() == [" the"]
-    assert "(means over 2 texts)" in found.summary().text
+    keys = found.hidden_keys
+    assert keys["text"].unique().to_list() == [0, 1]
+    assert keys["query_token"].unique().to_list() == [" the"]
+    said = found.summary().text
+    assert "nats, mean over 2 texts." in said
+    most = keys.sort("log_change").row(0, named=True)
+    assert f"log probability of the answer changes by {most['log_change']:+.3g} nats" in said
+
+    given = lens.tokenizer.encode("Nobody the sea")
+    item, last = lens.read([given])[0], len(given) - 1
+    head, query = read_head(lens, item, 1, 2), last - 1
+    for key, change in keys.filter(text=1).select("key", "log_change").iter_rows():
+        others = head.attention[query].index_fill(0, torch.tensor([key]), 0.0)
+        rows = {head.address: Rows([query], others[None] / others.sum())}
+        own, after = (
+            Answer(lens, item, "prediction").given(one)[-3:-1].double().log_softmax(-1)
+            for one in ({}, rows)
+        )
+        assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)
+
+
+def test_a_row_of_one_key_has_nothing_to_hide(lens):
+    found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=0, directions=0)
+    assert found.hidden_keys["effect"].null_count() == 1
+    assert "keys of single rows" not in found.summary().text
+    assert "keys" not in found.charts()
 
 
 def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):

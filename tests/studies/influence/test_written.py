@@ -8,6 +8,7 @@ from helpers.written import first_rows, influenced
 CASES = {
     "prediction": influenced,
     "states, one text, heads only": lambda: influenced("states", 1, rows=False),
+    "an answer": lambda: influenced(texts=1, answer="the sea"),
     "one row": lambda: first_rows(influenced()),
 }
 

@@ -15,10 +15,13 @@ from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import (
     ALMOST_ZERO,
+    DRAWN,
+    NUMBERS,
     RowSolver,
     allowed_change,
     filled,
     movable_keys,
+    random_costs,
     row_and_space,
 )
 
@@ -79,6 +82,23 @@ class MapSolver:
             open_[alive] = left
             open_[found] = False
         return lo
+
+    def at_once(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
+        """Return what `lower` does, for few rows and changes above 0: programs of all rows and keys run together."""
+        inside, reach = self._seen(rows), allowed[:, None].cpu() / self._scales
+        keys = inside.shape[1]
+        movable = movable_keys(self._space, float(allowed.max()))
+        drawn = torch.arange(len(rows)).repeat_interleave(DRAWN)
+        costs = random_costs(DRAWN, keys).repeat(len(rows), 1)
+        points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
+        least = points.unflatten(0, (-1, DRAWN)).amin(1)
+        lo = torch.where(movable, 0.0, inside)
+        for part in torch.nonzero(movable & (least > ALMOST_ZERO)).split(max(1, NUMBERS // keys)):
+            row, key = part.T
+            costs = one_hot(key, keys).to(inside.dtype)
+            bounds = self._programs.minimise(costs, inside[row], reach[row]).bounds
+            lo[row, key] = bounds.clamp_min(0.0)
+        return torch.minimum(lo, inside)
 
     def bracket(
         self,
@@ -369,7 +389,10 @@ def _lower_ends(
     lo, hi = (torch.zeros_like(rows).repeat(len(allowed), 1, 1) for _ in range(2))
     for space, places in _shared(T.simplex_spaces(len(rows), visible)):
         own = rows[places], allowed[:, places]
-        if len(places) < _TOGETHER or not (space.nullity or own[1].any()):
+        few = len(places) < _TOGETHER
+        if few and own[1].all():
+            ends = (torch.stack([MapSolver(space).at_once(own[0], one) for one in own[1]]),) * 2
+        elif few or not (space.nullity or own[1].any()):
             least = [
                 torch.stack(
                     [

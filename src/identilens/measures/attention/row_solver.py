@@ -20,10 +20,10 @@ ORDER_MARGIN = 1e-9
 ALMOST_ZERO = 1e-9
 """A weight that some alternative has below this counts as one that may be zero."""
 
-_DRAWN, _PAIRS = 4, 64
+DRAWN, _PAIRS = 4, 64
 """Programs with random costs, and of pairs of keys, that run together."""
 
-_NUMBERS = 2**20
+NUMBERS = 2**20
 """Numbers in the costs of programs that run together, and four times in the alternatives that are kept."""
 
 _NEWTON, _SETTLED, _RADIUS = 20, 0.01, 1e-8
@@ -121,7 +121,7 @@ class RowSolver:
         self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
-        self._most = 2**30 if keep else 4 * _NUMBERS // len(self.keys)
+        self._most = 2**30 if keep else 4 * NUMBERS // len(self.keys)
         self._least = self._far = self.inside
         self.blocks = torch.zeros_like(self.keys)
         if space.blocks is not None:
@@ -175,7 +175,7 @@ class RowSolver:
     def lower(self) -> Float[Tensor, " seen"]:
         """Return the least value of each weight; one that some alternative has at zero needs no program of its own."""
         if self._reach is not None:
-            self._together(random_costs(_DRAWN, len(self.inside)))
+            self._together(random_costs(DRAWN, len(self.inside)))
             return self._lower()
         lo, zero = torch.where(self._movable, 0.0, self.inside), self._zero
         # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
@@ -210,7 +210,7 @@ class RowSolver:
 
     def parts(self, programs: Int[Tensor, " program"]) -> Sequence[Int[Tensor, " part"]]:
         """Return the numbers of programs, so many together that their costs fit."""
-        return programs.split(max(1, _NUMBERS // len(self.inside)))
+        return programs.split(max(1, NUMBERS // len(self.inside)))
 
     @property
     def _zero(self) -> Bool[Tensor, " seen"]:

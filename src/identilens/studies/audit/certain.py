@@ -10,6 +10,7 @@ import torch
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
@@ -86,8 +87,6 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         # What proves the exact ends bounds what is left of them where the output is rounded.
         allowed = float(allowed_change(row[None], T, ROUNDING["bfloat16"]))
         rounded = float((ends - allowed * solver.slopes).clamp_min(0.0).sum())
-        if mass - rounded > CLOSE:
-            rounded = float(RowSolver(row, space, allowed).lower().sum())
         measured.append(
             {
                 "query": query,
@@ -98,4 +97,14 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
                 "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
             }
         )
+    loose = [
+        at
+        for at, one in enumerate(measured)
+        if one["certain_mass"] - one["certain_mass_bfloat16"] > CLOSE
+    ]
+    if loose:
+        seen = None if visible is None else visible[loose]
+        masses = certain_mass(rows[loose], T, visible=seen, tolerance=ROUNDING["bfloat16"])
+        for at, rounded in zip(loose, masses.tolist(), strict=True):
+            measured[at]["certain_mass_bfloat16"] = min(rounded, measured[at]["certain_mass"])
     return measured

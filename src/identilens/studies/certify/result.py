@@ -250,7 +250,8 @@ class Certainty(Result):
         # Tolerances whose numbers are the same, as they are printed, share the table.
         same = [name for name, one in zip(names, tables, strict=True) if one.equals(tables[0])]
         more = f" (in the report {len(names) - len(same)} more)" * (len(names) > len(same))
-        return {f"Weights and verdicts, tolerance {' and '.join(same)}{more}": tables[0]}
+        radius = "radius: the largest change of the outcome at which the verdict still holds"
+        return {f"Weights and verdicts, tolerance {' and '.join(same)}{more}; {radius}": tables[0]}
 
     def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens marked by verdict."""

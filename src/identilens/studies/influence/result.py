@@ -1,13 +1,14 @@
 """The result of removing heads and keys: what changes in the model's answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import scatter
+from identilens.charts.kit import choose_present, scatter
 from identilens.charts.page import Section
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
@@ -25,6 +26,8 @@ from identilens.studies.outcomes import (
 )
 
 _HEAD = ["kind", "layer", "head"]
+_MOST = 10
+"""Heads that are drawn by token of an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,10 @@ class Influence(Result):
             ``effect_of_mean``: when it writes the mean of its output over the text; ``estimate``: of ``effect``, to
             first order. Nats (prediction, the mean over its positions) or relative change (states). ``log_change``: of
             the log probability of a given answer, in nats; below 0 where the answer becomes less likely.
-        hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` when the key is hidden.
+        answer_tokens: Of a given answer one row for each text, head and token of the answer: its part of
+            ``log_change``, and the row (``query``) that predicts it.
+        hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` and ``log_change`` when
+            the key is hidden.
 
     Examples:
         >>> import identilens as idl
@@ -56,6 +62,13 @@ class Influence(Result):
             "estimate": pl.Float64,
             "log_change": pl.Float64,
         },
+        "answer_tokens": {
+            **HEAD,
+            "query": pl.Int64,
+            "query_token": pl.String,
+            "token": pl.String,
+            "log_change": pl.Float64,
+        },
         "hidden_keys": {
             **HEAD,
             "query": pl.Int64,
@@ -65,9 +78,11 @@ class Influence(Result):
             "weight": pl.Float64,
             "norm_share": pl.Float64,
             "effect": pl.Float64,
+            "log_change": pl.Float64,
         },
     }
 
+    answer_tokens: pl.DataFrame
     hidden_keys: pl.DataFrame
 
     def heads(self) -> pl.DataFrame:
@@ -82,25 +97,47 @@ class Influence(Result):
     @property
     def _undecided(self) -> bool:
         """Whether no answer was given."""
-        return self.table["log_change"].count() == 0
+        return not len(self.answer_tokens)
 
     def _decided(self, texts: int) -> tuple[str, tuple[str, str]]:
         """Return which head a given answer needs most, and the headline of that."""
         heads = self.heads().sort("log_change", maintain_order=True)
         least, most = heads.row(0, named=True), heads.row(-1, named=True)
         answer, falls = self.provenance["settings"]["decision"], heads["log_change"] < 0
-        mean = f" (means over {texts} texts)" * (texts > 1)
+        mean = f", mean over {texts} texts" * (texts > 1)
+        others = (
+            f", without {head_in_words(most)} by {most['log_change']:+.3g}{mean}. It falls without "
+            f"{some_of(int(falls.sum()), len(heads), 'head')}: these speak for the answer, if only a little."
+        )
         words = (
             f"Without {head_in_words(least)} the log probability of the answer {answer!r} changes by "
-            f"{least['log_change']:+.3g} nats, without {head_in_words(most)} by {most['log_change']:+.3g}{mean}. It "
-            f"falls without {some_of(int(falls.sum()), len(heads), 'head')}: these speak for the answer, if only a "
-            "little. What follows is the change of the predictions of all its tokens, which has no sign."
+            f"{least['log_change']:+.3g} nats{others if len(heads) > 1 else f'{mean}.'}"
+            f"{self._at_token(least) * (texts == 1)} What follows is the change of the predictions of all its "
+            "tokens, which has no sign."
         )
         number = f"{least['log_change']:+.3g}"
         return words, (
             number,
             f"nats of the answer's log probability without {head_in_words(least)}",
         )
+
+    def _at_token(self, head: Mapping[str, Any]) -> str:
+        """Return at which token of the answer a head of the one text changes most, and how to look at that row."""
+        own = self.answer_tokens.filter(pl.col(name) == head[name] for name in _HEAD)
+        most = own.sort(pl.col("log_change").abs()).row(-1, named=True)
+        return (
+            f" Of {head['log_change']:+.3g} nats, {most['log_change']:+.3g} are at {unmarked(most['token'])!r}, which "
+            f"the row of {unmarked(most['query_token'])!r} ({most['query']}) predicts: --layers {head['layer']} "
+            f"--heads {head['head']} --queries {most['query']} hides each key of that row."
+        )
+
+    def _keys_by_effect(self) -> pl.DataFrame:
+        """Return the hidden keys, those that matter most first: without which a given answer is least likely."""
+        keys = self.hidden_keys.drop_nulls("effect")
+        if self._undecided:
+            keys = keys.drop("log_change")
+            return keys.sort("effect", descending=True, maintain_order=True)
+        return keys.sort("log_change", maintain_order=True)
 
     @property
     def _some_heads(self) -> bool:
@@ -137,16 +174,14 @@ class Influence(Result):
                 "Estimates to first order, which need backward passes only, have a rank correlation of "
                 f"{ranks['estimate']:.2f} with the effects of removal."
             )
-        if len(self.hidden_keys):
-            key = (
-                self.hidden_keys.drop_nulls("effect")
-                .sort("effect", maintain_order=True)
-                .row(-1, named=True)
-            )
+        for key in self._keys_by_effect().head(1).iter_rows(named=True):
+            change = changed(self._outcome, key["effect"])
+            if not self._undecided:
+                change = f"log probability of the answer changes by {key['log_change']:+.3g} nats"
             lines.append(
                 f"Of {len(self.hidden_keys)} keys of single rows, {unmarked(key['key_token'])!r} ({key['key']}) in the "
                 f"row of {unmarked(key['query_token'])!r} ({key['query']}) of {head_in_words(key)} "
-                f"matters most: when it is hidden, the {changed(self._outcome, key['effect'])}. The other keys "
+                f"matters most: when it is hidden, the {change}. The other keys "
                 "then take over its weight, so that this can be more than without the head."
             )
         numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
@@ -172,7 +207,7 @@ class Influence(Result):
         return {title: self.heads().sort("effect", descending=True).head(10)}
 
     def charts(self) -> dict[str, AnyChart]:
-        """Return ``effects`` by layer and head; ``estimates`` and ``keys`` where there are some."""
+        """Return ``effects`` by layer and head; ``tokens``, ``estimates`` and ``keys`` where there are some."""
         heads, unit = self.heads(), UNITS[self._outcome]
         cells = heat(
             heads.select(*_HEAD, "effect"),
@@ -187,6 +222,8 @@ class Influence(Result):
             color_title=f"Effect ({unit})",
         )
         charts = {"effects": choose_kind(cells, heads)}
+        if self.answer_tokens["query"].n_unique() > 1:
+            charts["tokens"] = self._by_token()
         if known := self._agreement("estimate"):
             charts["estimates"] = scatter(
                 heads.select(*_HEAD, "estimate", "effect"),
@@ -198,8 +235,7 @@ class Influence(Result):
                 y_title=f"Effect of removal ({unit})",
                 also=["layer", "head"],
             )
-        if len(self.hidden_keys):
-            shown = self.hidden_keys.drop_nulls("effect")
+        if len(shown := self._keys_by_effect()):
             charts["keys"] = scatter(
                 shown.select(*_HEAD, "query_token", "key_token", "weight", "norm_share", "effect"),
                 "weight",
@@ -212,15 +248,46 @@ class Influence(Result):
             )
         return charts
 
+    def _by_token(self) -> AnyChart:
+        """Return the changes of the log probability of each token, for the heads that change an answer most."""
+        place = pl.format("layer {}, head {}", "layer", "head").alias("place")
+        sums = self.answer_tokens.group_by("text", *_HEAD).agg(pl.col("log_change").sum())
+        most = sums.sort(pl.col("log_change").abs(), descending=True).group_by("text").head(_MOST)
+        shown = self.answer_tokens.join(
+            most.sort("text", "log_change").select("text", *_HEAD),
+            on=["text", *_HEAD],
+            maintain_order="right_left",
+        ).with_columns(place, pl.format("{} ({})", "token", "query").alias("predicted"))
+        cells = heat(
+            shown.select("text", "place", "predicted", "query_token", "log_change"),
+            "predicted",
+            "place",
+            "log_change",
+            diverging=True,
+            numbers=".2f",
+            title="Tokens of the answer, without each head",
+            x_title="Token of the answer (row that predicts it)",
+            y_title="",
+            color_title="Change of log probability (nats)",
+            also=["query_token"],
+        )
+        return choose_present(cells, shown, "text", "Text")
+
     def sections(self) -> list[Section]:
-        """Return the heads, the estimates and the keys."""
+        """Return the heads, the tokens of an answer, the estimates and the keys."""
         charts = self.charts()
         found = [Section("heads", "Every head", [_HEADS], ["effects"], self.heads())]
+        if not self._undecided:
+            drawn = [name for name in charts if name == "tokens"]
+            found.append(
+                Section("tokens", "Tokens of the answer", [_TOKENS], drawn, self.answer_tokens)
+            )
         if "estimates" in charts:
             found.append(Section("estimates", "Estimate and removal", [_ESTIMATES], ["estimates"]))
         if "keys" in charts:
-            keys = self.hidden_keys.sort("effect", descending=True, nulls_last=True)
-            found.append(Section("keys", "Keys of single rows", [_KEYS], ["keys"], keys))
+            found.append(
+                Section("keys", "Keys of single rows", [_KEYS], ["keys"], self._keys_by_effect())
+            )
         return found
 
     @property
@@ -240,12 +307,17 @@ _HEADS = (
     "effect when the head writes the mean of its output over the text instead. Relative effect: the effect as a share "
     "of the largest."
 )
+_TOKENS = (
+    "The change of the log probability of each token of the answer without a head: blue where it becomes less likely. "
+    f"Drawn are the {_MOST} heads that change the answer's most. The number after a token is the row that predicts it; "
+    "with --queries (queries=) its keys are hidden one by one."
+)
 _ESTIMATES = (
     "The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the "
     "heads to look at; the effect of removing them is measured by running the model."
 )
 _KEYS = (
     "A key is hidden from one row of one head, whose other weights are scaled up to sum to 1. The norm share is what "
-    "the key adds to this head's output; the effect is the change of the outcome. It is missing for a key that has "
-    "all of a row's weight."
+    "the key adds to this head's output; the effect is the change of the outcome, log change that of the log "
+    "probability of a given answer. A key that has all of a row's weight is left out."
 )

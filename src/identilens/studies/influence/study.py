@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
+from torch import Tensor
 
 from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
@@ -15,11 +17,11 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.substitution import Rows
+from identilens.models.substitution import Replacements, Rows
 from identilens.runs.settings import REPEATED
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy
+from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
 from identilens.studies.influence.result import Influence
 from identilens.studies.items import ItemList
 from identilens.studies.outcomes import (
@@ -28,6 +30,7 @@ from identilens.studies.outcomes import (
     head_effects,
     head_estimates,
     positions,
+    removals,
 )
 
 
@@ -100,49 +103,63 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
+        self._decisions: Sequence[tuple[int, ...]] = ()
+        if settings.decision and lens.tokenizer is not None and lens.model.can_generate():
+            self._decisions = answer_ids(lens, settings.decision)
         super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
-        self._decisions: Sequence[tuple[int, ...]] = ()
-        if settings.decision is not None:
-            if lens.tokenizer is not None and lens.model.can_generate():
-                self._decisions = answer_ids(lens, settings.decision)
-            if not self._decisions or any(site.kind != "decoder" for site in sites):
-                expected = (
-                    "for a model that predicts the next token, as a text that its tokenizer knows"
-                )
-                raise SettingError("decision", expected, settings.decision)
+        if settings.decision is not None and (
+            not self._decisions or any(site.kind != "decoder" for site in sites)
+        ):
+            expected = (
+                "for a model that predicts the next token, as a text that its tokenizer knows"
+            )
+            raise SettingError("decision", expected, settings.decision)
+
+    def check_rows(self) -> None:
+        """Check that the texts, with the answer that follows them, have the rows that are asked for."""
+        if not (self._decisions and self.settings.queries):
+            return super().check_rows()
+        longest = max(self._decisions, key=len)
+        texts = [self._decided(item, longest).item for item in self.items]
+        return check_asked(ItemList(texts), self.settings.queries)
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
         item, settings = self.items[part], self.settings
         outcome: Any = settings.outcome
+        last = item.length - 1
         answer = Answer(self.lens, item, outcome)
         if settings.answer is not None:
             answer = asked_answer(self.lens, item, settings, item.tokens, part)
-        gains: Sequence[float | None] = [None] * len(self.chosen)
         if self._decisions:
             meant = [self._decided(item, ids) for ids in self._decisions]
-            answer = max(meant, key=lambda one: one.likelihood(one.own))
-            each = head_effects(answer, self.chosen, "zero", answer.gain)
-            gains = [one * positions(answer) for one in each]
+            answer = max(meant, key=lambda one: float(one.likelihoods(one.own).sum()))
             item = answer.item
         estimates: Sequence[float | None] = [None] * len(self.chosen)
         if settings.directions:
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
-        effects = (head_effects(answer, self.chosen, left) for left in ("zero", "mean"))
-        rows = [
-            {
-                **Place(part, *one).row,
-                "effect": effect,
-                "effect_of_mean": mean,
-                "estimate": estimate,
-                "log_change": gain,
-            }
-            for one, effect, mean, estimate, gain in zip(
-                self.chosen, *effects, estimates, gains, strict=True
-            )
-        ]
+        without = removals(answer, self.chosen, "zero", partial(_removal, answer))
+        means = head_effects(answer, self.chosen, "mean")
+        words = self.lens.reader.names(answer.following)
+        rows: list[dict[str, Any]] = []
+        tokens: list[dict[str, Any]] = []
+        for one, (change, gains), mean, estimate in zip(
+            self.chosen, without, means, estimates, strict=True
+        ):
+            place = Place(part, *one).row
+            rows.append({**place, **change, "effect_of_mean": mean, "estimate": estimate})
+            tokens += [
+                {
+                    **place,
+                    "query": last + at,
+                    "query_token": item.tokens["encoder"][last + at],
+                    "token": words[at],
+                    "log_change": gain,
+                }
+                for at, gain in enumerate(gains.tolist())
+            ]
         heads = TextHeads(self.lens, ItemList([item]), ())
         keys = [
             {**row, "text": part}
@@ -153,7 +170,11 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         return Output(
             {
                 name: table_of(Influence.schema[name], one)
-                for name, one in {"table": rows, "hidden_keys": keys}.items()
+                for name, one in {
+                    "table": rows,
+                    "answer_tokens": tokens,
+                    "hidden_keys": keys,
+                }.items()
             }
         )
 
@@ -173,9 +194,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
                 left = float(others.sum())
-                effect = (
-                    answer.with_rows(head, Rows([query], others[None] / left)) if left else None
-                )
+                change: dict[str, Any] = {"effect": None, "log_change": None}
+                if left:
+                    hidden: Replacements = {head.address: Rows([query], others[None] / left)}
+                    change, _ = _removal(answer, answer.given(hidden), answer.own)
                 yield {
                     **place.row,
                     "query": query,
@@ -184,8 +206,18 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                     "key_token": tokens[side.key][key],
                     "weight": float(row[key]),
                     "norm_share": shares[key],
-                    "effect": effect and effect / positions(answer),
+                    **change,
                 }
+
+
+def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[dict[str, Any], Tensor]:
+    """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
+    gains = answer.gains(after, before)
+    change = {
+        "effect": answer.between(after, before) / positions(answer),
+        "log_change": float(gains.sum()) if answer.following else None,
+    }
+    return change, gains
 
 
 influence = study_function(InfluenceStudy, "influence")
