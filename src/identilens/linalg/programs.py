@@ -277,7 +277,12 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
 
 
 def _newton(
-    basis: np.ndarray, x: np.ndarray, s: np.ndarray, dual: np.ndarray, primal: np.ndarray, mean: float
+    basis: np.ndarray,
+    x: np.ndarray,
+    s: np.ndarray,
+    dual: np.ndarray,
+    primal: np.ndarray,
+    mean: float,
 ) -> tuple[np.ndarray, ...]:
     """Return the moves of x, y and s in a step, short of where an entry is zero."""
     share = x / (x + s)
