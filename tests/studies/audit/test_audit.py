@@ -222,7 +222,7 @@ def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bund
 
 
 def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
-    table = idl.audit(bundled, TEXTS, examples=0).table
+    table = idl.audit(bundled, TEXTS, examples=0, certain_rows=0).table
     assert set(table["n_key"]) == {35, 4, 18}
     assert table.filter(pl.col("rank") != pl.min_horizontal("n_key", pl.lit(32))).is_empty()
     assert table.filter(pl.col("nullity") != pl.col("n_key") - pl.col("rank")).is_empty()
@@ -233,7 +233,7 @@ def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
 
 def test_weight_on_cls_vanishes_in_long_texts(bundled):
     long = " ".join(TEXTS * 3)
-    received = idl.audit(bundled, long, examples=0).received()
+    received = idl.audit(bundled, long, examples=0, certain_rows=0).received()
     cls = received.filter(pl.col("key_type") == "[CLS]", pl.col("layer") >= 1)
     assert cls["raw"].mean() > 0.2
     assert abs(cls["effective"].mean()) < 0.02
@@ -243,9 +243,9 @@ def test_weight_on_cls_vanishes_in_long_texts(bundled):
 def test_streaming_gives_the_same_table(family, monkeypatch):
     lens = Lens(build(family))
     inputs = [ids(40, 1), ids(23, 2)]
-    whole = idl.audit(lens, inputs, stream="never")
+    whole = idl.audit(lens, inputs, stream="never", certain_rows=1)
     monkeypatch.setattr(auditor, "_BLOCK_BYTES", 1)
-    streamed = idl.audit(lens, inputs, stream="always")
+    streamed = idl.audit(lens, inputs, stream="always", certain_rows=1)
     assert_frame_equal(whole.table, streamed.table, abs_tol=1e-5, rel_tol=0)
     assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)
 
@@ -276,13 +276,13 @@ def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, stream, monkey
 
 
 def test_batches_do_not_change_the_table(bundled):
-    alone = idl.audit(bundled, TEXTS, batch_size=1)
-    together = idl.audit(bundled, TEXTS, batch_size=3)
+    alone = idl.audit(bundled, TEXTS, batch_size=1, certain_rows=1)
+    together = idl.audit(bundled, TEXTS, batch_size=3, certain_rows=1)
     assert_frame_equal(alone.table, together.table, abs_tol=1e-5, rel_tol=0)
 
 
 def test_token_types_add_up_and_agree_with_the_matrices(bundled):
-    result = idl.audit(bundled, TEXTS, matrices=True)
+    result = idl.audit(bundled, TEXTS, matrices=True, certain_rows=0)
     assert dict(result.token_types.schema) == idl.Audit.schema["token_types"]
     received = result.received().group_by("layer", "head").agg(pl.col("raw").sum())
     assert received["raw"].to_numpy() == pytest.approx(1, abs=1e-5)
@@ -303,7 +303,7 @@ def test_token_types_add_up_and_agree_with_the_matrices(bundled):
 
 
 def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
-    result = idl.audit(Lens(build("llama")), [ids(12)], matrices=True)
+    result = idl.audit(Lens(build("llama")), [ids(12)], matrices=True, certain_rows=0)
     raw, effective = (
         result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective")
     )
@@ -322,8 +322,8 @@ def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
 
 def test_value_bias_can_be_left_out():
     lens = Lens(build("bert"))
-    inside = idl.audit(lens, [ids(20)], value_bias="in", matrices=True)
-    outside = idl.audit(lens, [ids(20)], value_bias="out", matrices=True)
+    inside = idl.audit(lens, [ids(20)], value_bias="in", matrices=True, certain_rows=0)
+    outside = idl.audit(lens, [ids(20)], value_bias="out", matrices=True, certain_rows=0)
     text = next(lens.capture([ids(20)], weights=True))
     for head in text.heads:
         key = f"text0.layer{head.layer}.head{head.head}.encoder.effective"
@@ -343,12 +343,14 @@ def test_value_bias_can_be_left_out():
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "qwen2", "bart", "whisper", "deepseek_v3"])
 def test_value_bias_is_found_in_every_kind_of_projection(family):
     """With the bias out, values are a linear function of the hidden states: T keeps its rank of a head."""
-    table = idl.audit(Lens(build(family)), example(family), value_bias="out", examples=0).table
+    table = idl.audit(
+        Lens(build(family)), example(family), value_bias="out", examples=0, certain_rows=0
+    ).table
     assert table["reconstruction_error"].max() < 1e-4
 
 
 def test_save_and_load(bundled, tmp_path):
-    result = idl.audit(bundled, TEXTS, examples=1)
+    result = idl.audit(bundled, TEXTS, examples=1, certain_rows=1)
     result.save(tmp_path / "run")
     again = idl.Audit.load(tmp_path / "run")
     assert_frame_equal(result.table, again.table)
@@ -360,12 +362,12 @@ def test_save_and_load(bundled, tmp_path):
         assert torch.equal(again.matrices[key], matrix)
     assert again.tokens == result.tokens
     with pytest.raises(OutputFolderError, match="contains another run"):
-        idl.audit(bundled, TEXTS[:1]).save(tmp_path / "run")
+        idl.audit(bundled, TEXTS[:1], certain_rows=1).save(tmp_path / "run")
 
 
 def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
-    memory = idl.audit(bundled, TEXTS, examples=2)
-    disk = idl.audit(bundled, TEXTS, examples=2, out=tmp_path / "run")
+    memory = idl.audit(bundled, TEXTS, examples=2, certain_rows=1)
+    disk = idl.audit(bundled, TEXTS, examples=2, out=tmp_path / "run", certain_rows=1)
     assert_frame_equal(memory.table, disk.table)
     assert_frame_equal(memory.token_types, disk.token_types)
     assert set(memory.matrices) == set(disk.matrices)
@@ -381,18 +383,18 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
 
 def test_resume_rules(bundled, tmp_path):
     folder = tmp_path / "run"
-    idl.audit(bundled, TEXTS, out=folder)
+    idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
     with pytest.raises(
         OutputFolderError, match="already contains this run, finished. Pass resume=True"
     ):
-        idl.audit(bundled, TEXTS, out=folder)
+        idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
     before = (folder / "table.parquet").read_bytes()
-    idl.audit(bundled, TEXTS, out=folder, resume=True)
+    idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=1)
     assert (folder / "table.parquet").read_bytes() == before
     with pytest.raises(OutputFolderError, match="contains another run"):
-        idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,))
+        idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,), certain_rows=1)
     assert (folder / "table.parquet").read_bytes() == before
-    changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,))
+    changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,), certain_rows=1)
     assert set(changed.table["layer"]) == {0}
 
 
@@ -402,7 +404,7 @@ def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
         "import identilens.studies.audit.study as module; module._PART = 2;"
         "lens = idl.load(sys.argv[1]);"
         "texts = [f'Text number {i} speaks of {i * i} ships and ' + 'more ' * (i % 7) for i in range(60)];"
-        "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3)"
+        "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3, certain_rows=1)"
     )
     command = [sys.executable, "-c", script, str(bundled_path)]
     killed = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
@@ -445,12 +447,14 @@ def test_a_full_disk_loses_nothing(bundled, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", fill_up)
     with pytest.raises(OutputFolderError, match=r"No space left on device.*resume=True"):
-        idl.audit(bundled, TEXTS, out=folder)
+        idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
     assert len(written) == 2
     assert not list(folder.rglob("*.tmp"))
     monkeypatch.setattr(Path, "write_bytes", original)
-    resumed = idl.audit(bundled, TEXTS, out=folder, resume=True)
-    assert_frame_equal(resumed.table, idl.audit(bundled, TEXTS).table, check_exact=True)
+    resumed = idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=1)
+    assert_frame_equal(
+        resumed.table, idl.audit(bundled, TEXTS, certain_rows=1).table, check_exact=True
+    )
 
 
 def test_nan_in_the_model_is_named():
@@ -486,7 +490,7 @@ def test_bad_options(bundled, options, message, unchecked_shapes):
 
 
 def test_one_token_and_repeated_tokens():
-    table = idl.audit(Lens(build("llama")), [[7], [7] * 20, [7, 9] * 30]).table
+    table = idl.audit(Lens(build("llama")), [[7], [7] * 20, [7, 9] * 30], certain_rows=0).table
     one = table.filter(pl.col("text") == 0)
     assert set(one["rank"]) == {1}
     assert set(one["nullity"]) == {0}
@@ -497,7 +501,7 @@ def test_one_token_and_repeated_tokens():
 
 
 def test_show_prints_the_finding(bundled, capsys):
-    result = idl.audit(bundled, TEXTS)
+    result = idl.audit(bundled, TEXTS, certain_rows=1)
     result.show()
     printed = " ".join(capsys.readouterr().out.split())
     assert "72 of 216 attention maps over 3 texts have a null space" in printed
