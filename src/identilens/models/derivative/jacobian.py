@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -44,14 +45,13 @@ class LiveBytes(TorchDispatchMode):
         key, size = id(storage), storage.nbytes()
         if key in self._seen:
             return
-
-        def freed(_: Any) -> None:
-            self.live -= size
-            self._seen.pop(key, None)
-
-        self._seen[key] = weakref.ref(storage, freed)
+        self._seen[key] = weakref.ref(storage, partial(self._freed, key, size))
         self.live += size
         self.peak = max(self.peak, self.live)
+
+    def _freed(self, key: int, size: int, _: Any) -> None:
+        self.live -= size
+        self._seen.pop(key, None)
 
 
 def chunk_size(
