@@ -276,8 +276,8 @@ def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, stream, monkey
 
 
 def test_batches_do_not_change_the_table(bundled):
-    alone = idl.audit(bundled, TEXTS, batch_size=1, certain_rows=1)
-    together = idl.audit(bundled, TEXTS, batch_size=3, certain_rows=1)
+    alone = idl.audit(bundled, TEXTS, batch_size=1, certain_rows=1, layers=(0, 3))
+    together = idl.audit(bundled, TEXTS, batch_size=3, certain_rows=1, layers=(0, 3))
     assert_frame_equal(alone.table, together.table, abs_tol=1e-5, rel_tol=0)
 
 
@@ -350,7 +350,7 @@ def test_value_bias_is_found_in_every_kind_of_projection(family):
 
 
 def test_save_and_load(bundled, tmp_path):
-    result = idl.audit(bundled, TEXTS, examples=1, certain_rows=1)
+    result = idl.audit(bundled, TEXTS, examples=1, certain_rows=1, layers=(0, 3))
     result.save(tmp_path / "run")
     again = idl.Audit.load(tmp_path / "run")
     assert_frame_equal(result.table, again.table)
@@ -362,12 +362,14 @@ def test_save_and_load(bundled, tmp_path):
         assert torch.equal(again.matrices[key], matrix)
     assert again.tokens == result.tokens
     with pytest.raises(OutputFolderError, match="contains another run"):
-        idl.audit(bundled, TEXTS[:1], certain_rows=1).save(tmp_path / "run")
+        idl.audit(bundled, TEXTS[:1], certain_rows=1, layers=(0, 3)).save(tmp_path / "run")
 
 
 def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
-    memory = idl.audit(bundled, TEXTS, examples=2, certain_rows=1)
-    disk = idl.audit(bundled, TEXTS, examples=2, out=tmp_path / "run", certain_rows=1)
+    memory = idl.audit(bundled, TEXTS, examples=2, certain_rows=1, layers=(0, 3))
+    disk = idl.audit(
+        bundled, TEXTS, examples=2, out=tmp_path / "run", certain_rows=1, layers=(0, 3)
+    )
     assert_frame_equal(memory.table, disk.table)
     assert_frame_equal(memory.token_types, disk.token_types)
     assert set(memory.matrices) == set(disk.matrices)
@@ -383,18 +385,18 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
 
 def test_resume_rules(bundled, tmp_path):
     folder = tmp_path / "run"
-    idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
+    idl.audit(bundled, TEXTS, out=folder, certain_rows=0)
     with pytest.raises(
         OutputFolderError, match="already contains this run, finished. Pass resume=True"
     ):
-        idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
+        idl.audit(bundled, TEXTS, out=folder, certain_rows=0)
     before = (folder / "table.parquet").read_bytes()
-    idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=1)
+    idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=0)
     assert (folder / "table.parquet").read_bytes() == before
     with pytest.raises(OutputFolderError, match="contains another run"):
-        idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,), certain_rows=1)
+        idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,), certain_rows=0)
     assert (folder / "table.parquet").read_bytes() == before
-    changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,), certain_rows=1)
+    changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,), certain_rows=0)
     assert set(changed.table["layer"]) == {0}
 
 
@@ -404,7 +406,7 @@ def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
         "import identilens.studies.audit.study as module; module._PART = 2;"
         "lens = idl.load(sys.argv[1]);"
         "texts = [f'Text number {i} speaks of {i * i} ships and ' + 'more ' * (i % 7) for i in range(60)];"
-        "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3, certain_rows=1)"
+        "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3, certain_rows=0)"
     )
     command = [sys.executable, "-c", script, str(bundled_path)]
     killed = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
@@ -447,13 +449,15 @@ def test_a_full_disk_loses_nothing(bundled, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", fill_up)
     with pytest.raises(OutputFolderError, match=r"No space left on device.*resume=True"):
-        idl.audit(bundled, TEXTS, out=folder, certain_rows=1)
+        idl.audit(bundled, TEXTS, out=folder, certain_rows=1, layers=(0, 3))
     assert len(written) == 2
     assert not list(folder.rglob("*.tmp"))
     monkeypatch.setattr(Path, "write_bytes", original)
-    resumed = idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=1)
+    resumed = idl.audit(bundled, TEXTS, out=folder, resume=True, certain_rows=1, layers=(0, 3))
     assert_frame_equal(
-        resumed.table, idl.audit(bundled, TEXTS, certain_rows=1).table, check_exact=True
+        resumed.table,
+        idl.audit(bundled, TEXTS, certain_rows=1, layers=(0, 3)).table,
+        check_exact=True,
     )
 
 

@@ -28,18 +28,18 @@ def test_saved_matrices_make_parts_smaller(monkeypatch):
 def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
-    together = idl.audit(lens, texts, examples=0, certain_rows=1).table
+    together = idl.audit(lens, texts, examples=0, certain_rows=0).table
     for module, limit in (
         (layer_batch, "WEIGHTS_AT_ONCE"),
         (auditor, "WEIGHTS_AT_ONCE"),
         (auditor, "VALUES_AT_ONCE"),
     ):
         monkeypatch.setattr(module, limit, 1)
-        fewer = idl.audit(lens, texts, examples=0, certain_rows=1).table
+        fewer = idl.audit(lens, texts, examples=0, certain_rows=0).table
         assert_frame_equal(
             together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8
         )
-    alone = idl.audit(lens, texts, examples=0, batch_size=1, certain_rows=1).table
+    alone = idl.audit(lens, texts, examples=0, batch_size=1, certain_rows=0).table
     assert_frame_equal(
         together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8
     )
@@ -63,7 +63,7 @@ def test_products_of_whole_batches_give_what_single_texts_give(family, as_on_a_g
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
     together, alone = (
-        idl.audit(lens, texts, examples=0, batch_size=size, certain_rows=1).table for size in (5, 1)
+        idl.audit(lens, texts, examples=0, batch_size=size, certain_rows=0).table for size in (5, 1)
     )
     assert_frame_equal(
         together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8
@@ -118,12 +118,12 @@ def test_output_from_coordinates_gives_the_table_of_the_usual_way(
         return taken[-1]
 
     monkeypatch.setattr(layer_batch.LayerBatch, "_spans", property(note))
-    short = idl.audit(lens, texts, examples=0, stream=stream, certain_rows=1).table
+    short = idl.audit(lens, texts, examples=0, stream=stream, certain_rows=0).table
     # Texts with fewer than twice d_v keys go the usual way.
     assert any(taken)
     assert not all(taken)
     monkeypatch.setattr(layer_batch.LayerBatch, "_spans", False)
-    usual = idl.audit(lens, texts, examples=0, stream=stream, certain_rows=1).table
+    usual = idl.audit(lens, texts, examples=0, stream=stream, certain_rows=0).table
     assert short["reconstruction_error"].max() < accuracy
     assert_frame_equal(
         short.drop("reconstruction_error"),
