@@ -60,7 +60,6 @@ test-recipes: ## the recipes for other tools, each in an environment of its own
 test-lowest: ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
-	.venv-lowest/bin/python -m pip install --quiet $(TORCH)
 	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[demo,dev]'
 	.venv-lowest/bin/python -m pytest -m 'not slow and not gpu' -n auto
 

@@ -190,7 +190,7 @@ def joint_space(
     heads, keys, _ = seen.shape
     centred = (seen - seen.mean(1, keepdim=True)).flatten(0, 1)
     left, sigma, _ = torch.linalg.svd(centred, full_matrices=False)
-    kept = sigma > tolerance * torch.linalg.matrix_norm(seen.flatten(0, 1), 2)
+    kept = sigma > tolerance * torch.linalg.svdvals(seen.flatten(0, 1))[:1]
     ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
     everywhere = visible.repeat(heads)
     scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])
