@@ -372,7 +372,7 @@ class SharedPrograms:
         products, turn = -x * s, -v
         moves: tuple[Tensor, ...] = ()
         # The products x s are to change by this and v + W² z by the turn, at first all the way to zero.
-        for _ in range(2):
+        for corrected in (False, True):
             level = turn[:, 1:] - leaning * turn[:, :1]
             right = primal + (ratio * dual - products / s) @ self.kept + reach * level
             dy = self._columns.solve(factor, right)
@@ -387,6 +387,8 @@ class SharedPrograms:
             length = torch.cat(lengths, 1).amin(1, keepdim=True)
             step = (_SHORT_OF_BOUNDARY * length).clamp_max(1.0)
             moves = tuple(step * move for move in (dx, dy, ds, du, first))
+            if corrected:
+                break
             centred = (1 - length.clamp_max(1.0)) ** 3 * mean
             turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
             turned[:, :1] += centred
