@@ -191,13 +191,15 @@ class Candidates:
                 seen = list(output.hidden_states)
             except _DeepestError:
                 pass
-        if not cached or cache is None:
-            return seen
-        layers: list[Any] = cache.layers
-        held = [layer for layer in layers if layer.is_initialized]
-        length = ids.shape[1]
-        pairs = [(one.keys[..., -length:, :], one.values[..., -length:, :]) for one in held]
-        return [torch.cat([part.transpose(1, 2).flatten(2) for part in pair], -1) for pair in pairs]
+        if cached and cache is not None:
+            layers: list[Any] = cache.layers
+            held = [layer for layer in layers if layer.is_initialized]
+            length = ids.shape[1]
+            pairs = [(one.keys[..., -length:, :], one.values[..., -length:, :]) for one in held]
+            seen = [
+                torch.cat([part.transpose(1, 2).flatten(2) for part in pair], -1) for pair in pairs
+            ]
+        return [one.cpu() for one in seen]
 
     def read(
         self, ids: Int[Tensor, "text token"], cache: DynamicCache | None = None

@@ -85,14 +85,16 @@ class Head:
     @property
     def output_projection(self) -> Float[Tensor, "d_v d_model"]:
         """W_O, this head's block, without its bias (Brunner: H, Bhardwaj: D)."""
-        return self.site.head_projection(self.head)
+        return self.site.head_projection(self.head).to(self.values.device)
 
     @cached_property
     def projected(self) -> ProjectedValues:
         """T = V W_O; of a gated or normalised head V: see `at`."""
         return ProjectedValues.of(
             self.values,
-            self.output_projection if self.gate is None else self.site.fixed_projection[self.head],
+            self.output_projection
+            if self.gate is None
+            else self.site.fixed_projection[self.head].to(self.values.device),
         )
 
     def row_projection(self, query: int) -> Float[Tensor, "d_v d_model"]:

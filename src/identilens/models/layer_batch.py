@@ -21,6 +21,7 @@ from identilens.models.fused import Scratch, attend_with, fused_weights, is_fuse
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
+from identilens.models.placing import to_processor
 
 VALUES_AT_ONCE = 2**21
 """Entries of values, in float64, of the texts and heads that a CPU takes at once."""
@@ -154,7 +155,7 @@ class LayerBatch(Layer):
         compact = self.projected.compact
         mixed = compact if self._bias is None else compact + self._bias @ self.factor.lower
         layer = CapturedLayer.of(call, self.site, *call.attend())
-        return layer, ProjectedValues(mixed, self.factor.d_model)
+        return to_processor(layer), ProjectedValues(mixed.cpu(), self.factor.d_model)
 
     def require_finite(self, sizes: Float[Tensor, "head *rest"], what: str) -> None:
         """Raise for numbers that are not finite.

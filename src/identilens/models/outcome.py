@@ -276,7 +276,7 @@ class Answer:
             jacobian = torch.cat([self._scaled(part, own) for part in derivative(outcome, zero)])
             slope = jacobian @ self._scaled((own.double() - self.own)[None], own)[0]
         root = torch.linalg.qr(jacobian.mT, mode="r").R.mT
-        return root.unflatten(0, shape), slope.unflatten(0, shape)
+        return root.unflatten(0, shape).cpu(), slope.unflatten(0, shape).cpu()
 
     def _scaled(
         self,

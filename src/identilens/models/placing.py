@@ -1,13 +1,17 @@
 """Device and precision of a model's parameters."""
 
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
+from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 Dtype = Literal["auto", Precision]
+
+R = TypeVar("R", bound=Any)
 
 _MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
 """Ways to choose where the parts of a model are kept."""
@@ -28,6 +32,12 @@ def usable_device(given: str | torch.device | None) -> torch.device:
             "where it is available."
         ) from error
     return place
+
+
+def to_processor(record: R) -> R:
+    """Return a dataclass with its tensors in the processor's memory, where the programs of single heads run."""
+    tensors = {name: one.cpu() for name, one in vars(record).items() if isinstance(one, Tensor)}
+    return replace(record, **tensors)
 
 
 def check_map(device_map: Any, device: str | torch.device | None) -> None:

@@ -37,14 +37,14 @@ class HeadProjection:
     @property
     def weight(self) -> Float[Tensor, "d_k d_model"]:
         """The rows of the weight, in the form of ``torch.nn.Linear``."""
-        weight = self.module.get_parameter("weight").detach()
+        weight = self.module.get_parameter("weight").detach().cpu()
         return (weight.T if isinstance(self.module, Conv1D) else weight)[self.rows]
 
     @property
     def bias(self) -> Float[Tensor, " d_k"] | None:
         """The rows of the bias."""
         bias = getattr(self.module, "bias", None)
-        return None if bias is None else bias.detach()[self.rows]
+        return None if bias is None else bias.detach().cpu()[self.rows]
 
 
 def query_key_projections(
@@ -69,7 +69,7 @@ def query_key_projections(
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def listen(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        seen.append((module, inputs[0].detach(), output.detach()))
+        seen.append((module, inputs[0].detach().cpu(), output.detach().cpu()))
 
     with ExitStack() as hooks:
         for module in attention.modules():

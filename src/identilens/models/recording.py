@@ -17,6 +17,7 @@ from identilens.models.eager import eager_attention_forward
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
+from identilens.models.placing import to_processor
 from identilens.models.proof import NOISE
 
 SUFFIX = ".safetensors"
@@ -263,6 +264,7 @@ def write_recording(
         >>> idl.load(file).texts
         [[0, 1, 2, 3, 4]]
     """
+    layers = list(map(to_processor, layers))
     _check(layers, tokens, "")
     facts = {
         "format": _FORMAT,
@@ -349,7 +351,7 @@ def record(
         part, mixed = call, output[0].detach()
         if weights or more or places is not None:
             part = call if places is None else call.rows(places)
-            heads = CapturedLayer.of(part, site, *part.attend()).heads
+            heads = to_processor(CapturedLayer.of(part, site, *part.attend())).heads
             exact = torch.promote_types(mixed.dtype, torch.float32)
             form = {
                 "weights": torch.stack([head.attention.to(exact) for head in heads]),

@@ -42,7 +42,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Replay:
-    """A copy in float64 of the attention module of a site, with its inputs on a text.
+    """A copy in float64 of the attention module of a site, with its inputs on a text, in the processor's memory.
 
     Attributes:
         model: The model, which chooses the attention function.
@@ -83,7 +83,7 @@ class Replay:
             for value in vars(module).values()
             if not isinstance(value, nn.Module | dict)
         }
-        copied = copy.deepcopy(module, shared).double().eval()
+        copied = copy.deepcopy(module, shared).cpu().double().eval()
         inputs, order = tree_map(_exact, given[0]), together.index(site)
         return cls(lens.body, copied, inputs, order, routes, site.gated)
 
@@ -166,10 +166,13 @@ def _exact(value: Any) -> Any:
     """Return an input in float64, without a cache; entries that hide keys hide them there too."""
     if isinstance(value, Cache):
         return None
-    if not isinstance(value, Tensor) or not value.is_floating_point():
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    if not value.is_floating_point():
         return value
     hidden = value <= torch.finfo(value.dtype).min / 2
-    return value.detach().double().masked_fill(hidden, torch.finfo(torch.float64).min)
+    return value.double().masked_fill(hidden, torch.finfo(torch.float64).min)
 
 
 class Float64(TorchFunctionMode):

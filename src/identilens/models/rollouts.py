@@ -69,7 +69,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         if layer.site.gated:
             continue
         values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
-        projected = values @ layer.site.output_projection.double()
+        projected = values @ layer.site.output_projection.to(values)
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
         if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
             alti.append(shares)
@@ -128,7 +128,7 @@ def _effective(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
         layer.values.repeat_interleave(group, 0),
         weights=layer.weights,
         visible=layer.visible,
-        output_projection=layer.site.output_projection,
+        output_projection=layer.site.output_projection.to(layer.values.device),
     ).effective
 
 
@@ -161,12 +161,12 @@ class _Blocks:
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             self._blocks.append(
-                _Block((args[0] if args else kwargs["hidden_states"])[0].detach().double())
+                _Block((args[0] if args else kwargs["hidden_states"])[0].detach().double().cpu())
             )
 
         def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
-                self._blocks[-1].norms.append((module, args[0][0].detach().double()))
+                self._blocks[-1].norms.append((module, args[0][0].detach().double().cpu()))
 
         for layer in self._layers:
             hooks.enter_context(layer.register_forward_pre_hook(only_here(enter), with_kwargs=True))
@@ -182,7 +182,7 @@ class _Blocks:
     ) -> Float[Tensor, "query key"] | None:
         """Return ALTI's contributions to the output of one block; None if no norm reads that output as it is."""
         block = self._blocks[number]
-        stream, bias = block.states, layer.site.output_bias.double()
+        stream, bias = block.states, layer.site.output_bias.to(weights)
         output = stream + (weights @ projected).sum(0) + bias
         after, before = self._reader(block, output), self._reader(block, block.states)
         if after is None or (before is None and not isinstance(after, nn.LayerNorm)):
@@ -212,8 +212,8 @@ def _normed(norm: nn.Module | None, parts: Tensor, output: Tensor) -> tuple[Tens
     if not isinstance(norm, nn.LayerNorm):
         return parts, output
     scale = (output.var(unbiased=False) + norm.eps).rsqrt() * (
-        1.0 if norm.weight is None else norm.weight.double()
+        1.0 if norm.weight is None else norm.weight.to(output)
     )
-    shift = 0.0 if norm.bias is None else norm.bias.double()
+    shift = 0.0 if norm.bias is None else norm.bias.to(output)
     centred = [one - one.mean(-1, keepdim=True) for one in (parts, output)]
     return centred[0] * scale, centred[1] * scale + shift

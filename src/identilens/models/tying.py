@@ -89,7 +89,9 @@ class GroupParameters:
         seen = torch.ones(rows, len(head.keys), dtype=torch.bool, device=head.keys.device)
         kept: list[Tensor] = []
         for one in _heads(head):
-            T = ProjectedValues.of(head.values, head.site.fixed_projection[one])
+            T = ProjectedValues.of(
+                head.values, head.site.fixed_projection[one].to(head.values.device)
+            )
             kept += T.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(

@@ -14,6 +14,7 @@ from identilens.linalg.checks import explained
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
+from identilens.measures.attention.row_solver import filled
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Method = Literal["brunner", "bhardwaj", "uniform"]
@@ -145,8 +146,8 @@ def far_alternative(
     check_numbers(1, starts=starts)
     if not space.nullity:
         return whole.clone()
-    seen, row = space.visible, whole[space.visible]
-    programs = RowPrograms(row, space.kept[seen])
+    row = whole[space.visible].cpu()
+    programs = RowPrograms(row, space.kept[space.visible])
     largest_first = row.argsort(descending=True, stable=True)
     best = row
     for power in range((len(row) - 1).bit_length()):
@@ -157,11 +158,11 @@ def far_alternative(
             -torch.zeros_like(row).index_fill(0, largest_first[: 2**power], 1.0),
         )
     for _ in range(starts):
-        turned = torch.rand(row.shape, dtype=row.dtype, generator=generator).to(row.device) < TURNED
+        turned = torch.rand(row.shape, dtype=row.dtype, generator=generator) < TURNED
         best = _farther(
             programs, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0)
         )
-    return torch.zeros_like(whole).masked_scatter(seen, best)
+    return filled(torch.zeros_like(whole), space, best)
 
 
 def _farther(programs: RowPrograms, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:

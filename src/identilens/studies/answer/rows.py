@@ -12,6 +12,7 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
+from identilens.models.placing import to_processor
 from identilens.studies.outcomes import Tolerance, of_head
 
 _STREAM = 0xA75
@@ -69,10 +70,11 @@ class AnswerRows:
         if call.index in self._heads:
             rows = call.rows(self._rows)
             layer = CapturedLayer.of(rows, self._sites[call.index], *rows.attend())
+            layer = to_processor(layer)
             masses = []
             for number in self._heads[call.index]:
                 head = layer.head(number)
-                weights = head.attention.cpu()
+                weights = head.attention
                 rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0) * head.sink
                 masses.append(torch.cat([weights, rest], -1) @ self._segments.mT)
                 if self._keeps:

@@ -145,7 +145,9 @@ class SampledMap:
             self.zeroes = False
             return None
         # The root has the same order, and is in proportion to the change, so that small scores do not count as ties.
-        return value_zeroing(whole[self.queries], torch.stack(without)[:, self.queries]).sqrt()
+        return (
+            value_zeroing(whole[self.queries], torch.stack(without)[:, self.queries]).sqrt().cpu()
+        )
 
 
 def places_of(lens: Lens, item: Item, settings: FaithfulnessSettings) -> list[tuple[Site, int]]:

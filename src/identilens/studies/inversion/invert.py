@@ -111,13 +111,13 @@ def _decoded(candidates: Candidates, states: Tensor, ids: Tensor) -> Inverted:
     for state in states:
         nearest = Nearest(state[None], _KEPT)
         for tokens, (batch,) in candidates.after(ids):
-            nearest.add(tokens, batch.cpu())
+            nearest.add(tokens, batch)
         distances.append(float(nearest.distances[0, 0]))
         margins.append(nearest.separation())
         met.append(nearest.states[0])
         ids = torch.cat([ids, nearest.ids[0, :1]])
     # The text that was found runs once more, without a cache: what differs is noise of the forward pass.
-    again = candidates.read(ids[None])[0][0, known:].double().cpu()
+    again = candidates.read(ids[None])[0][0, known:].double()
     moved = float((again - torch.stack(met)).norm(dim=1).max())
     below = [distance + moved < margin for distance, margin in zip(distances, margins, strict=True)]
     return Inverted(
@@ -135,7 +135,7 @@ def _fitted(candidates: Candidates, states: Tensor, within: float) -> Inverted:
     alone = Nearest(states, most), Nearest(states, most)
     for tokens, batches in candidates.batches(torch.arange(candidates.vocabulary)[:, None]):
         for nearest, batch in zip(alone, batches, strict=True):
-            nearest.add(tokens, batch.cpu())
+            nearest.add(tokens, batch)
     near = torch.cat([nearest.ids for nearest in alone], 1)
     ids = near[:, 0]
     for _ in range(_SWEEPS):
@@ -145,11 +145,11 @@ def _fitted(candidates: Candidates, states: Tensor, within: float) -> Inverted:
             texts[1:, position] = others
             nearest = Nearest(states.flatten()[None])
             for numbers, (batch, _) in candidates.batches(texts):
-                nearest.add(numbers, batch.cpu())
+                nearest.add(numbers, batch)
             ids = texts[nearest.ids[0, 0]]
         if torch.equal(ids, before):
             break
-    apart = (candidates.read(ids[None])[0][0].double().cpu() - states).norm(dim=1)
+    apart = (candidates.read(ids[None])[0][0].double() - states).norm(dim=1)
     return Inverted(
         ids=tuple(ids.tolist()),
         distances=tuple(apart.tolist()),

@@ -158,7 +158,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         item = self.items[part]
         check_ids(item, part)
         ids, noises, causal = item.tensors["input_ids"], self.noises, self.candidates.causal
-        stored = [one[0].double().cpu() for one in self.candidates.read(ids[None])]
+        stored = [one[0].double() for one in self.candidates.read(ids[None])]
         noisy = [
             [one.applied(states, self.settings.seed + part) for one in noises] for states in stored
         ]
@@ -281,7 +281,7 @@ def _searched(found: Sequence[Nearest], batches: Batches, own: int) -> list[Riva
     """Return the nearest rival at each layer after all batches."""
     for numbers, candidates in batches:
         for nearest, states in zip(found, candidates, strict=True):
-            nearest.add(numbers, states.cpu())
+            nearest.add(numbers, states)
     return [nearest.rival(own) for nearest in found]
 
 

@@ -113,15 +113,14 @@ class LayerView:
                 "queries and keys. Use a model that keeps the number of tokens."
             )
         values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
-        compact = compact_values(values, site.fixed_projection).cpu()
+        compact = compact_values(values, site.fixed_projection.to(values.device))
         if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
             raise NumericalError(
                 f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an "
                 "overflow in half precision (load with --dtype float32) or a broken checkpoint."
             )
-        visible = None if layer.visible is None else layer.visible.cpu()
         projected = ProjectedValues(compact, site.fixed_projection.shape[-1])
-        return cls(f"{site.kind}.layer{site.layer}", weights.double().cpu(), projected, visible)
+        return cls(f"{site.kind}.layer{site.layer}", weights.double(), projected, layer.visible)
 
     @cached_property
     def column(self) -> Float[Tensor, "head key key"]:

@@ -1,0 +1,209 @@
+"""Work that is done on the processor and on a second device, and how the numbers differ."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from polars.testing import assert_frame_equal
+from transformers import BertConfig, BertForSequenceClassification
+
+import identilens as idl
+from helpers.zoo import build, example, ids
+from identilens.explorer.work import measured
+from identilens.measures import attention
+
+FAMILIES = ("bert", "llama", "gpt_oss", "t5", "gemma2", "jamba", "vit")
+"""An encoder, a grouped decoder, sinks, cross attention, capped logits, layers without attention, pictures."""
+
+PROMPT = {"prompt": "The ferry left. Nobody", "answer": " saw it"}
+TEXT = [ids(12)]
+HEAD = {"layers": (1,), "heads": (1,)}
+Numbers = Mapping[str, pl.DataFrame | torch.Tensor | float]
+
+
+def _lens(family: str, device: Any) -> idl.Lens:
+    return idl.Lens(build(family).double().to(device))
+
+
+def _classifier(device: Any) -> idl.Lens:
+    config = BertConfig(**{**build("bert").config.to_diff_dict(), "num_labels": 3})
+    torch.manual_seed(0)
+    return idl.Lens(BertForSequenceClassification(config).double().eval().to(device))
+
+
+def _recorded(device: Any) -> Any:
+    file = Path(tempfile.mkdtemp()) / "text.safetensors"
+    idl.record(_lens("llama", device), TEXT[0], file)
+    recording = idl.load(file)
+    return idl.audit(recording, recording.texts, certain_rows=1)
+
+
+def _in_half(device: Any) -> Any:
+    model = build("llama").to(device, torch.bfloat16)
+    return idl.audit(idl.Lens(model), TEXT, certain_rows=0, effects="none")
+
+
+def _inverted(device: Any) -> Numbers:
+    lens = _lens("llama", device)
+    states = next(lens.capture(TEXT, hidden_states=True)).hidden_states
+    assert states is not None
+    found = idl.invert(lens, next(iter(states.values()))[1], layer=1)
+    return {"ids": torch.tensor(found.ids), "distances": torch.tensor(found.distances)}
+
+
+def _explored(device: Any) -> Numbers:
+    text = measured(_lens("llama", device), TEXT[0], lambda: None, lambda told: None)
+    head = text.head(1, 1, "decoder")
+    own = text.answer.change({head.address: torch.zeros_like(head.attention)})
+    return {"attention": head.attention, "effective": head.effective, "change": own}
+
+
+WORK: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"audit of {family}": lambda device, family=family: idl.audit(
+            idl.Lens(build(family).to(device)), example(family), certain_rows=0, effects="none"
+        )
+        for family in FAMILIES
+    },
+    "audit": lambda device: idl.audit(
+        _lens("llama", device), TEXT, layers=(1,), certain_rows=1, matrices=True
+    ),
+    "audit in bfloat16": _in_half,
+    "audit of a recording": _recorded,
+    "certify": lambda device: idl.certify(
+        _lens("bert", device), TEXT, **HEAD, queries=(3,), tolerance=("0", "1%"), order=True
+    ),
+    "certify a layer": lambda device: idl.certify(
+        _lens("llama", device), TEXT, **HEAD, queries=("last",), outcome="layer"
+    ),
+    "certify a prediction": lambda device: idl.certify(
+        _lens("llama", device), TEXT, **HEAD, queries=("last",), outcome="prediction",
+        tolerance=("1%",),
+    ),
+    "certify states": lambda device: idl.certify(
+        _lens("bert", device), TEXT, **HEAD, queries=(3,), outcome="states", tolerance=("1%",)
+    ),
+    "alternatives": lambda device: idl.alternatives(
+        _lens("bert", device), TEXT, **HEAD, realisable=True, starts=2
+    ),
+    "alternatives together": lambda device: idl.alternatives(
+        _lens("llama", device), TEXT, layers=(1,), outcome="prediction", tolerance=("0.001nats",),
+        together=True,
+    ),
+    "influence": lambda device: idl.influence(_lens("llama", device), TEXT),
+    "influence on states": lambda device: idl.influence(
+        _lens("bert", device), TEXT, outcome="states"
+    ),
+    "influence on a class": lambda device: idl.influence(_classifier(device), TEXT),
+    "faithfulness": lambda device: idl.faithfulness(
+        _lens("bert", device), TEXT, **HEAD, explained=1
+    ),
+    "rationales": lambda device: idl.rationales(
+        _classifier(device), TEXT, draws=2
+    ),
+    "mixing": lambda device: idl.mixing(_lens("bert", device), TEXT),
+    "exact mixing": lambda device: idl.mixing(_lens("bert", device), TEXT, method="exact"),
+    "patterns": lambda device: idl.patterns(_lens("llama", device), TEXT, rows=1, least_score=0.01),
+    "rollout": lambda device: idl.rollout(
+        _lens("bert", device), TEXT, queries=(3,), targets=(1,), order=True, witnesses=True
+    ),
+    "inversion": lambda device: idl.inversion(_lens("llama", device), TEXT),
+    "inversion of a cache": lambda device: idl.inversion(
+        _lens("llama", device), TEXT, stored="cache"
+    ),
+    "inversion of an encoder": lambda device: idl.inversion(
+        _lens("bert", device), TEXT, substitutes=2
+    ),
+    "invert": _inverted,
+    "structure": lambda device: idl.structure(
+        _lens("bert", device), [ids(9, one) for one in range(4)], length=9, pool=4, clusters=2
+    ),
+    "tokens": lambda device: idl.token_identifiability(
+        _lens("bert", device), [ids(12, one) for one in range(8)], folds=2,
+        probes=("naive", "linear", "ridge"), distances=("cosine",), max_epochs=2,
+    ),
+    "sources": lambda device: idl.sources(
+        _lens("llama", device), TEXT, layers=(1,), target=(torch.ones(32),)
+    ),
+    "answer": lambda device: idl.answer(
+        idl.load("bundled-decoder", device=device), PROMPT, bounded=1, layers=(3,)
+    ),
+    "generated answer": lambda device: idl.answer(
+        idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, bounded=0,
+        layers=(3,), max_new_tokens=2, needed=False,
+    ),
+    "explorer": _explored,
+}  # fmt: skip
+"""Every study on small models, by name."""
+
+
+def _measured(device: Any) -> dict[str, Callable[[], Any]]:
+    """Every measure of rows that takes tensors, given tensors of a device."""
+    drawn = torch.Generator().manual_seed(0)
+    T = torch.randn(8, 4, generator=drawn).double().to(device)
+    A = torch.randn(8, 8, generator=drawn).double().softmax(-1).to(device)
+    causal = torch.ones(8, 8, dtype=torch.bool).tril().to(device)
+    seen = (A * causal) / (A * causal).sum(-1, keepdim=True)
+    return {
+        "intervals": lambda: attention.attention_intervals(A[3], T).lo,
+        "within a tolerance": lambda: attention.attention_intervals(A[3], T, tolerance=0.01).hi,
+        "order": lambda: attention.certify_row(A[3], T).above,
+        "certain mass": lambda: attention.certain_mass(seen, T, visible=causal),
+        "mass within a tolerance": lambda: attention.certain_mass(A, T, tolerance=0.01),
+        "bounds": lambda: attention.certain_mass_bounds(A, T, tolerances=(0.0, 0.01)).lo,
+        "functional": lambda: attention.functional_interval(A[3], T, torch.eye(8).to(device)).lo,
+        "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
+        "effective": lambda: attention.effective_attention(T, weights=A).effective,
+        "maximum entropy": lambda: attention.maximum_entropy_alternative(A, T).weights,
+        "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T).point,
+        "uniform": lambda: attention.uniform_alternatives(
+            A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)
+        ),
+        "sampled": lambda: attention.sample_alternatives(
+            A, T, 4, generator=torch.Generator().manual_seed(0)
+        ),
+    }
+
+
+MEASURES = tuple(_measured("cpu"))
+
+
+def _numbers(found: Any) -> Numbers:
+    if isinstance(found, idl.Audit | idl.Certainty) or hasattr(found, "schema"):
+        return {name: getattr(found, name) for name in found.schema}
+    if isinstance(found, torch.Tensor):
+        return {"values": found}
+    return found
+
+
+def differences(name: str) -> list[str]:
+    """Return what differs between the two devices in what a study, or a measure, gives: in a process of its own."""
+    from helpers.elsewhere import (
+        elsewhere,  # here, because the process has another device ever after
+    )
+
+    work = WORK.get(name) or (lambda device: _measured(device)[name]())
+    here = _numbers(work("cpu"))
+    with elsewhere() as device:
+        there = _numbers(work(device))
+        there = {
+            key: one.cpu() if isinstance(one, torch.Tensor) else one for key, one in there.items()
+        }
+    return [found for key in here if (found := _differing(key, here[key], there[key]))]
+
+
+def _differing(name: str, here: Any, there: Any) -> str | None:
+    check = (
+        partial(assert_frame_equal, abs_tol=1e-6, rel_tol=1e-5)
+        if isinstance(here, pl.DataFrame)
+        else torch.testing.assert_close
+    )
+    try:
+        check(here, there)
+    except AssertionError as error:
+        return f"{name}: {error}"
+    return None
