@@ -349,11 +349,11 @@ def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]
             f"{row.head.kind} layer {row.head.layer} normalises what its heads mix before it adds it, so that what a "
             "key adds along a direction depends on the whole row. Leave claims on sources out."
         )
-    projection = row.head.row_projection(row.query).cpu()
+    projection = row.head.row_projection(row.query)
     if len(u) != projection.shape[1]:
         raise InputError(
             f"the direction has {len(u)} entries, and the model's residual stream {projection.shape[1]}. Pass a "
             "direction of the residual stream."
         )
-    added = row.head.values.double().cpu() @ (projection @ u)
+    added = row.head.values.double() @ (projection @ u)
     return added if key is None else added * _keys(key, row)

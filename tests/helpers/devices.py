@@ -159,6 +159,11 @@ def _measured(device: Any) -> dict[str, Callable[[], Any]]:
         "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
         "effective": lambda: attention.effective_attention(T, weights=A).effective,
         "maximum entropy": lambda: attention.maximum_entropy_alternative(A, T).weights,
+        "logits": lambda: (
+            attention.logit_alternative(A, T, 8, generator=torch.Generator().manual_seed(0)).logits
+        ),
+        "logit rank": lambda: attention.least_logit_rank(A),
+        "projection": lambda: attention.changed_projection(A, T, torch.zeros_like(T.mT)).weight,
         "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T).point,
         "uniform": lambda: attention.uniform_alternatives(
             A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)

@@ -157,8 +157,7 @@ def require_unembedding(lens: Lens) -> nn.Module:
 def attention_row(layer: CapturedLayer, query: int) -> Float[Tensor, " d_model"]:
     """Return what the attention of a layer adds at one row, its output bias included."""
     mixed = sum(
-        head.row(query).cpu() @ head.values.double().cpu() @ head.row_projection(query).cpu()
-        for head in layer.heads
+        head.row(query) @ head.values.double() @ head.row_projection(query) for head in layer.heads
     )
     return mixed + layer.site.output_bias.double().cpu()
 

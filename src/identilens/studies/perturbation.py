@@ -52,7 +52,7 @@ def perturbation_rows(
             continue
         for one in layer.heads:
             raw, effective = (of_heads[one.head] for of_heads in structures[key])
-            own, structure = one.attention.cpu(), positive_structure(raw)
+            own, structure = one.attention, positive_structure(raw)
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
             for name, draw, share, after in _moves(own, raw, seed):
                 after_run = _final(lens.substitute({one.address: after}, item))

@@ -54,46 +54,22 @@ class MapSolver:
     def lower(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
         """Return the least value of each weight over all alternatives of its row.
 
-        Every round runs one program a row. A key is open as long as no alternative met so far has its weight at zero.
-        While that settles keys, a row's program looks for an alternative with little on all open keys, by costs drawn
-        at random so that it is a single point; then for the least weight of a single one.
+        Programs with costs drawn at random meet alternatives with little on all keys. A weight that none of them has at
+        zero gets a program of its own. Few rows whose output stays the same exactly are solved one by one.
         """
-        inside, generator = self._seen(rows), torch.Generator().manual_seed(0)
-        movable = movable_keys(self._space, float(allowed.max()))
-        lo = torch.where(movable, 0.0, inside)
-        open_ = movable & (inside > 0)
-        together = torch.ones(len(rows), dtype=torch.bool)
-        while (alive := torch.nonzero(open_.any(1)).flatten()).numel():
-            key = torch.where(open_, inside, -1.0)[alive].argmax(1)
-            single = ~together[alive] | (open_[alive].sum(1) == 1)
-            drawn = (
-                torch.rand(len(alive), inside.shape[1], generator=generator, dtype=inside.dtype)
-                * open_[alive]
-            )
-            costs = torch.where(
-                single[:, None], one_hot(key, inside.shape[1]).to(inside.dtype), drawn
-            )
-            reach = allowed[alive, None].cpu() / self._scales
-            optima = self._programs.minimise(costs, inside[alive], reach)
-            found = alive[single], key[single]
-            lo[found] = torch.minimum(optima.bounds[single].clamp_min(0.0), inside[found])
-            left = open_[alive] & (optima.points > ALMOST_ZERO)
-            together[alive] = ~single & (left.sum(1) < open_[alive].sum(1))
-            open_[alive] = left
-            open_[found] = False
-        return lo
-
-    def at_once(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
-        """Return what `lower` does, for few rows and changes above 0: programs of all rows and keys run together."""
+        if len(rows) < _TOGETHER and not allowed.any():
+            return torch.stack([RowSolver(row, self._space).lower() for row in rows])
         inside, reach = self._seen(rows), allowed[:, None].cpu() / self._scales
         keys = inside.shape[1]
-        movable = movable_keys(self._space, float(allowed.max()))
-        drawn = torch.arange(len(rows)).repeat_interleave(DRAWN)
-        costs = random_costs(DRAWN, keys).repeat(len(rows), 1)
-        points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
-        least = points.unflatten(0, (-1, DRAWN)).amin(1)
+        movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + DRAWN
         lo = torch.where(movable, 0.0, inside)
-        for part in torch.nonzero(movable & (least > ALMOST_ZERO)).split(max(1, NUMBERS // keys)):
+        open_ = movable & (inside > ALMOST_ZERO)
+        for part in torch.nonzero(open_.any(1))[:, 0].split(many // DRAWN):
+            drawn = part.repeat_interleave(DRAWN)
+            costs = random_costs(DRAWN, keys).repeat(len(part), 1)
+            points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
+            open_[part] &= points.unflatten(0, (-1, DRAWN)).amin(1) > ALMOST_ZERO
+        for part in torch.nonzero(open_).split(many):
             row, key = part.T
             costs = one_hot(key, keys).to(inside.dtype)
             bounds = self._programs.minimise(costs, inside[row], reach[row]).bounds
@@ -189,7 +165,7 @@ def _lengths(inside: Lower, moves: Float[Tensor, "move seen"]) -> Float[Tensor, 
 
 
 _TOGETHER = 8
-"""Rows with the same keys from which on their programs run together."""
+"""Rows with the same keys from which on they are bounded together, not exactly."""
 
 
 @dataclass(frozen=True)
@@ -261,11 +237,13 @@ def certain_weights(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-
-    def together(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-        return (lower := solver.lower(rows, allowed[0])[None]), lower
-
-    return _lower_ends(weights, projected_values, visible, [tolerance], together)[0][0]
+    return _lower_ends(
+        weights,
+        projected_values,
+        visible,
+        [tolerance],
+        lambda solver, rows, allowed: (solver.lower(rows, allowed[0])[None],) * 2,
+    )[0][0]
 
 
 @dataclass(frozen=True)
@@ -316,13 +294,13 @@ def certain_mass_bounds(
     """
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
-    lo, hi = _lower_ends(
-        weights,
-        projected_values,
-        visible,
-        tolerances,
-        lambda solver, rows, allowed: solver.bracket(rows, allowed, rounds, gap),
-    )
+
+    def bounds(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        if len(rows) >= _TOGETHER:
+            return solver.bracket(rows, allowed, rounds, gap)
+        return (torch.stack([solver.lower(rows, one) for one in allowed]),) * 2
+
+    lo, hi = _lower_ends(weights, projected_values, visible, tolerances, bounds)
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
 
@@ -380,31 +358,15 @@ def _lower_ends(
     projected_values: HeadValues,
     visible: Bool[Tensor, "query key"] | None,
     tolerances: Sequence[float],
-    together: Callable[[MapSolver, Tensor, Tensor], tuple[Tensor, Tensor]],
+    bounds: Callable[[MapSolver, Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Float[Tensor, "tolerance query key"], Float[Tensor, "tolerance query key"]]:
-    """Return bounds on the least value of each weight, by ``together`` where many rows share their keys, else exact."""
+    """Return bounds on the least value of each weight, found for all rows that see the same keys together."""
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     allowed = torch.stack([allowed_change(rows, T, one) for one in tolerances])
     lo, hi = (torch.zeros_like(rows).repeat(len(allowed), 1, 1) for _ in range(2))
     for space, places in _shared(T.simplex_spaces(len(rows), visible)):
-        own = rows[places], allowed[:, places]
-        few = len(places) < _TOGETHER
-        if few and own[1].all():
-            ends = (torch.stack([MapSolver(space).at_once(own[0], one) for one in own[1]]),) * 2
-        elif few or not (space.nullity or own[1].any()):
-            least = [
-                torch.stack(
-                    [
-                        RowSolver(row, space, float(most)).lower()
-                        for row, most in zip(own[0], one, strict=True)
-                    ]
-                )
-                for one in own[1]
-            ]
-            ends = (torch.stack(least),) * 2
-        else:
-            ends = together(MapSolver(space), *own)
+        ends = bounds(MapSolver(space), rows[places], allowed[:, places])
         for bound, end in zip((lo, hi), ends, strict=True):
             bound[:, places] = filled(torch.zeros_like(bound[:, places]), space, end)
     return lo, hi

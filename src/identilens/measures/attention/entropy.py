@@ -10,6 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.factor import least_squares
 from identilens.measures.attention.checks import checked_weights
 
 ACCEPTED_ERROR = 1e-9
@@ -93,9 +94,7 @@ def maximum_entropy_alternative(
         worst = max(worst, error)
         seen = keys[space.visible]
         design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        queries[index] = torch.linalg.lstsq(
-            design, logits[space.visible, None], driver="gelsd"
-        ).solution[:-1, 0]
+        queries[index] = least_squares(design, logits[space.visible, None])[:-1, 0]
     entropy, original = (torch.special.entr(one).sum(-1) for one in (alternative, rows))
     return EntropyAlternative(alternative, queries, keys, entropy, original, worst)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.factor import least_squares
 from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
@@ -122,7 +123,7 @@ def logit_alternative(
     # Well-conditioned independent rows, by pivoted QR.
     pivots = qr(A.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
     chosen = torch.as_tensor(pivots[:original], dtype=torch.int64, device=A.device)
-    coefficients = torch.linalg.lstsq(A[chosen].mT, A.mT, driver="gelsd").solution.mT
+    coefficients = least_squares(A[chosen].mT, A.mT).mT
     drawn = (
         torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device)
         @ null.mT

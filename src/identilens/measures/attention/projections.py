@@ -8,6 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.factor import least_squares
 
 ACCEPTED_ERROR = 1e-8
 """Largest accepted relative error of the projection's queries or keys."""
@@ -62,7 +63,7 @@ def changed_projection(
     design, present = E, E @ W.mT
     if b is not None:
         design, present = torch.cat([E, torch.ones_like(E[:, :1])], 1), present + b
-    solution = torch.linalg.lstsq(design, goal - present, driver="gelsd").solution
+    solution = least_squares(design, goal - present)
     weight_change = solution[: E.shape[1]].mT
     new_weight, new_bias = W + weight_change, None if b is None else b + solution[-1]
     given = E @ new_weight.mT + (0.0 if new_bias is None else new_bias)

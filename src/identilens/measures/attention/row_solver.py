@@ -89,7 +89,7 @@ class RowSolver:
         keys: Positions of the visible keys.
         blocks: Number of the row that each visible key belongs to, where several rows change together; else 0.
         gap: Largest distance so far between a proven bound and an alternative that was found.
-        slopes: After `lower` without a tolerance: each end falls at most so fast with the length of a change of the
+        slopes: After `lower`: each end falls at most so fast with the length of a change of the
             output that is allowed.
     """
 
@@ -173,10 +173,10 @@ class RowSolver:
         return certificate.without_output()
 
     def lower(self) -> Float[Tensor, " seen"]:
-        """Return the least value of each weight; one that some alternative has at zero needs no program of its own."""
-        if self._reach is not None:
-            self._together(random_costs(DRAWN, len(self.inside)))
-            return self._lower()
+        """Return the least value of each weight where the output stays the same exactly.
+
+        One that some alternative has at zero needs no program of its own.
+        """
         lo, zero = torch.where(self._movable, 0.0, self.inside), self._zero
         # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
         multipliers = self._kept * ~self._movable[:, None]

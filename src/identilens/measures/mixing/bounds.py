@@ -159,15 +159,15 @@ class _Layer:
         groups, weights, reached = [], [], needed.clone()
         rows = needed.nonzero()[:, 0]
         for number, head in enumerate(heads):
-            checked = checked_weights(head.weights, head.projected, head.visible).cpu()
+            checked = checked_weights(head.weights, head.projected, head.visible)
             weights.append(checked)
             seen = None if head.visible is None else head.visible[rows.to(head.visible.device)]
             spaces = head.projected.simplex_spaces(len(rows), seen)
             for space in {id(one): one for one in spaces}.values():
                 own = rows[torch.tensor([one is space for one in spaces])]
-                allowed = allowed_change(checked[own], head.projected, tolerance).cpu()
+                allowed = allowed_change(checked[own], head.projected, tolerance)
                 groups.append(_Group(number, own, checked[own], space, allowed))
-                reached |= space.visible.cpu()
+                reached |= space.visible
         return cls(groups, torch.stack(weights), reached)
 
     @property
@@ -225,7 +225,7 @@ class _Group:
     @cached_property
     def keys(self) -> Int[Tensor, " seen"]:
         """The keys that the rows see."""
-        return self.space.visible.cpu().nonzero()[:, 0]
+        return self.space.visible.nonzero()[:, 0]
 
     @cached_property
     def seen(self) -> Float[Tensor, "row seen"]:
@@ -257,7 +257,7 @@ class _Group:
             return bounds, points
         scaled = (costs - lowest)[open_] / size[open_]
         if tolerated:
-            reach = self.allowed[:, None] / self.space.scales.cpu()
+            reach = self.allowed[:, None] / self.space.scales
             optima = self.programs.minimise(
                 scaled.repeat_interleave(len(self.seen), 0),
                 *(one.repeat(len(open_), 1) for one in (self.seen, reach)),

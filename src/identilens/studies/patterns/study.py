@@ -158,7 +158,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         self.lens.run([item], collector)
         corpus = "texts" if part < self.given else "repeated"
         for number, layer in enumerate(collector.layers[0]):
-            window = b"" if layer.visible is None else layer.visible.cpu().numpy().tobytes()
+            window = b"" if layer.visible is None else layer.visible.numpy().tobytes()
             for index, head in enumerate(layer.heads):
                 if (number, index) not in self.chosen:
                     continue
@@ -287,7 +287,7 @@ def arc_cases(item: Item, tokenizer: Any, head: Head) -> dict[str, list[Case]]:
         for direction, case in (("to", to), ("from", back)):
             seen = [head.seen(query) for query in case.value]
             if any(
-                one is None or (share * one.cpu()).any()
+                one is None or (share * one).any()
                 for one, share in zip(seen, case.value.values(), strict=True)
             ):
                 found.setdefault(f"{relation} {direction} head", []).append(case)
@@ -312,7 +312,7 @@ class HeadPrograms:
 
     def value(self, one: Sum) -> float:
         """Return a sum of the weights as they are."""
-        rows = {query: self.head.attention[query].cpu() for query in one}
+        rows = {query: self.head.attention[query] for query in one}
         return sum(float(share @ rows[query]) for query, share in one.items())
 
     def least(self, sums: Sequence[Sum]) -> Float[Tensor, " sum"]:

@@ -172,7 +172,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             for asked in (self.settings.queries, self.settings.targets)
         )
         maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
-        values = attention_rollout(torch.stack(maps))[-1][queries].cpu()
+        values = attention_rollout(torch.stack(maps))[-1][queries]
         seen = torch.ones(n, n, dtype=torch.bool)
         seen = (seen.tril() if kind == "decoder" else seen)[queries]
         return _Text(part, sequence, names, queries, targets, values, seen)
@@ -275,7 +275,7 @@ def _matrices(
     for layer, own in zip(layers, heads, strict=True):
         for number, head in enumerate(own):
             key = MatrixKey(text.number, layer.site.layer, number, layer.site.kind, "raw")
-            kept[str(key)] = head.weights.cpu()
+            kept[str(key)] = head.weights
     for name, maps in (("lo", found.least_maps), ("hi", found.greatest_maps)):
         for layer, new in zip(layers, maps or (), strict=False):
             at = text.number, layer.site.layer

@@ -190,7 +190,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
         row = head.row(query)
         kept = of_head(row, head.at(query), head.seen(query))
         exact = torch.zeros(0, len(row)).double()
-        added = head.values.double().cpu() @ (head.row_projection(query).cpu() @ u)
+        added = head.values.double() @ (head.row_projection(query) @ u)
         for tolerance in self.tolerances:
             solver = kept.solver(kept.allowed(tolerance), keep=True)
             ends = solver.ends()
