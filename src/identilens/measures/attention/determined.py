@@ -242,7 +242,7 @@ def certain_weights(
         projected_values,
         visible,
         [tolerance],
-        lambda solver, rows, allowed: (solver.lower(rows, allowed[0])[None],) * 2,
+        lambda solver, rows, allowed: ((lower := solver.lower(rows, allowed[0])[None]), lower),
     )[0][0]
 
 
@@ -298,7 +298,7 @@ def certain_mass_bounds(
     def bounds(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
         if len(rows) >= _TOGETHER:
             return solver.bracket(rows, allowed, rounds, gap)
-        return (torch.stack([solver.lower(rows, one) for one in allowed]),) * 2
+        return (lower := torch.stack([solver.lower(rows, one) for one in allowed])), lower
 
     lo, hi = _lower_ends(weights, projected_values, visible, tolerances, bounds)
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
