@@ -4,20 +4,30 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+import torch
 from torch.utils import backend_registration
 
 from helpers.devices import MEASURES, WORK, differences
 
-if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-    pytest.skip("this version of torch has no devices made in Python", allow_module_level=True)
+every_name = pytest.mark.parametrize("name", [*WORK, *MEASURES])
 
 
 @pytest.fixture(scope="module")
 def process():
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this version of torch has no devices made in Python")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         yield pool
 
 
-@pytest.mark.parametrize("name", [*WORK, *MEASURES])
+@every_name
 def test_numbers_do_not_depend_on_the_device(process, name):
     assert process.submit(differences, name).result() == []
+
+
+@pytest.mark.gpu
+@every_name
+def test_numbers_on_a_gpu_are_those_of_the_processor(name):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert differences(name, "cuda") == []

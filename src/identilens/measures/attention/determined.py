@@ -54,8 +54,9 @@ class MapSolver:
     def lower(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
         """Return the least value of each weight over all alternatives of its row.
 
-        Programs with costs drawn at random meet alternatives with little on all keys. A weight that none of them has at
-        zero gets a program of its own. Few rows whose output stays the same exactly are solved one by one.
+        Where programs are many, those with costs drawn at random meet alternatives with little on all keys first. A
+        weight that none of them has at zero gets a program of its own. Few rows whose output stays the same exactly are
+        solved one by one.
         """
         if len(rows) < _TOGETHER and not allowed.any():
             return torch.stack([RowSolver(row, self._space).lower() for row in rows])
@@ -64,7 +65,8 @@ class MapSolver:
         movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + DRAWN
         lo = torch.where(movable, 0.0, inside)
         open_ = movable & (inside > ALMOST_ZERO)
-        for part in torch.nonzero(open_.any(1))[:, 0].split(many // DRAWN):
+        crowded = open_.any(1) & (open_.sum() > _FEW)
+        for part in torch.nonzero(crowded)[:, 0].split(many // DRAWN):
             drawn = part.repeat_interleave(DRAWN)
             costs = random_costs(DRAWN, keys).repeat(len(part), 1)
             points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
@@ -163,6 +165,9 @@ def _lengths(inside: Lower, moves: Float[Tensor, "move seen"]) -> Float[Tensor, 
     falls = torch.where(moves < 0, -moves, torch.finfo(moves.dtype).tiny)
     return torch.stack([(inside / one).amin(1) for one in falls], 1).clamp_max(1e6)
 
+
+_FEW = 64
+"""So many programs take no longer together than a few that might spare some of them."""
 
 _TOGETHER = 8
 """Rows with the same keys from which on they are bounded together, not exactly."""
