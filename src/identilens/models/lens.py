@@ -371,7 +371,7 @@ class Lens:
         batch_size: int = 8,
         max_length: int | None = None,
     ) -> Iterator[CapturedText]:
-        """Yield the internals of the model for each text, without padding.
+        """Yield the internals of the model for each text, without padding, in the processor's memory.
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
@@ -445,6 +445,7 @@ class Lens:
         lengths = Lengths(items)
         for index, item in enumerate(items):
             states = split_states(output, lengths, index) if hidden_states else None
+            states = states and {name: one.cpu() for name, one in states.items()}
             layers = tuple(collector.layers[index])
             names = item.tokens or {
                 "encoder": position_names(self.model.config, layers[0].queries.shape[1])

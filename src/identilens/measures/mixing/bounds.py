@@ -161,7 +161,7 @@ class _Layer:
         for number, head in enumerate(heads):
             checked = checked_weights(head.weights, head.projected, head.visible)
             weights.append(checked)
-            seen = None if head.visible is None else head.visible[rows.to(head.visible.device)]
+            seen = None if head.visible is None else head.visible[rows]
             spaces = head.projected.simplex_spaces(len(rows), seen)
             for space in {id(one): one for one in spaces}.values():
                 own = rows[torch.tensor([one is space for one in spaces])]
