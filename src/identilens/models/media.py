@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 from scipy.io import wavfile
-from scipy.signal import resample_poly
 
 from identilens.errors import InputError
 
@@ -52,6 +51,8 @@ class Audio:
             )
         if rate == self.rate:
             return self
+        from scipy.signal import resample_poly  # here: it takes half a second
+
         common = gcd(rate, self.rate)
         changed = resample_poly(self.samples, rate // common, self.rate // common)
         return Audio(np.asarray(changed, dtype=np.float32), rate)
