@@ -106,9 +106,11 @@ class Certainty(Result):
 
     def summary(self) -> Finding:
         """Return claims and the finding for the first tolerance, and how much of it is left for the others."""
-        masses = self.by_query().group_by("tolerance", maintain_order=True)
-        masses = dict(masses.agg(pl.col("certain_mass").mean()).iter_rows())
-        tolerance, *others = masses
+        rows = self.by_query().with_columns(determined=pl.sum_horizontal(VERDICTS[:2]))
+        means = rows.group_by("tolerance", maintain_order=True)
+        means = means.agg(pl.col("certain_mass", "determined").mean())
+        shares = {name: rest for name, *rest in means.iter_rows()}
+        tolerance, *others = shares
         outcome = self.rows["outcome"][0]
         part = replace(
             self,
@@ -119,7 +121,8 @@ class Certainty(Result):
         lines = [*self._claimed(), finding.text]
         if others:
             left = [
-                f"{_at_least(masses[one])} ({exactness(one, outcome)}){self._beyond(one)}"
+                f"{_at_least(shares[one][0])} ({exactness(one, outcome)}; {_percent(shares[one][1])} is "
+                f"determined){self._beyond(one)}"
                 for one in others
             ]
             lines.append(
@@ -134,7 +137,7 @@ class Certainty(Result):
             )
         lines += part._of_effects()
         lines += normed_heads(self.provenance["model"])
-        mass = {f"certain_mass at {name}": one for name, one in masses.items()}
+        mass = {f"certain_mass at {name}": one for name, (one, _) in shares.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
 
     def _of_effects(self) -> Iterator[str]:

@@ -125,10 +125,11 @@ class Influence(Result):
         """Return at which token of the answer a head of the one text changes most, and how to look at that row."""
         own = self.answer_tokens.filter(pl.col(name) == head[name] for name in _HEAD)
         most = own.sort(pl.col("log_change").abs()).row(-1, named=True)
+        hint = f": --layers {head['layer']} --heads {head['head']} --queries {most['query']} hides each key of that row"
         return (
             f" Of {head['log_change']:+.3g} nats, {most['log_change']:+.3g} are at {unmarked(most['token'])!r}, which "
-            f"the row of {unmarked(most['query_token'])!r} ({most['query']}) predicts: --layers {head['layer']} "
-            f"--heads {head['head']} --queries {most['query']} hides each key of that row."
+            f"the row of {unmarked(most['query_token'])!r} ({most['query']}) predicts"
+            f"{hint * self.hidden_keys.is_empty()}."
         )
 
     def _keys_by_effect(self) -> pl.DataFrame:

@@ -76,9 +76,9 @@ class RowPanel {
     const least = intervals?.proven ? seen.reduce((sum, key) => sum + intervals.lower(key), 0) : 0;
     const few = least > 0.9995 && intervals.kept.includes("exactly") ? " That is usual where a row sees no more keys than the head's values have dimensions: see what is left when the output may change a little." : "";
     this.note.textContent = intervals?.proven
-      ? `Dot: the weight. Bar: all values that it can take, if the other weights move to match (square-root scale), while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys.${few}`
+      ? `Dot or diamond: the weight. Bar: all values that it can take, if the other weights move to match (square-root scale), while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys.${few}`
       : intervals
-      ? "Dot: the weight. Bar: all values that it can take, if the other weights move to match, while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
+      ? "Dot or diamond: the weight. Bar: all values that it can take, if the other weights move to match, while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
       : waiting
       ? waiting
       : blocks
