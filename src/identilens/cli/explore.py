@@ -68,8 +68,11 @@ def explore(
 
     server.serve(
         lenses,
-        # Two models stand beside each other on one text.
-        texts or [STORY, *examples()][: None if len(lenses) == 1 else 1],
+        # Two models stand beside each other on one text. The story is of one model, and too short for most heads.
+        texts
+        or [*[STORY] * ("bundled-decoder" in model), *examples()][
+            : None if len(lenses) == 1 else 1
+        ],
         opened=opened,
         runs=runs,
         load=load,
