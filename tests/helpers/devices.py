@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 import torch
 from polars.testing import assert_frame_equal
-from transformers import BertConfig, BertForSequenceClassification
 
 import identilens as idl
-from helpers.zoo import build, example, ids
+from helpers.zoo import build, classifier, example, ids
 from identilens.explorer.work import measured
 from identilens.measures import attention
+from identilens.runs.result import Result
 
 FAMILIES = ("bert", "llama", "gpt_oss", "t5", "gemma2", "jamba", "vit")
 """An encoder, a grouped decoder, sinks, cross attention, capped logits, layers without attention, pictures."""
@@ -30,9 +30,7 @@ def _lens(family: str, device: Any) -> idl.Lens:
 
 
 def _classifier(device: Any) -> idl.Lens:
-    config = BertConfig(**{**build("bert").config.to_diff_dict(), "num_labels": 3})
-    torch.manual_seed(0)
-    return idl.Lens(BertForSequenceClassification(config).double().eval().to(device))
+    return idl.Lens(classifier().model.to(device))
 
 
 def _recorded(device: Any) -> Any:
@@ -178,7 +176,7 @@ MEASURES = tuple(_measured("cpu"))
 
 
 def _numbers(found: Any) -> Numbers:
-    if isinstance(found, idl.Audit | idl.Certainty) or hasattr(found, "schema"):
+    if isinstance(found, Result):
         return {name: getattr(found, name) for name in found.schema}
     if isinstance(found, torch.Tensor):
         return {"values": found}

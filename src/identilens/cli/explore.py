@@ -66,13 +66,11 @@ def explore(
         if browser and sys.stdout.isatty():
             webbrowser.open(address)
 
+    # The story is of one model, and too short for most heads. Two models stand beside each other on one text.
+    brought = [*[STORY] * ("bundled-decoder" in model), *examples()]
     server.serve(
         lenses,
-        # Two models stand beside each other on one text. The story is of one model, and too short for most heads.
-        texts
-        or [*[STORY] * ("bundled-decoder" in model), *examples()][
-            : None if len(lenses) == 1 else 1
-        ],
+        texts or brought[: None if len(lenses) == 1 else 1],
         opened=opened,
         runs=runs,
         load=load,

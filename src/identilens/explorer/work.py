@@ -21,7 +21,6 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.placing import to_processor
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
@@ -112,8 +111,8 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
     def keep(call: AttentionCall) -> Tensor:
         check()
         output, weights = call.attend()
-        layer = to_processor(CapturedLayer.of(call, sites[call.index], output, weights))
-        layers.append(layer)
+        layers.append(CapturedLayer.of(call, sites[call.index], output, weights))
+        layer = layers[-1]
         tell(
             {
                 "layer": len(layers),

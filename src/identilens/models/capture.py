@@ -17,7 +17,6 @@ from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site, routes_of
-from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind, sides
 from identilens.models.threads import only_here
 
@@ -56,8 +55,7 @@ class Collector:
             rows, columns = self.lengths.of(index, site.kind, call)
             part = None if weights is None else weights[index, None, :, :rows, :columns]
             own = call.only([index], rows, columns)
-            layer = CapturedLayer.of(own, site, output[index, None, :rows], part)
-            layers.append(to_processor(layer))
+            layers.append(CapturedLayer.of(own, site, output[index, None, :rows], part))
         return output
 
 

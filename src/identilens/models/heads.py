@@ -14,6 +14,7 @@ from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues
 from identilens.linalg.softmax import attention_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
+from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind
 
 STORED_ROUNDINGS = 2
@@ -283,15 +284,18 @@ class CapturedLayer:
         output: Tensor,
         weights: Tensor | None,
         only: Sequence[int] | None = None,
+        *,
+        moved: bool = True,
     ) -> "CapturedLayer":
         """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights.
 
-        Weights may be those of ``only`` some rows.
+        Weights may be those of ``only`` some rows. The layer is ``moved`` to the processor's memory, where ranks and
+        programs of single heads are computed.
         """
         part = call if only is None else call.rows(only)
         rows, columns = part.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = part.visible(), part.bias, call.arguments.get("scaling")
-        return cls(
+        layer = cls(
             site,
             call.query[0, ..., : call.d_k].clone(),
             call.key[0, ..., : call.d_k].clone(),
@@ -308,6 +312,7 @@ class CapturedLayer:
             None if call.gate is None else call.gate[0].transpose(0, 1).clone(),
             only,
         )
+        return to_processor(layer) if moved else layer
 
     @property
     def heads(self) -> Iterator[Head]:

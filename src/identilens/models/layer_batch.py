@@ -21,7 +21,6 @@ from identilens.models.fused import Scratch, attend_with, fused_weights, is_fuse
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
-from identilens.models.placing import to_processor
 
 VALUES_AT_ONCE = 2**21
 """Entries of values, in float64, of the texts and heads that a CPU takes at once."""
@@ -155,7 +154,7 @@ class LayerBatch(Layer):
         compact = self.projected.compact
         mixed = compact if self._bias is None else compact + self._bias @ self.factor.lower
         layer = CapturedLayer.of(call, self.site, *call.attend())
-        return to_processor(layer), ProjectedValues(mixed.cpu(), self.factor.d_model)
+        return layer, ProjectedValues(mixed.cpu(), self.factor.d_model)
 
     def require_finite(self, sizes: Float[Tensor, "head *rest"], what: str) -> None:
         """Raise for numbers that are not finite.
@@ -284,7 +283,8 @@ class LayerBatch(Layer):
         exact = weights.float()
         for text in range(len(exact)):
             rows, own = call.only([text], *weights.shape[2:]), slice(text, text + 1)
-            for head in CapturedLayer.of(rows, self.site, output[own], weights[own]).heads:
+            layer = CapturedLayer.of(rows, self.site, output[own], weights[own], moved=False)
+            for head in layer.heads:
                 try:
                     exact[text, head.head] = head.attention.float()
                 except UnsupportedModelError:

@@ -321,7 +321,7 @@ class Proof:
         known = [row for row in call.known if row < kept]
         places = [known[at] for at in drawn_places(len(known), count, call.index)]
         rows = call.only([0], kept, columns).rows(places)
-        layer = CapturedLayer.of(rows, site, *rows.attend())
+        layer = CapturedLayer.of(rows, site, *rows.attend(), moved=False)
         if not bool(torch.isfinite(layer.head_output.sum())):
             return
         for head in layer.heads:

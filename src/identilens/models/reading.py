@@ -9,7 +9,6 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
-from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind
 
 _WEIGHTS = 2**24
@@ -71,8 +70,7 @@ def keeping(
                 weights = weights[:, :, list(rows)]
             elif rows is not None:
                 weights = call.rows(rows).attend()[1]
-            layer = CapturedLayer.of(call, sites[call.index], output, weights, rows)
-            captured.append(to_processor(layer))
+            captured.append(CapturedLayer.of(call, sites[call.index], output, weights, rows))
         return output
 
     return keep

@@ -351,7 +351,7 @@ def record(
         part, mixed = call, output[0].detach()
         if weights or more or places is not None:
             part = call if places is None else call.rows(places)
-            heads = to_processor(CapturedLayer.of(part, site, *part.attend())).heads
+            heads = CapturedLayer.of(part, site, *part.attend()).heads
             exact = torch.promote_types(mixed.dtype, torch.float32)
             form = {
                 "weights": torch.stack([head.attention.to(exact) for head in heads]),

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
-from identilens.linalg import ProjectedValues, relative_tolerance
+from identilens.linalg import relative_tolerance
 from identilens.linalg.softmax import attention_logits
 from identilens.measures.attention.realisable.dimension import generic_dimension, nested
 from identilens.measures.attention.realisable.tied import TiedHeads
@@ -86,13 +86,10 @@ class GroupParameters:
         """Return the heads of the group as a function of the coordinates."""
         head = self.head
         rows, visible = len(head.queries), head.visible
-        seen = torch.ones(rows, len(head.keys), dtype=torch.bool, device=head.keys.device)
+        seen = torch.ones(rows, len(head.keys), dtype=torch.bool)
         kept: list[Tensor] = []
         for one in _heads(head):
-            T = ProjectedValues.of(
-                head.values, head.site.fixed_projection[one].to(head.values.device)
-            )
-            kept += T.output_bases(rows, visible)
+            kept += replace(head, head=one).projected.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(
             self.logits,

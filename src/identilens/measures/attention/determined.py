@@ -15,15 +15,18 @@ from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import (
     ALMOST_ZERO,
-    DRAWN,
     NUMBERS,
     RowSolver,
     allowed_change,
     filled,
     movable_keys,
-    random_costs,
     row_and_space,
 )
+
+_DRAWN, _FEW = 4, 64
+"""Programs of a row with random costs, and programs that take no longer together than a few that might spare some."""
+_TOGETHER = 8
+"""Fewer rows with the same keys get exact numbers; one by one if their outputs stay the same exactly."""
 
 _OPEN = 1e-6
 """Bounds whose distances add up to less are not refined."""
@@ -62,15 +65,15 @@ class MapSolver:
             return torch.stack([RowSolver(row, self._space).lower() for row in rows])
         inside, reach = self._seen(rows), allowed[:, None].cpu() / self._scales
         keys = inside.shape[1]
-        movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + DRAWN
+        movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + _DRAWN
         lo = torch.where(movable, 0.0, inside)
         open_ = movable & (inside > ALMOST_ZERO)
         crowded = open_.any(1) & (open_.sum() > _FEW)
-        for part in torch.nonzero(crowded)[:, 0].split(many // DRAWN):
-            drawn = part.repeat_interleave(DRAWN)
-            costs = random_costs(DRAWN, keys).repeat(len(part), 1)
+        for part in torch.nonzero(crowded)[:, 0].split(many // _DRAWN):
+            drawn = part.repeat_interleave(_DRAWN)
+            costs = _random_costs(keys).repeat(len(part), 1)
             points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
-            open_[part] &= points.unflatten(0, (-1, DRAWN)).amin(1) > ALMOST_ZERO
+            open_[part] &= points.unflatten(0, (-1, _DRAWN)).amin(1) > ALMOST_ZERO
         for part in torch.nonzero(open_).split(many):
             row, key = part.T
             costs = one_hot(key, keys).to(inside.dtype)
@@ -144,6 +147,11 @@ class MapSolver:
         return rows[:, self._space.visible].cpu()
 
 
+def _random_costs(keys: int) -> Float[Tensor, "program key"]:
+    """Return costs of programs that look for alternatives with little on all keys; their optima are single points."""
+    return torch.rand(_DRAWN, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tensor, " program"]]:
     """Return rows and keys of about so many programs: of a key as many as its share of all widths.
 
@@ -164,13 +172,6 @@ def _lengths(inside: Lower, moves: Float[Tensor, "move seen"]) -> Float[Tensor, 
     """Return how far each move can be made from each row before a weight is negative."""
     falls = torch.where(moves < 0, -moves, torch.finfo(moves.dtype).tiny)
     return torch.stack([(inside / one).amin(1) for one in falls], 1).clamp_max(1e6)
-
-
-_FEW = 64
-"""So many programs take no longer together than a few that might spare some of them."""
-
-_TOGETHER = 8
-"""Rows with the same keys from which on they are bounded together, not exactly."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def certain_weights(
         projected_values,
         visible,
         [tolerance],
-        lambda solver, rows, allowed: ((lower := solver.lower(rows, allowed[0])[None]), lower),
+        _exact,
     )[0][0]
 
 
@@ -303,7 +304,7 @@ def certain_mass_bounds(
     def bounds(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
         if len(rows) >= _TOGETHER:
             return solver.bracket(rows, allowed, rounds, gap)
-        return (lower := torch.stack([solver.lower(rows, one) for one in allowed])), lower
+        return _exact(solver, rows, allowed)
 
     lo, hi = _lower_ends(weights, projected_values, visible, tolerances, bounds)
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
@@ -375,6 +376,12 @@ def _lower_ends(
         for bound, end in zip((lo, hi), ends, strict=True):
             bound[:, places] = filled(torch.zeros_like(bound[:, places]), space, end)
     return lo, hi
+
+
+def _exact(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least value of each weight for each tolerance, as a bound from both sides."""
+    lower = torch.stack([solver.lower(rows, one) for one in allowed])
+    return lower, lower
 
 
 def _shared(spaces: Sequence[SimplexSpace]) -> list[tuple[SimplexSpace, list[int]]]:

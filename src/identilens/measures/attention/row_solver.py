@@ -20,8 +20,8 @@ ORDER_MARGIN = 1e-9
 ALMOST_ZERO = 1e-9
 """A weight that some alternative has below this counts as one that may be zero."""
 
-DRAWN, _PAIRS = 4, 64
-"""Programs with random costs, and of pairs of keys, that run together."""
+_PAIRS = 64
+"""Programs of pairs of keys that run together."""
 
 NUMBERS = 2**20
 """Numbers in the costs of programs that run together, and four times in the alternatives that are kept."""
@@ -89,8 +89,7 @@ class RowSolver:
         keys: Positions of the visible keys.
         blocks: Number of the row that each visible key belongs to, where several rows change together; else 0.
         gap: Largest distance so far between a proven bound and an alternative that was found.
-        slopes: After `lower`: each end falls at most so fast with the length of a change of the
-            output that is allowed.
+        slopes: After `lower`: each end falls at most so fast with the length of a change of the output that is allowed.
     """
 
     def __init__(
@@ -347,8 +346,3 @@ class RowSolver:
         """Return costs that are the weight of one key each."""
         places = torch.as_tensor(keys)
         return torch.zeros(len(places), len(self.inside)).double().scatter_(1, places[:, None], 1.0)
-
-
-def random_costs(count: int, keys: int) -> Float[Tensor, "program key"]:
-    """Return costs of programs that look for alternatives with little on all keys; their optima are single points."""
-    return torch.rand(count, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

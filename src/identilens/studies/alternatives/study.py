@@ -223,7 +223,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                 name: table_of(columns, tables[name])
                 for name, columns in Alternatives.schema.items()
             },
-            {place.key(name): tensor.cpu() for name, tensor in kept.items()},
+            {place.key(name): tensor for name, tensor in kept.items()},
             {place.text: self.heads.tokens(head, place.text)},
         )
 

@@ -12,7 +12,6 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
-from identilens.models.placing import to_processor
 from identilens.studies.outcomes import Tolerance, of_head
 
 _STREAM = 0xA75
@@ -70,7 +69,6 @@ class AnswerRows:
         if call.index in self._heads:
             rows = call.rows(self._rows)
             layer = CapturedLayer.of(rows, self._sites[call.index], *rows.attend())
-            layer = to_processor(layer)
             masses = []
             for number in self._heads[call.index]:
                 head = layer.head(number)

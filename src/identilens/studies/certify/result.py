@@ -107,8 +107,8 @@ class Certainty(Result):
     def summary(self) -> Finding:
         """Return claims and the finding for the first tolerance, and how much of it is left for the others."""
         rows = self.by_query().with_columns(determined=pl.sum_horizontal(VERDICTS[:2]))
-        means = rows.group_by("tolerance", maintain_order=True)
-        means = means.agg(pl.col("certain_mass", "determined").mean())
+        groups = rows.group_by("tolerance", maintain_order=True)
+        means = groups.agg(pl.col("certain_mass", "determined").mean())
         shares = {name: rest for name, *rest in means.iter_rows()}
         tolerance, *others = shares
         outcome = self.rows["outcome"][0]

@@ -107,7 +107,7 @@ class SampledMap:
     def free(self) -> Bool[Tensor, " row"]:
         """Mask of the rows that have other weights with the same output."""
         spaces = self.head.projected.simplex_spaces(len(self.queries), self.visible)
-        return torch.tensor([space.nullity > 0 for space in spaces], device=self.weights.device)
+        return torch.tensor([space.nullity > 0 for space in spaces])
 
     @cached_property
     def floor(self) -> dict[str, float]:
@@ -115,9 +115,7 @@ class SampledMap:
         factors = roundings(
             (len(self.queries), 1), self.head.values.dtype, self.generator.initial_seed()
         )
-        rounded = [
-            Rows(self.queries, self.weights * one) for one in factors.to(self.weights.device)
-        ]
+        rounded = [Rows(self.queries, self.weights * one) for one in factors]
         return {name: float(values.max()) for name, values in self.runs.effects(rounded).items()}
 
     def explained(self, weights: Float[Tensor, "row key"]) -> dict[str, Float[Tensor, "row key"]]:
@@ -131,7 +129,7 @@ class SampledMap:
         if self.zeroes and (scores := self._zeroed(weights)) is not None:
             found["value_zeroing"] = scores
         drawn = torch.rand(weights.shape, generator=self.generator, dtype=torch.float64)
-        return {**found, "random": drawn.to(weights.device) * self.seen}
+        return {**found, "random": drawn * self.seen}
 
     def _zeroed(self, weights: Float[Tensor, "row key"]) -> Float[Tensor, "row key"] | None:
         """Return value zeroing: only the rows' outputs are read, so that a value of zero is a weight of zero."""

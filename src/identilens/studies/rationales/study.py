@@ -27,7 +27,6 @@ from identilens.models.inputs import Item, is_per_token
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
-from identilens.models.placing import to_processor
 from identilens.models.token_names import joined
 from identilens.runs.settings import NonNegative, Positive, Settings
 from identilens.runs.study import Output, study_function
@@ -370,8 +369,7 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
 
         def keep(call: AttentionCall) -> Tensor:
             output, weights = call.attend()
-            layer = CapturedLayer.of(call, sites[call.index], output, weights)
-            for head in to_processor(layer).heads:
+            for head in CapturedLayer.of(call, sites[call.index], output, weights).heads:
                 units = torch.eye(len(head.keys))[keys]
                 row = head.attention[-1], head.at(-1), units
                 # Heads choose independently of each other, so that the mean has the mean of the ends.
