@@ -239,7 +239,7 @@ def test_the_sentence_says_whose_prediction_counts_and_what_a_tolerance_exceeds(
         larger = f": this tolerance is larger than all that the row does ({effect:.3g} nats)."
         assert f"keep {kept} up to 100 nats (to first order){larger}" in lines[1]
         assert f"With {kept} the same, up to 1 % of the row's effect (to first order), " in lines[2]
-        assert f"0.00 % (up to 100 nats){larger}" in "".join(lines)
+        assert f"0.00 % (up to 100 nats; 0 % is determined){larger}" in "".join(lines)
         assert (
             f"change of {kept} when the head adds nothing in it, is {effect:.3g} (nats); "
             in lines[-1]
