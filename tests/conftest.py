@@ -23,19 +23,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 DATA: Path = run_path(str(Path(__file__).parents[1] / "tools" / "data_folder.py"))["DATA"]
 
-SLOW = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
-"""Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out."""
+SLOW = tuple((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
+"""Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out.
+
+They run as users' programs do, without the check of every call's shapes, which would take half of their time.
+"""
 
 FEW = {"bert", "llama", "t5"}
 """An encoder, a grouped decoder, cross attention: of a test that runs on every family, `make test` takes these."""
 
 
+def is_listed(item: pytest.Item) -> bool:
+    """Tell whether a test is in the list of slow ones."""
+    return item.nodeid.removeprefix("tests/").startswith(SLOW)
+
+
 def is_slow(item: pytest.Item, families: Container[str]) -> bool:
     """Tell what `make test` leaves out: the listed tests, and all but a few families of the others."""
     family = getattr(getattr(item, "callspec", None), "params", {}).get("family")
-    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (
-        family in families and family not in FEW
-    )
+    return is_listed(item) or (family in families and family not in FEW)
 
 
 def pytest_collection_modifyitems(items):
@@ -47,6 +53,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_slow(item, BUILDERS):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup(item):
+    """Check the shapes of every call in the tests that are not listed as slow."""
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", is_listed(item))
 
 
 @pytest.fixture(scope="session")
