@@ -173,7 +173,9 @@ def _colors(
     middle: Any = 0 if diverging else alt.Undefined
     finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
     reach = max(map(abs, finite))
-    reached = (-reach, reach) if diverging else (min(finite), max(finite))
+    # Of a single value the colours start at zero: a scale of no width has one tick.
+    low = min(finite) if len({*finite}) > 1 else min(0.0, *finite)
+    reached = (-reach, reach) if diverging else (low, max(finite))
     if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     scale, offer = stretching(domain, reached, "Colours")

@@ -91,7 +91,7 @@ class Result(ABC):
         >>> folder = Path(tempfile.mkdtemp())
         >>> result = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0)
         >>> print(result.summary().text.splitlines()[0])
-        Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
+        Certain: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
         >>> result.title, list(result.overview()), len(result.charts()) >= len(result.page_charts())
         ('Attention audit', ["Means by layer, as shares of 1 (certain: up to bfloat16's rounding)"], True)
         >>> result.save(folder / "run")
@@ -108,7 +108,7 @@ class Result(ABC):
         >>> result.compared.equals(result.table)
         True
         >>> result.show()
-        Determined: not looked ...
+        Certain: not looked ...
         >>> with result.blamed_on_files():
         ...     print(result.subject())
         bundled on 1 text

@@ -18,7 +18,7 @@ class Entry:
 STUDIES: dict[str, Entry] = {
     "audit": Entry(
         "identilens.studies.audit.study:AuditStudy",
-        "How much of each map is determined, influential or without effect.",
+        "How much of each map is certain, influential or without effect.",
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",

@@ -96,7 +96,7 @@ def test_rows_are_spread_over_the_drawn_texts_unless_a_number_is_given(bundled):
     assert whole.provenance["settings"]["certain_rows"] == 99
     assert whole.provenance["seed"] == 0
     assert (
-        "Determined: not looked at"
+        "Certain: not looked at"
         in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
     )
 

@@ -73,7 +73,7 @@ def page_data(path):
 def test_charts_by_name(small, mixed):
     telling = small.table.filter(text=2).sort("null_share").row(-1, named=True)
     names = [
-        "determined_and_influential", "certain_mass_map", "null_share_map", "correlation_map", "correlation_by_length",
+        "certain_and_influential", "certain_mass_map", "null_share_map", "correlation_map", "correlation_by_length",
         "token_types_raw", "token_types_effective", "attention_to_type",
     ]  # fmt: skip
     assert list(small.charts())[:8] == names

@@ -42,7 +42,7 @@ _FEW, _ALIKE = 4, 1e-9
 
 _THERE = " in these rows"
 _OF_NAMED = " (the named segment with most)"
-_OVERLAP = " Ranges overlap: which segment has most is not certain."
+_OVERLAP = " Ranges of the others overlap with its own: whether it has more than these is not certain."
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
 _TAKEN_OUT = (
@@ -428,11 +428,15 @@ def _end(row: dict[str, Any], end: str) -> str:
 
 
 def _others(first: dict[str, Any], means: pl.DataFrame) -> str:
-    """Return the attention to all other segments, and whether the first has most for certain."""
+    """Return the attention to all other segments, and than which of them the first has more for certain."""
     others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
     shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
-    unsure = first["lo"] is not None and len(others.filter(_CONTENT, pl.col("hi") > first["lo"]))
-    return ", ".join(shares) + "." + (_OVERLAP if unsure else "")
+    # Ends that are estimated are taken two standard errors farther.
+    least = first["lo"] - 2 * first["lo_error"] if first["lo_error"] is not None else 0.0
+    less = others.filter(pl.col("hi") + 2 * pl.col("hi_error") < least)["segment"].to_list()
+    sure = f" In every alternative {first['segment']!r} has more than {', '.join(map(repr, less))}."
+    unsure = first["lo"] is not None and len(less) < len(others)
+    return ", ".join(shares) + "." + sure * bool(less) + _OVERLAP * unsure
 
 
 def _share(row: dict[str, Any]) -> str:

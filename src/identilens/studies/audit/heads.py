@@ -1,4 +1,4 @@
-"""Heads by both axes: how much of their attention is determined, and what the model's answer loses without them."""
+"""Heads by both axes: how much of their attention is certain, and what the model's answer loses without them."""
 
 import polars as pl
 
@@ -27,6 +27,7 @@ _HEAD = ["kind", "layer", "head"]
 def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) -> pl.DataFrame:
     """Return each head's means over texts, the interval of attention on its sink, and its group.
 
+    ``certain_mass_error`` is the standard error of ``certain_mass``: over texts, or of a single one over its rows.
     ``effect`` is the mean change of the model's answer without the head, and ``relative_effect`` its share of the
     largest.
     ``sink_weight``, ``sink_lo`` and ``sink_hi`` are means over the rows that were looked at, ``sink_mass`` over all;
@@ -43,6 +44,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
         "sink_norm_share",
         "sink_value_norm",
     ]
+    exact = pl.col("certain_mass")
     means = (
         table.with_columns(relative_output=pl.col("output_share") * layer_size)
         .group_by(_HEAD)
@@ -50,6 +52,9 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
             pl.col("sink_token").mode().sort().first(),
             pl.col(*measures, "first_mass").mean(),
             pl.col("certain_rows").sum(),
+            certain_mass_error=pl.when(exact.count() > 1)
+            .then(exact.std() / exact.count().sqrt())
+            .otherwise(pl.col("certain_mass_error").max()),
         )
     )
     ends = rows.group_by(_HEAD).agg(pl.col("sink_weight", "sink_lo", "sink_hi").mean())
@@ -68,29 +73,11 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
     known = pl.all_horizontal(pl.col("certain_mass", "effect").is_not_null())
     joined = means.join(ends, on=_HEAD, how="left").join(moved, on=_HEAD, how="left").sort(_HEAD)
     joined = joined.with_columns(group=pl.when(known).then(pl.format("{} and {}", certain, writes)))
-    shown = [
-        "group",
-        "certain_mass",
-        "certain_mass_bfloat16",
-        "outcome",
-        "effect",
-        "relative_effect",
-        "relative_output",
-        "sink_token",
-        "sink_mass",
-        "sink_weight",
-        "sink_lo",
-        "sink_hi",
-    ]
-    return joined.select(
-        *_HEAD,
-        *shown,
-        "sink_norm_share",
-        "sink_value_norm",
-        "first_mass",
-        "null_share",
-        "certain_rows",
-    )
+    first = ["group", "certain_mass", "certain_mass_error", "certain_mass_bfloat16"]
+    effect = ["outcome", "effect", "relative_effect", "relative_output"]
+    sink = ["sink_token", "sink_mass", "sink_weight", "sink_lo", "sink_hi"]
+    last = ["sink_norm_share", "sink_value_norm", "first_mass", "null_share", "certain_rows"]
+    return joined.select(*_HEAD, *first, *effect, *sink, *last)
 
 
 def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
@@ -152,8 +139,8 @@ def stacked_in_words(table: pl.DataFrame) -> str:
     return (
         f"In {len(trading)} of {len(layers)} layers heads can trade: their output projections together have rank "
         f"{first['stacked_rank']:,} of {first['size']:,} ({first['kind']} layer {first['layer']}), so that other "
-        "weights of several heads at once can give the same layer output. What is called determined here is determined "
-        "by each head's own output; the layer's output, and the model's answer, determine less."
+        "weights of several heads at once can give the same layer output. What is called certain here is fixed "
+        "by each head's own output; the layer's output, and the model's answer, fix less."
     )
 
 
@@ -189,7 +176,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     enough = INFLUENTIAL[known["outcome"][0]]
     said = (
         f"Of {counted(len(known), 'head')}, {', '.join(counts)} (mostly certain: at least half of its attention is "
-        f"determined, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
+        f"certain, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
         "largest such change)."
     )
     parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)

@@ -209,7 +209,7 @@ class Audit(Result):
         )
 
     def summary(self) -> Finding:
-        """Return the finding: how much is determined, how much has influence, how much has no effect."""
+        """Return the finding: how much is certain, how much has influence, how much has no effect."""
         mean = pl.col(
             "certain_mass",
             "certain_mass_bfloat16",
@@ -235,7 +235,7 @@ class Audit(Result):
                 .replace("%", f"{spread}%")
                 .replace(" ", "\u00a0")
                 or "not looked at",
-                "of a row's attention is determined by its head's output up to bfloat16's rounding (certain mass"
+                "of a row's attention is certain: fixed by its head's output up to bfloat16's rounding (certain mass"
                 f"{spread and ', with its standard error'}){exact + few if numbers['certain_rows'] else ''}",
             ),
             (
@@ -273,7 +273,7 @@ class Audit(Result):
     def charts(self) -> Charts:
         """Return the charts by name.
 
-        ``determined_and_influential`` (heads by both axes), ``certain_mass_map``, ``null_share_map`` and
+        ``certain_and_influential`` (heads by both axes), ``certain_mass_map``, ``null_share_map`` and
         ``correlation_map`` (by layer and head), ``correlation_by_length`` (Brunner et al. 2020, Fig. 1a),
         ``token_types_raw`` and ``token_types_effective`` (Fig. 1b, 1c), ``attention_to_type`` (Fig. 5) and
         ``maps_text<t>_layer<l>_head<h>`` (Fig. 6; for each text whose matrices were kept, the head with the largest
@@ -287,7 +287,7 @@ class Audit(Result):
         """Return the charts without the maps, which the report shows in its viewer."""
         by_head, received = self.by_head(), self.received()
         charts: Charts = {
-            "determined_and_influential": views.determined_and_influential(self.heads()),
+            "certain_and_influential": views.certain_and_influential(self.heads()),
             "certain_mass_map": views.certain_mass_map(by_head),
             "null_share_map": views.null_share_map(by_head),
             "correlation_map": views.correlation_map(by_head),
@@ -339,7 +339,7 @@ class Audit(Result):
             f"{counted(self.effects['text'].n_unique(), 'text')}, the other figures on all texts. A click on a head "
             "opens its map."
         )
-        charts = ["determined_and_influential", "certain_mass_map"]
+        charts = ["certain_and_influential", "certain_mass_map"]
         return Section(
             "groups", title, [views.GROUPS], charts, groups_table(self.heads()), note=rows
         )
@@ -400,38 +400,9 @@ class Audit(Result):
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
-            mass = "certain_mass_bfloat16"
-            layers = self.by_layer().drop_nulls(mass).sort(mass, maintain_order=True)
-            least, most = (layers.row(place, named=True) for place in (0, -1))
-            low, high = (percent(one[mass]) for one in (least, most))
-            apart = (
-                ""
-                if low == high
-                else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
-            )
-            short = len(looked.filter(simplex_nullity=0))
-            typed: dict[str, str] = dict(pairwise(self.provenance.get("command") or ()))
-            file = typed.get("--file", typed.get("-f", "FILE"))
-            row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
-            yield (
-                f"Determined: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
-                f"a rounding to bfloat16 (0.4 % of its length), and {percent(looked['certain_mass'].mean())} by the "
-                "exact output. In all weights with such an output, at least this much lies on the same keys (certain "
-                f"mass). It is {'a mean' if len(self.rows) > 1 else 'that'} of {self._sample()}{apart}."
-            )
-            if short:
-                yield (
-                    f"In {some_of(short, len(looked), 'map')} looked at, no other weights give exactly this output: "
-                    f"the text has too few tokens for the size of the head (d_v = {looked['d_v'].max()}). Use longer "
-                    "texts, or see what is left of a row when its output may change by 1 %: identilens certify --model "
-                    f"{quote(self.provenance['model']['name'])} --file {quote(file)} --limit {row['text'] + 1} "
-                    f"--layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% --out row "
-                    f"({'FILE: your texts; ' * (file == 'FILE')}in Python: identilens.certify, tolerance=0.01)."
-                )
-            if not self.provenance["model"].get("normed_heads"):
-                yield stacked_in_words(table)
+            yield from self._certain(looked)
         else:
-            yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
+            yield "Certain: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]
         yield (
             f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
@@ -455,6 +426,44 @@ class Audit(Result):
             )
         if said := heads_in_words(self.heads()):
             yield said
+
+    def _certain(self, looked: pl.DataFrame) -> Iterator[str]:
+        """Yield how much of the maps that were looked at is certain, and what it rests on."""
+        mass = "certain_mass_bfloat16"
+        layers = self.by_layer().drop_nulls(mass).sort(mass, maintain_order=True)
+        least, most = (layers.row(place, named=True) for place in (0, -1))
+        low, high = (percent(one[mass]) for one in (least, most))
+        apart = (
+            ""
+            if low == high
+            else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
+        )
+        yield (
+            f"Certain: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
+            f"a rounding to bfloat16 (0.4 % of its length), and {percent(looked['certain_mass'].mean())} by the "
+            "exact output. In all weights with such an output, at least this much lies on the same keys (certain "
+            f"mass). It is {'a mean' if len(self.rows) > 1 else 'that'} of {self._sample()}{apart}."
+        )
+        yield from self._too_short(looked)
+        if not self.provenance["model"].get("normed_heads"):
+            yield stacked_in_words(self.table)
+
+    def _too_short(self, looked: pl.DataFrame) -> Iterator[str]:
+        """Yield that in some maps no other weights give the output, and what to do then, where that is so."""
+        short = looked.filter(simplex_nullity=0)
+        if not len(short):
+            return
+        typed: dict[str, str] = dict(pairwise(self.provenance.get("command") or ()))
+        file = typed.get("--file", typed.get("-f", "FILE"))
+        row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
+        yield (
+            f"In {some_of(len(short), len(looked), 'map')} looked at, no other weights give exactly this output: the "
+            f"text has too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
+            f"{looked['d_v'].max()}). Use longer texts, or see what is left of a row when its output may change by 1 "
+            f"%: identilens certify --model {quote(self.provenance['model']['name'])} --file {quote(file)} --limit "
+            f"{row['text'] + 1} --layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% "
+            f"--out row ({'FILE: your texts; ' * (file == 'FILE')}in Python: identilens.certify, tolerance=0.01)."
+        )
 
 
 def _layer(row: Row) -> str:

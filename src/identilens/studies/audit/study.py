@@ -1,4 +1,4 @@
-"""How much of each attention map is determined, how much is influential, and how much has no effect on the output."""
+"""How much of each attention map is certain, how much is influential, and how much has no effect on the output."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -55,9 +55,9 @@ _FIRST = 1000
 
 
 class AuditStudy(LensStudy[AuditSettings, Audit]):
-    """Measure how much of every attention map is determined, influential, and without effect on its head's output.
+    """Measure how much of every attention map is certain, influential, and without effect on its head's output.
 
-    Determined: certain mass of drawn rows of drawn texts (linear programs). Influential: what happens to the model's
+    Certain: certain mass of drawn rows of drawn texts (linear programs). Influential: what happens to the model's
     answer without the head, in some of these texts; norms of head outputs stand beside it. Without effect: rank and
     nullity of T (Brunner et al. 2020, Eq. 6), the share of squared weight in its null space (Eq. 8, 9), the correlation
     of raw and effective attention (Fig. 1a), and the attention to each token type (Fig. 1b, 1c, 5). Measures are
@@ -78,7 +78,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         >>> lens = idl.load("bundled")
         >>> audit = idl.audit(lens, idl.examples()[:1], layers=(2, 3), certain_rows=1)
         >>> audit
-        Audit: Determined: 69.1 % of a row's attention ...
+        Audit: Certain: 69.1 % of a row's attention ...
         >>> round(audit.table["null_share"].mean(), 2)
         0.76
     """

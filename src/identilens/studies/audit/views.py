@@ -27,7 +27,7 @@ def certain_mass_map(by_head: pl.DataFrame) -> AnyChart:
     return _head_map(by_head, "certain_mass_bfloat16", _CERTAIN, (0.0, 1.0))
 
 
-def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
+def certain_and_influential(heads: pl.DataFrame) -> AnyChart:
     """Return every head by its two axes: certain mass across, effect on the answer as a share of the largest up."""
     known = heads.drop_nulls("group")
     chart: AnyChart = scatter(
@@ -233,7 +233,7 @@ def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:
 
 
 AXES = (
-    "Determined: how much of a row's attention stays on the same keys in every alternative, that is, in every "
+    "Certain: how much of a row's attention stays on the same keys in every alternative, that is, in every "
     "distribution over the same keys with the same output. For each weight the least value over all alternatives is "
     "found by a linear program; their sum is the row's certain mass. No alternative lies farther away than 1 − certain "
     "mass (total variation).",
@@ -255,7 +255,7 @@ GROUPS = (
     "Neither follows from the other. The lines in the chart stand at these two limits."
 )
 NO_ROWS = (
-    "Certain mass or effects were not computed, so this report does not say how much of each head is determined, and "
+    "Certain mass or effects were not computed, so this report does not say how much of each head is certain, and "
     "which heads are influential. Choose a number of rows for each map with --certain-rows 4, and --effects removal "
     "(in Python: certain_rows=4, effects='removal')."
 )

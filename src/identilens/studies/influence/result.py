@@ -168,7 +168,8 @@ class Influence(Result):
         if ranks["effect_of_mean"] is not None:
             lines.append(
                 "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
-                f"of {ranks['effect_of_mean']:.2f} with those of removal."
+                f"of {ranks['effect_of_mean']:.2f} with those of removal. Say which of the two you quote: removal "
+                "asks what all that a head writes does, the mean what its changes from token to token do."
             )
         if ranks["estimate"] is not None:
             lines.append(
@@ -210,19 +211,7 @@ class Influence(Result):
     def charts(self) -> dict[str, AnyChart]:
         """Return ``effects`` by layer and head; ``tokens``, ``estimates`` and ``keys`` where there are some."""
         heads, unit = self.heads(), UNITS[self._outcome]
-        cells = heat(
-            heads.select(*_HEAD, "effect"),
-            "head",
-            "layer",
-            "effect",
-            stretch=True,
-            numbers=".2g",
-            title="Effect of removing a head",
-            x_title="Head",
-            y_title="Layer",
-            color_title=f"Effect ({unit})",
-        )
-        charts = {"effects": choose_kind(cells, heads)}
+        charts = {"effects": self._by_head()}
         if self.answer_tokens["query"].n_unique() > 1:
             charts["tokens"] = self._by_token()
         if known := self._agreement("estimate"):
@@ -248,6 +237,26 @@ class Influence(Result):
                 also=["layer", "head", "query_token", "key_token", "norm_share"],
             )
         return charts
+
+    def _by_head(self) -> AnyChart:
+        """Return the change without each head: of the outcome, or with its sign of a given answer's log probability."""
+        heads, unit = self.heads(), UNITS[self._outcome]
+        name, shown = "effect", f"Effect ({unit})"
+        if not self._undecided:
+            name, shown = "log_change", "Change of the answer's log probability (nats)"
+        cells = heat(
+            heads.select(*_HEAD, name),
+            "head",
+            "layer",
+            name,
+            diverging=not self._undecided,
+            numbers=".2g",
+            title="Effect of removing a head",
+            x_title="Head",
+            y_title="Layer",
+            color_title=shown,
+        )
+        return choose_kind(cells, heads)
 
     def _by_token(self) -> AnyChart:
         """Return the changes of the log probability of each token, for the heads that change an answer most."""

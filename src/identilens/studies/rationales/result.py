@@ -128,7 +128,8 @@ class Rationales(Result):
         now, before = least["probability"] + least["change"], least["probability"]
         name = _names(first)[first["position"].to_list().index(least["position"])]
         of = f"probability of {unmarked(least['answer'])!r} without {name}, where it is least"
-        return Finding(words, headline=[(f"{before:.2g} → {now:.2g}", of)])
+        change = f"{before:.2g} → {now:.2g}"
+        return Finding(f"{words} {change}: {of}.", headline=[(change, of)])
 
     def _best(self, measure: Measure, label: str, words: str, descending: bool) -> Finding:
         """Return the best explanation by a measure, and whether it is better than random tokens."""
