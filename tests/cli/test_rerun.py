@@ -216,7 +216,7 @@ def test_a_run_keeps_short_conversations_and_names_the_file_of_long_ones(tmp_pat
     file.rename(moved)
     verify = ("verify", tmp_path / "long")
     missing = " ".join(failing(*verify).split())
-    assert "file or chat in its run.toml; identilens verify takes another one" in missing
+    assert "identilens verify takes another one with --file" in missing
     assert "identical, every" in identilens(*verify, "--file", moved, code=0).output
     moved.write_text(json.dumps({**chat, "prompt": "Snow fell on the"}))
     other = " ".join(failing(*verify, "--file", moved).split())

@@ -65,8 +65,8 @@ def is_stream(file: Path) -> bool:
         mode = file.stat().st_mode
     except (OSError, ValueError):
         raise InputError(
-            f"no such file: {file}. Check its path (of a finished run: file or chat in its run.toml; identilens "
-            "verify takes another one with --file)."
+            f"no such file: {file}. Check its path (for a run to be verified: identilens verify takes another one with "
+            "--file)."
         ) from None
     if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
         return stat.S_ISFIFO(mode)

@@ -67,6 +67,9 @@ TwoOrMore = Annotated[int, Ge(2)]
 Positions = Annotated[tuple[int | str, ...], REPEATED]
 """Positions of a text, or tokens."""
 
+Tolerances = Annotated[tuple[float | int | str, ...], LIST]
+"""How much may change and count as the same."""
+
 Switch = Annotated[bool, Parameter(negative="")]
 """An option of the command line that is off unless it is typed."""
 

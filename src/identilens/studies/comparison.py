@@ -345,7 +345,9 @@ def _sentence(row: Row, names: tuple[str, str]) -> str:
 
 def _with_error(row: Row) -> str:
     """Return a difference with its standard error."""
-    error = " (error unknown: one text)" if row["error"] is None else f" ± {row['error']:.2g}"
+    error = (
+        " (one text, so no error over texts)" if row["error"] is None else f" ± {row['error']:.2g}"
+    )
     return _signed(row["difference"]) + error
 
 

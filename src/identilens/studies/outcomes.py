@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import expm1, sqrt
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
 import torch
@@ -23,7 +23,7 @@ from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.token_names import unmarked
-from identilens.runs.settings import LIST, Settings
+from identilens.runs.settings import Settings, Tolerances
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
@@ -138,7 +138,7 @@ class ToleranceSettings(Settings):
             (model, bfloat16, float16, float32); 0 by default.
     """
 
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
+    tolerance: Tolerances | None = None
 
     def check(self) -> None:
         """Check that tolerances can be read."""

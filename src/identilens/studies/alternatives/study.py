@@ -6,7 +6,7 @@ from itertools import chain, groupby, product
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import ModelRun, Rows
-from identilens.runs.settings import LIST, REPEATED
+from identilens.runs.settings import LIST, NonNegative, Positions, Positive, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.alternatives.answers import Aim, in_row, keep_answer
@@ -69,14 +69,14 @@ class AlternativeSettings(KindSettings):
 
     realisable: bool = False
     distance: Annotated[float, Gt(0), Lt(1)] = 0.1
-    starts: Annotated[int, Ge(1)] = 8
-    seed: Annotated[int, Ge(0)] = 0
+    starts: Positive = 8
+    seed: NonNegative = 0
     outcome: Outcome = "head"
     aim: Annotated[tuple[Aim, ...], LIST] = ("least",)
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
-    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
-    keys: Annotated[tuple[int | str, ...], REPEATED] | None = None
-    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    tolerance: Tolerances | None = None
+    queries: Positions | None = None
+    keys: Positions | None = None
+    answer: Positions | None = None
     together: bool = False
 
     def check(self) -> None:

@@ -42,7 +42,9 @@ _FEW, _ALIKE = 4, 1e-9
 
 _THERE = " in these rows"
 _OF_NAMED = " (the named segment with most)"
-_OVERLAP = " Ranges of the others overlap with its own: whether it has more than these is not certain."
+_OVERLAP = (
+    " Ranges of the others overlap with its own: whether it has more than these is not certain."
+)
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
 _TAKEN_OUT = (

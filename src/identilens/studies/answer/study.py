@@ -24,7 +24,7 @@ from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import LIST, NonNegative, Numbers, Positive, Settings
+from identilens.runs.settings import NonNegative, Numbers, Positive, Settings, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.answer.result import Answers
@@ -126,7 +126,7 @@ class AnswerSettings(Settings):
     top_p: Annotated[float | None, Gt(0), Le(1)] = None
     top_k: Positive | None = None
     bounded: NonNegative | None = None
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = ("0", "bfloat16")
+    tolerance: Tolerances | None = ("0", "bfloat16")
     needed: bool = True
     matrices: bool = False
     layers: Numbers | None = None

@@ -19,7 +19,7 @@ from identilens.models.sequences import sides
 from identilens.models.substitution import Rows
 from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
-from identilens.runs.settings import LIST, REPEATED, WORDED, Switch
+from identilens.runs.settings import LIST, WORDED, Positions, Switch, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
 from identilens.studies.certify.result import Certainty
@@ -64,8 +64,8 @@ class CertifySettings(RowSettings):
     """
 
     outcome: Outcome = "head"
-    tolerance: Annotated[tuple[float | int | str, ...], LIST] | None = None
-    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    tolerance: Tolerances | None = None
+    answer: Positions | None = None
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
     claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
     pattern: Annotated[tuple[str, ...], LIST] = ()

@@ -18,7 +18,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Replacements, Rows
-from identilens.runs.settings import REPEATED
+from identilens.runs.settings import NonNegative, Positions
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
@@ -51,10 +51,10 @@ class InfluenceSettings(RowSettings):
     """
 
     outcome: Outcome = "prediction"
-    answer: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    answer: Positions | None = None
     decision: str | None = None
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the outcome is the model's."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 from jaxtyping import Float
 from torch import Tensor
 
@@ -72,7 +72,7 @@ class PatternSettings(ToleranceSettings, KindSettings):
     least_score: Annotated[float, Gt(0), Lt(1)] = 0.4
     repeated: NonNegative = 0
     sequences: Positive = 4
-    seed: Annotated[int, Ge(0)] = 0
+    seed: NonNegative = 0
 
     def check(self) -> None:
         """Check the names of the patterns, and that tolerances can be read."""

@@ -21,7 +21,7 @@ from identilens.lab.encoder.train.study import TrainStudy
 from identilens.runs.files import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NOT_RECORDED, Positive
+from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, run_study, study_function
 from identilens.runs.tables import Tables, decimals, integers, markdown_table, table_of
 
@@ -201,7 +201,7 @@ class SweepSettings(TrainingSettings):
     tasks: Annotated[tuple[TaskName, ...], LIST]
     heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
     d_k: Annotated[tuple[Positive, ...], LIST] = D_K
-    seeds: Annotated[tuple[int, ...], LIST] = (0,)
+    seeds: Numbers = (0,)
     keep_models: Annotated[bool, NOT_RECORDED] = False
 
     def check(self) -> None:
