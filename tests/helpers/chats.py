@@ -4,6 +4,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 
 import identilens as idl
+from helpers.gated import GATED, gated
 from helpers.zoo import VOCAB, build
 
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<im_start>", "<im_end>", "<head>", "</head>", "<unk>"]
@@ -64,4 +65,5 @@ def tokenizer(template=None):
 
 def answering(family, template=None):
     """A tiny random model with such a tokenizer."""
-    return idl.Lens(build(family), tokenizer(template))
+    model = gated(family).model.float() if family in GATED else build(family)
+    return idl.Lens(model, tokenizer(template))

@@ -8,68 +8,13 @@ from scipy.optimize import linprog
 from torch import nn
 
 import identilens as idl
+from helpers.gated import GATED, gated
 from helpers.heads import watched_attention
-from helpers.zoo import _HYBRID, _LLAMA, _random, ids
+from helpers.zoo import _LLAMA, _random, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.studies.audit.selfcheck import selfcheck
 from identilens.studies.outcomes import of_layer
-
-_DELTA = {
-    "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-}  # fmt: skip
-_EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-_LAYERS = {"layer_types": ["linear_attention", "full_attention"] * 2, "head_dim": 8}
-
-
-def _half(attention, states):
-    both = attention.q_proj(states).unflatten(-1, (-1, 2 * attention.head_dim))
-    return both.chunk(2, -1)[1].sigmoid()
-
-
-def _entries(attention, states):
-    return attention.gate_proj(states).unflatten(-1, (-1, attention.head_dim)).sigmoid()
-
-
-def _heads(attention, states):
-    gates = nn.functional.softplus(attention.g_proj(states))[..., None]
-    return gates.expand(-1, -1, -1, attention.head_dim)
-
-
-GATED = {
-    "qwen3_next": (
-        lambda: hf.Qwen3NextForCausalLM(
-            hf.Qwen3NextConfig(
-                **_HYBRID, **_DELTA, **_EXPERTS, **_LAYERS, shared_expert_intermediate_size=16
-            )
-        ),
-        _half,
-    ),
-    "qwen3_5": (
-        lambda: hf.Qwen3_5ForCausalLM(hf.Qwen3_5TextConfig(**_HYBRID, **_DELTA, **_LAYERS)),
-        _half,
-    ),
-    "afmoe": (
-        lambda: hf.AfmoeForCausalLM(
-            hf.AfmoeConfig(**_LLAMA, **_EXPERTS, head_dim=8, num_dense_layers=2, sliding_window=4)
-        ),
-        _entries,
-    ),
-    "laguna": (
-        lambda: hf.LagunaForCausalLM(
-            hf.LagunaConfig(**_LLAMA, **_EXPERTS, head_dim=8, shared_expert_intermediate_size=16)
-        ),
-        _heads,
-    ),
-}
-"""Models by family, and the gate of an attention module as its family computes it, from the states that it reads."""
-
-
-def gated(family):
-    torch.manual_seed(0)
-    model = _random(GATED[family][0]()).double()
-    model.set_experts_implementation("eager")
-    return Lens(model)
 
 
 @pytest.mark.parametrize("family", sorted(GATED))
@@ -228,11 +173,6 @@ def test_what_depends_on_the_mixture_is_no_gate():
         layer.self_attn.o_proj = Bent(layer.self_attn.o_proj)
     with pytest.raises(UnsupportedModelError, match="AfmoeAttention changes the attention output"):
         next(lens.capture([ids(8)]))
-
-
-def test_a_recording_holds_no_gates(tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"has a gate, windows"):
-        idl.record(gated("afmoe"), ids(6), tmp_path / "text.safetensors")
 
 
 @pytest.mark.skipif(

@@ -146,5 +146,5 @@ def test_a_norm_that_is_none_any_more_is_noticed():
 
 
 def test_a_recording_holds_no_norms(tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"has a gate, windows"):
+    with pytest.raises(UnsupportedModelError, match=r"has a norm, windows"):
         idl.record(normed(), ids(6), tmp_path / "text.safetensors")

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import identilens as idl
 from helpers.command import failing, identilens
+from helpers.gated import gated
 from helpers.zoo import _T5, build, ids
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
 from identilens.models import reading
@@ -252,6 +253,34 @@ def test_what_needs_the_model_is_refused(files, study):
     recording = idl.Recording(*files)
     with pytest.raises(UnsupportedModelError, match="a recording has attention alone"):
         study(recording, recording.texts)
+
+
+@pytest.mark.parametrize("options", [{}, {"weights": True}, {"rows": [3, 8]}], ids=str)
+@pytest.mark.parametrize("family", ["qwen3_next", "afmoe"])
+def test_gates_are_recorded(family, options, tmp_path):
+    """Rows of gated heads have their own T, with the gate in it, as in the model."""
+    lens = gated(family)
+    file = tmp_path / "x.safetensors"
+    idl.record(lens, TEXTS[1], file, **options)
+    layers, tokens, _ = read_recording(file)
+    assert layers[0].gate.shape == layers[0].mixed.shape
+    recording = idl.load(file)
+    places = options.get("rows")
+    audits = [
+        idl.audit(one, text, queries=places, effects="none", certain_rows=2).table.drop("d_k")
+        for one, text in ((lens, TEXTS[1:]), (recording, recording.texts))
+    ]
+    assert apart(*audits) < 1e-5
+    rows = [
+        idl.certify(
+            one, text, layers=layers[-1].layer, heads=0, queries=8, tolerance="1%", outcome="layer"
+        ).table
+        for one, text in ((lens, TEXTS[1:]), (recording, recording.texts))
+    ]
+    assert apart(*(one.drop("key_token", "query_token", strict=False) for one in rows)) < 1e-5
+    forged = [replace(one, gate=one.gate.flip(0)) for one in layers]
+    with pytest.raises(InputError, match="mixed values times the projection do not give"):
+        idl.write_recording(tmp_path / "y.safetensors", forged, tokens)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

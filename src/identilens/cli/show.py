@@ -15,8 +15,10 @@ from identilens.studies.by_depth import card, compare_models
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
+_Out = Annotated[Path | None, Parameter(alias="-o")]
 
-def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+
+def report(folder: str, /, *, out: _Out = None) -> None:
     """Write the report of a finished run as one self-contained HTML file.
 
     Args:
@@ -32,7 +34,7 @@ def compare_runs(
     /,
     *more: str,
     by_depth: Switch = False,
-    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    out: _Out = None,
     json: Switch = False,
 ) -> None:
     """Compare finished runs: two of one study, or audits of any number of models or checkpoints.
@@ -58,7 +60,7 @@ def compare_runs(
         print(f"report: {printable(str(written))}", file=sys.stderr)
 
 
-def model_card(run: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+def model_card(run: str, /, *, out: _Out = None) -> None:
     """Write what an audit found as Markdown, for a model card.
 
     Args:
@@ -77,7 +79,7 @@ def figures(
     folder: str,
     /,
     *,
-    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    out: _Out = None,
     formats: Annotated[str, LIST] = "png,svg,pdf",
 ) -> None:
     """Write the charts of a finished run as files for print.

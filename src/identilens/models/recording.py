@@ -43,13 +43,15 @@ class RecordedLayer:
         value: Values, (group, position, d_v).
         mixed: Weights times values, (row, head, d_v), before the output projection; every position is a row by default.
         projection: Output projection, (head · d_v, d_model), heads in order: x W, without its bias.
-        output: What the layer's attention adds, (row, d_model): mixed · projection + bias.
+        output: What the layer's attention adds, (row, d_model): mixed · projection + bias, or (mixed ∘ gate) ·
+            projection + bias.
         query: Queries after positions are applied, (head, position, d_k).
         key: Keys after positions are applied, (group, position, d_k); groups divide heads.
         weights: Attention after softmax, (head, row, position), in float32 or float64, in place of queries and keys.
         rows: The positions of the queries that are recorded, in order, (row); with weights alone.
         sink: Whether weights have a sink, so that rows sum to less than 1.
         bias: Bias of the output projection, (d_model).
+        gate: What multiplies the mixed values before they are projected, (row, head, d_v), in families that do so.
         scaling: Factor of the products of queries and keys; 1 / √d_k by default.
         mask: Which keys a query sees: full, causal, or True in a (row, position) tensor.
         layer: Number of the layer in the model.
@@ -75,6 +77,7 @@ class RecordedLayer:
     rows: Tensor | None = None
     sink: bool = False
     bias: Tensor | None = None
+    gate: Tensor | None = None
     scaling: float | None = None
     mask: str | Tensor = "causal"
     layer: int = 0
@@ -128,6 +131,7 @@ class RecordedLayer:
                 one.sink,
                 one.weights is None,
                 one.bias is None,
+                one.gate is None,
                 one.mixed.shape[1:],
                 len(one.value),
             )
@@ -151,6 +155,7 @@ class RecordedLayer:
             "rows": (rows,),
             "value": (groups, n, d_v),
             "mixed": (rows, heads, d_v),
+            "gate": (rows, heads, d_v),
             "projection": (heads * d_v, d_model),
             "output": (rows, d_model),
             "bias": (d_model,),
@@ -214,8 +219,7 @@ class RecordedLayer:
                 f"mask {mask}, sink {self.sink}, and {shapes}."
             )
         mixed = self._mixed(place)
-        output = self.mixed.double().flatten(1) @ self.projection.double()
-        output = output if self.bias is None else output + self.bias.double()
+        output = _added(self.mixed.double(), self.projection.double(), self.bias, self.gate)
         limit = NOISE[self.value.dtype]
         for what, found, given in (
             ("weights times values do not give its mixed values", mixed, self.mixed),
@@ -232,6 +236,12 @@ class RecordedLayer:
                 raise InputError(
                     f"{place}: {what}: a row is {share:.2g} of the largest one away (limit {limit:g}). Record {record}."
                 )
+
+
+def _added(mixed: Tensor, projection: Tensor, bias: Tensor | None, gate: Tensor | None) -> Tensor:
+    """Return what mixed values add: gated, where there is a gate, and projected."""
+    passed = mixed if gate is None else mixed * gate
+    return passed.flatten(1) @ projection + (0 if bias is None else bias)
 
 
 def write_recording(
@@ -322,8 +332,8 @@ def record(
 
     Raises:
         InputError: For rows that the text does not have.
-        UnsupportedModelError: For attention with gates, windows of a picture, or cross attention; for attention in half
-            precision with sinks.
+        UnsupportedModelError: For attention with norms of heads, windows of a picture, or cross attention; for
+            attention in half precision with sinks.
 
     Examples:
         >>> import identilens as idl, tempfile, pathlib
@@ -341,14 +351,15 @@ def record(
 
     def keep(call: AttentionCall) -> Tensor:
         site, output = sites[call.index], call.run()
-        if site.kind == "cross" or call.windows > 1 or site.gated:
+        if site.kind == "cross" or call.windows > 1 or site.normed:
             raise UnsupportedModelError(
-                f"{site.kind} layer {site.layer} of {lens.name} has a gate, windows or another sequence, which a "
+                f"{site.kind} layer {site.layer} of {lens.name} has a norm, windows or another sequence, which a "
                 "recording does not hold. Audit the model itself."
             )
         more = call.has_sink or call.bias is not None or call.arguments.get("softcap") is not None
         form: dict[str, Any] = {"query": call.query[0], "key": call.key[0]}
-        part, mixed = call, output[0].detach()
+        part, mixed, gate = call, output[0].detach(), call.gate
+        gate = None if gate is None else gate[0].to(mixed)
         if weights or more or places is not None:
             part = call if places is None else call.rows(places)
             heads = CapturedLayer.of(part, site, *part.attend()).heads
@@ -359,12 +370,7 @@ def record(
             }
         if places is not None:
             mixed, form["rows"] = mixed[places], torch.tensor(places)
-        seen = part.visible()
-        mask: str | Tensor = "full" if seen is None else seen[0]
-        if isinstance(mask, Tensor):
-            positions = torch.arange(mask.shape[1], device=mask.device)
-            ends = positions if places is None else positions[places]
-            mask = "causal" if torch.equal(mask, positions <= ends[:, None]) else mask
+            gate = None if gate is None else gate[places]
         projection = site.output_projection.flatten(0, 1).to(mixed)
         bias = site.output_bias.to(mixed)
         layers.append(
@@ -373,9 +379,10 @@ def record(
                 mixed=mixed,
                 projection=projection,
                 bias=bias,
-                output=mixed.flatten(1) @ projection + bias,
+                gate=gate,
+                output=_added(mixed, projection, bias, gate),
                 scaling=float(call.arguments.get("scaling") or call.query.shape[-1] ** -0.5),
-                mask=mask,
+                mask=_mask(part.visible(), places),
                 layer=site.layer,
                 **form,
             )
@@ -384,6 +391,15 @@ def record(
 
     lens.run([item], keep)
     write_recording(path, layers, next(iter(item.tokens.values())), model=lens.name)
+
+
+def _mask(seen: Bool[Tensor, "1 row position"] | None, places: list[int] | None) -> str | Tensor:
+    """Return which keys the rows at some places see, by its name where it has one."""
+    if seen is None:
+        return "full"
+    positions = torch.arange(seen.shape[2], device=seen.device)
+    ends = positions if places is None else positions[places]
+    return "causal" if torch.equal(seen[0], positions <= ends[:, None]) else seen[0]
 
 
 def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:

@@ -41,6 +41,8 @@ class _Attention(nn.Module):
         for name in ("query", "key", "value"):
             rows = torch.cat([getattr(one, name) for one in texts], 1).transpose(0, 1)
             self.register_buffer(name, rows.contiguous())
+        gates = [one.gate for one in texts if one.gate is not None]
+        self.register_buffer("gate", torch.cat(gates) if gates else None)
         self.masks = [one.visible() for one in texts]
         self.o_proj = _projection(first)
 
@@ -56,7 +58,12 @@ class _Attention(nn.Module):
             str(self.config._attn_implementation), eager_attention_forward
         )
         output, _ = attend(self, query, key, value, seen, scaling=self.factor)
-        return self.o_proj(output.flatten(2))
+        return self.o_proj(_gated(output, self.get_buffer("gate"), ids).flatten(2))
+
+
+def _gated(output: Tensor, gate: Tensor | None, rows: Tensor) -> Tensor:
+    """Return what heads mix after the gate of its rows, if there is one."""
+    return output if gate is None else output * gate[rows]
 
 
 def _projection(layer: RecordedLayer) -> nn.Linear:
@@ -91,7 +98,11 @@ class _WeightsAttention(nn.Module):
             mixed = one.value.repeat_interleave(one.mixed.shape[1] // len(one.value), 0).mT
             mixed = mixed.permute(2, 0, 1).clone()
             mixed[one.places] = one.mixed
-            for name, tensor in (("weights", one.weights), ("value", one.value), ("mixed", mixed)):
+            gate = one.gate
+            if gate is not None:
+                gate = torch.ones_like(mixed).index_copy(0, torch.tensor(one.places), gate)
+            parts = {"weights": one.weights, "value": one.value, "mixed": mixed, "gate": gate}
+            for name, tensor in parts.items():
                 self.register_buffer(f"{name}_{text}", tensor)
 
     def forward(self, hidden_states: Tensor, ids: Int[Tensor, "text position"]) -> Tensor:
@@ -118,6 +129,7 @@ class _WeightsAttention(nn.Module):
         value = value * hidden_states.any()
         recorded = torch.nonzero(known).flatten()
         output, _ = attend(self, queries, keys, value, mask, recorded=recorded, **named)
+        output = _gated(output, self.get_buffer(f"gate_{text}"), places)
         return self.o_proj(output.flatten(2).to(value.dtype))
 
     def recorded_weights(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Gt
 from cyclopts import Parameter
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -22,7 +21,15 @@ from identilens.runs.files import write_folder, write_json
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
 from identilens.runs.provenance import changed
-from identilens.runs.settings import LIST, NOT_RECORDED, NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.settings import (
+    LIST,
+    NOT_RECORDED,
+    AboveZero,
+    NonNegative,
+    Positive,
+    Settings,
+    TwoOrMore,
+)
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
@@ -95,7 +102,7 @@ class FineTuning(Settings):
 
     epochs: Positive = 2
     batch_size: Positive = 32
-    learning_rate: Annotated[float, Gt(0)] = 5e-5
+    learning_rate: AboveZero = 5e-5
     longest: TwoOrMore = 128
     rows: Positive | None = None
     seed: NonNegative = 0

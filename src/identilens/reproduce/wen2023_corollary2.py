@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
-from annotated_types import Gt
 
 from identilens.errors import SettingError
 from identilens.lab.dyck.configuration import DyckConfig
@@ -14,7 +13,7 @@ from identilens.lab.dyck.minimiser import minimise
 from identilens.lab.dyck.prefixes import all_prefixes
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST, Positive, Settings, TwoOrMore
+from identilens.runs.settings import LIST, AboveZero, Positive, Settings, TwoOrMore
 from identilens.runs.tables import markdown_table
 
 
@@ -36,11 +35,11 @@ class Corollary2Settings(Settings):
     types: TwoOrMore = 2
     depth: TwoOrMore = 2
     lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (8, 12, 16)
-    strengths: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
+    strengths: Annotated[tuple[AboveZero, ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
     hidden: Positive = 16
     seeds: Positive = 4
     iterations: Positive = 600
-    norm_constant: Annotated[float, Gt(0)] = 0.1
+    norm_constant: AboveZero = 0.1
 
     def check(self) -> None:
         """Check that there are lengths and strengths, and that the largest λ is first."""

@@ -64,6 +64,10 @@ Size = Annotated[int, AS_TYPED, SIZE]
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
 TwoOrMore = Annotated[int, Ge(2)]
+AboveZero = Annotated[float, Gt(0)]
+Part = Annotated[float, Gt(0), Lt(1)]
+"""A share that is neither nothing nor the whole."""
+
 Positions = Annotated[tuple[int | str, ...], REPEATED]
 """Positions of a text, or tokens."""
 

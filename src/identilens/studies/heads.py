@@ -28,7 +28,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
 from identilens.runs.study import Output, R, S, Study
-from identilens.runs.tables import Columns
+from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, identities, read_items
 
 _LISTED = 60
@@ -85,7 +85,7 @@ class Place:
     head: int
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The columns of a table that name it."""
         return {
             "text": self.text,

@@ -24,6 +24,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.token_names import unmarked
 from identilens.runs.settings import Settings, Tolerances
+from identilens.runs.tables import Row
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
@@ -324,7 +325,7 @@ RELATIVE_EFFECT = (pl.col("effect") / pl.col("effect").max()).fill_nan(0.0).alia
 """The effect of each head as a share of the largest; nothing is influential where nothing has an effect."""
 
 
-def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[dict[str, Any], str]:
+def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[Row, str]:
     """Return the row of the head with the largest effect, and in words what changes without it."""
     first = heads.sort("effect", maintain_order=True).row(-1, named=True)
     most = f", the most of {len(heads)} heads" * (len(heads) > 1)

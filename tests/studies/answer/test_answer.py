@@ -65,6 +65,7 @@ FAMILIES = [
     "deepseek_v3",
     "jamba",
     "gemma2",
+    "afmoe",
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import polars as pl
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,7 +27,7 @@ from identilens.runs.files import write_folder
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.settings import LIST, NonNegative, Part, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables, decimals, percent, table_of
 
@@ -206,7 +206,7 @@ class ConstructSettings(Settings):
 
     types: TwoOrMore = 2
     depth: TwoOrMore = 4
-    open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
+    open_probability: Part = 0.5
     lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
     count: Positive = 50
     off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import polars as pl
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, with
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NonNegative, Positive, Settings
+from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables, decimals, integers, table_of
 
@@ -278,7 +278,7 @@ class PruneSettings(Settings):
     size: Positive = 4
     key_size: Positive | None = None
     width: Positive = 8
-    norm_constant: Annotated[float, Gt(0)] = 0.1
+    norm_constant: AboveZero = 0.1
     candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
         4,
         6,

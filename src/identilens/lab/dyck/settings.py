@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from jaxtyping import Int
 from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings, TwoOrMore
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
@@ -71,7 +71,7 @@ class DyckTraining(DyckLaw):
     tokens: TwoOrMore = 100_000
     epochs: Positive = 40
     batch_size: Positive = 100
-    learning_rate: Annotated[float, Gt(0)] = 3e-3
+    learning_rate: AboveZero = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
     loss: Loss = "closing"
     attention: Attention = "learned"

@@ -4,9 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
-from identilens.runs.settings import NOT_RECORDED, NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.settings import (
+    NOT_RECORDED,
+    AboveZero,
+    NonNegative,
+    Positive,
+    Settings,
+    TwoOrMore,
+)
 
 TaskName = Literal[
     "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
@@ -49,14 +56,14 @@ class TrainingSettings(Settings):
     attention_heads: Positive = 8
     feed_forward: Positive = 2048
     block: Block = "vaswani"
-    initial_std: Annotated[float, Gt(0)] = 1.0
+    initial_std: AboveZero = 1.0
     logit_scale: LogitScale = "d_k"
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     max_length: TwoOrMore = 512
     max_words: Positive = 100_000
     epochs: Positive = 20
     batch_size: Positive = 256
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    learning_rate: AboveZero = 1e-3
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     limit: Positive | None = None
 

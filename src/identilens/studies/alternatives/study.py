@@ -6,7 +6,6 @@ from itertools import chain, groupby, product
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Gt, Lt
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,9 +18,9 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import ModelRun, Rows
-from identilens.runs.settings import LIST, NonNegative, Positions, Positive, Tolerances
+from identilens.runs.settings import LIST, NonNegative, Part, Positions, Positive, Tolerances
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.alternatives.answers import Aim, in_row, keep_answer
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.result import ANSWER, Alternatives
@@ -68,7 +67,7 @@ class AlternativeSettings(KindSettings):
     """
 
     realisable: bool = False
-    distance: Annotated[float, Gt(0), Lt(1)] = 0.1
+    distance: Part = 0.1
     starts: Positive = 8
     seed: NonNegative = 0
     outcome: Outcome = "head"
@@ -295,7 +294,7 @@ class PutBack:
         loss: Absolute change of the loss, None without one.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     hidden: float
     logits: float | None
     loss: float | None
@@ -307,7 +306,7 @@ def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
     Raises:
         InputError: For runs of different texts or models.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
 
     def add(state: str, layer: int | None, largest: float, relative: float) -> float:
         rows.append(

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import polars as pl
 from torch import Tensor
@@ -13,7 +12,7 @@ from identilens.charts.kit import lines, scatter, strip
 from identilens.charts.packing import BITS
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.runs.matrices import MatrixKey, Tokens
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, Row
 from identilens.studies.head_views import (
     axis_tokens,
     choose_head,
@@ -171,7 +170,7 @@ def in_words(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(_TITLE.alias("alternative")).drop("n_query", "n_key", *empty)
 
 
-def _viewer_map(row: dict[str, Any], layers: dict[str, Tensor], tokens: Tokens) -> TokenMap:
+def _viewer_map(row: Row, layers: dict[str, Tensor], tokens: Tokens) -> TokenMap:
     choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
     choices["alternative"] = title_of(row["alternative"])
     distance = row["mean_total_variation"]
@@ -207,7 +206,7 @@ def _viewer_map(row: dict[str, Any], layers: dict[str, Tensor], tokens: Tokens) 
     )
 
 
-def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
+def _layers(row: Row, matrices: Matrices) -> dict[str, Tensor]:
     """Return the maps of an alternative by title; of a long text, whose maps are not kept, none."""
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     names = {

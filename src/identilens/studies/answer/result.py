@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import torch
@@ -16,7 +16,7 @@ from identilens.charts.viewer import TokenMap
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, counted, percent
+from identilens.runs.tables import Columns, Row, counted, percent
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _ROW: Columns = {
@@ -411,7 +411,7 @@ class Answers(Result):
         return maps
 
 
-def _estimate(row: dict[str, Any], end: str) -> str:
+def _estimate(row: Row, end: str) -> str:
     """Return an end in per cent, with its standard error where rows were drawn."""
     error = row[f"{end}_error"]
     if row["rows"] == row["population"]:
@@ -423,13 +423,13 @@ def _estimate(row: dict[str, Any], end: str) -> str:
     return f"{_end(row, end)} (estimated, {spread})"
 
 
-def _end(row: dict[str, Any], end: str) -> str:
+def _end(row: Row, end: str) -> str:
     """Return an end in per cent, rounded outward."""
     share = 1000 * row[end]
     return f"{(floor(share + 1e-6) if end == 'lo' else ceil(share - 1e-6)) / 10:.1f} %"
 
 
-def _others(first: dict[str, Any], means: pl.DataFrame) -> str:
+def _others(first: Row, means: pl.DataFrame) -> str:
     """Return the attention to all other segments, and than which of them the first has more for certain."""
     others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
     shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
@@ -441,7 +441,7 @@ def _others(first: dict[str, Any], means: pl.DataFrame) -> str:
     return ", ".join(shares) + "." + sure * bool(less) + _OVERLAP * unsure
 
 
-def _share(row: dict[str, Any]) -> str:
+def _share(row: Row) -> str:
     """Return the attention to a segment in per cent, with its ends where these and their error are known."""
     known = row["lo_error"] is not None and row["hi_error"] is not None
     return percent(row["mass"]) + (f" ({_end(row, 'lo')} to {_end(row, 'hi')})" if known else "")
@@ -455,7 +455,7 @@ def _reading(answered: pl.DataFrame) -> str:
 
 
 def _marked(
-    token: dict[str, Any], row: pl.DataFrame, marks: dict[str, Mark], needed: pl.DataFrame
+    token: Row, row: pl.DataFrame, marks: dict[str, Mark], needed: pl.DataFrame
 ) -> MarkedToken:
     """Return a token of an answer, marked by the segment with most of its attention, with all segments in its note."""
     every = row.sort("mass", descending=True, maintain_order=True).iter_rows(named=True)

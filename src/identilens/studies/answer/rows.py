@@ -1,7 +1,6 @@
 """The rows of an answer's tokens: attention by segment, and its ends over all alternatives for drawn rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
+from identilens.runs.tables import Row
 from identilens.studies.outcomes import Tolerance, of_head
 
 _STREAM = 0xA75
@@ -62,7 +62,7 @@ class AnswerRows:
         self._keeps, self._tell = keeps, tell
         self.masses: dict[int, Float[Tensor, "head token segment"]] = {}
         self.weights: dict[tuple[int, int], Float[Tensor, "token key"]] = {}
-        self.intervals: list[dict[str, Any]] = []
+        self.intervals: list[Row] = []
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the model's own output of a call."""

@@ -26,7 +26,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NonNegative, Numbers, Positive, Settings, Tolerances
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.answer.result import Answers
 from identilens.studies.answer.rows import AnswerRows, Heads, drawn_rows
 from identilens.studies.heads import LensStudy
@@ -314,7 +314,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             (pl.col("segment") != SINK) | (pl.col("mass") > 0).any().over("segment")
         )
 
-    def _without(self, part: int, prompt: Prompt, answer: Sequence[int]) -> list[dict[str, Any]]:
+    def _without(self, part: int, prompt: Prompt, answer: Sequence[int]) -> list[Row]:
         """Return the probability of each token of the answer without each segment that can be taken out."""
         found = []
         for segment in dict.fromkeys(prompt.segments):

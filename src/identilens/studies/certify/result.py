@@ -14,7 +14,7 @@ from identilens.charts.token_lines import TokenLine
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import percent, some_of, span
+from identilens.runs.tables import Row, percent, some_of, span
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.head_views import head_name
@@ -324,7 +324,7 @@ class Certainty(Result):
             return f"what all keys do to {OUTCOMES[outcome]}, to first order"
         return "what all keys add to the head's output, by vector length"
 
-    def _of_one_row(self, row: dict[str, Any]) -> str:
+    def _of_one_row(self, row: Row) -> str:
         most = self.table.sort("lo", descending=True).row(0, named=True)
         largest = (
             f"; the most on {unmarked(most['token'])!r} (key {most['key']}), which keeps at least "
@@ -403,7 +403,7 @@ def _certain(mass: Any) -> str:
     return f"{share if mass > PIN_TOLERANCE else 'none'} of the attention"
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Row) -> str:
     return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
 
 

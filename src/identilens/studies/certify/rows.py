@@ -16,7 +16,7 @@ from identilens.measures.attention.influence import contribution_weights, norm_s
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
 from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
 from identilens.models.token_names import unmarked
-from identilens.runs.tables import HEAD, Columns, table_of
+from identilens.runs.tables import HEAD, Columns, Row, table_of
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
@@ -110,7 +110,7 @@ changes that it makes, by the first order and put into the model. ``keys`` are t
 class RowCertificates:
     """Certificates of rows of one head: the rows of the tables in `SCHEMA`."""
 
-    tables: dict[str, list[dict[str, Any]]]
+    tables: dict[str, list[Row]]
 
     @classmethod
     def empty(cls) -> "RowCertificates":
@@ -185,7 +185,7 @@ class CertifiedColumns:
     """
 
     keys: dict[str, list[Any]]
-    row: dict[str, Any]
+    row: Row
     order: list[list[int]]
     claims: list["CertifiedClaim"]
     farthest: Float[Tensor, " key"]

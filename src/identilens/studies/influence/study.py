@@ -20,7 +20,7 @@ from identilens.models.sequences import sides
 from identilens.models.substitution import Replacements, Rows
 from identilens.runs.settings import NonNegative, Positions
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
 from identilens.studies.influence.result import Influence
 from identilens.studies.items import ItemList
@@ -143,8 +143,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         without = removals(answer, self.chosen, "zero", partial(_removal, answer))
         means = head_effects(answer, self.chosen, "mean")
         words = self.lens.reader.names(answer.following)
-        rows: list[dict[str, Any]] = []
-        tokens: list[dict[str, Any]] = []
+        rows: list[Row] = []
+        tokens: list[Row] = []
         for one, (change, gains), mean, estimate in zip(
             self.chosen, without, means, estimates, strict=True
         ):
@@ -183,7 +183,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         longer, last = followed(self.lens, item, ids[:-1]), item.length - 1
         return Answer(self.lens, longer, "prediction", range(last, last + len(ids)), ids)
 
-    def _keys(self, answer: Answer, place: Place, heads: TextHeads) -> Iterator[dict[str, Any]]:
+    def _keys(self, answer: Answer, place: Place, heads: TextHeads) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
         head = heads.read(place)
         tokens = heads.tokens(head, place.text)

@@ -7,7 +7,7 @@ from math import hypot
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge
 from torch import Tensor
 
 from identilens.errors import SettingError
@@ -19,6 +19,7 @@ from identilens.runs.settings import (
     NOT_RECORDED,
     NonNegative,
     Numbers,
+    Part,
     Positive,
     Settings,
     Size,
@@ -55,7 +56,7 @@ class InversionSettings(Settings):
     noise: Annotated[tuple[str | float, ...], LIST] = ("bfloat16", "int8", "int4", "0.01")
     bits: Numbers = (2, 3, 4, 5, 6, 7, 8)
     stored: Stored = "states"
-    risk: Annotated[float, Gt(0), Lt(1)] = 1e-3
+    risk: Part = 1e-3
     substitutes: Positive = 64
     whole_prefix: Switch = False
     memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = BUDGET

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Gt, Lt
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,9 +19,9 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.conllu import TaggedText
-from identilens.runs.settings import LIST, NonNegative, Positive
+from identilens.runs.settings import LIST, NonNegative, Part, Positive
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Tables, table_of
+from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.heads import KindSettings, TextStudy
 from identilens.studies.items import ItemList, sample, token_places, word_at
 from identilens.studies.outcomes import Tolerance, ToleranceSettings, of_head
@@ -69,7 +68,7 @@ class PatternSettings(ToleranceSettings, KindSettings):
 
     pattern: Annotated[tuple[str, ...], LIST] = tuple(PATTERNS)
     rows: Positive = 8
-    least_score: Annotated[float, Gt(0), Lt(1)] = 0.4
+    least_score: Part = 0.4
     repeated: NonNegative = 0
     sequences: Positive = 4
     seed: NonNegative = 0
@@ -214,9 +213,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 patterns = study_function(PatternStudy, "patterns")
 
 
-def _scores(
-    head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Tolerance
-) -> Iterator[dict[str, Any]]:
+def _scores(head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Tolerance) -> Iterator[Row]:
     """Yield the score of a head on each pattern, and its ends: the means over the cases of the pattern."""
     programs = HeadPrograms(head, tolerance)
     cases = [case for own in drawn.values() for case in own]

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import polars as pl
 from torch import Tensor
@@ -23,7 +23,7 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, percent, some_of
+from identilens.runs.tables import Columns, Row, percent, some_of
 from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
 
 _ROW: Columns = {
@@ -372,7 +372,7 @@ class Rollouts(Result):
         return maps
 
 
-def _row_name(row: dict[str, Any]) -> str:
+def _row_name(row: Row) -> str:
     return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 

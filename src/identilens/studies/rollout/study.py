@@ -23,7 +23,7 @@ from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.settings import Positions, Positive
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import TextStudy, asked_places, check_asked, joined
 from identilens.studies.outcomes import ToleranceSettings
 from identilens.studies.rollout.result import (
@@ -130,7 +130,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         if not (text.queries and text.targets):
             return joined(Rollouts.schema, [])
         units = torch.eye(len(text.names)).double()
-        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in Rollouts.schema}
+        rows: dict[str, list[Row]] = {name: [] for name in Rollouts.schema}
         matrices, done = {}, 0
         for tolerance in self.tolerances:
             bounds = partial(rollout_bounds, heads, queries=text.queries, tolerance=tolerance.size)
@@ -177,9 +177,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         seen = (seen.tril() if kind == "decoder" else seen)[queries]
         return _Text(part, sequence, names, queries, targets, values, seen)
 
-    def _put_back(
-        self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]
-    ) -> list[dict[str, Any]]:
+    def _put_back(self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]) -> list[Row]:
         """Return how far hidden states move when the maps of each end are put into the model, where there is one."""
         at: dict[str, Any] = {"text": text.number, "tolerance": tolerance, "moved": None}
         rows = [
@@ -226,7 +224,7 @@ class _Text:
 
     def add(
         self,
-        tables: Mapping[str, list[dict[str, Any]]],
+        tables: Mapping[str, list[Row]],
         tolerance: str,
         place: int,
         found: RolloutBounds,

@@ -26,7 +26,7 @@ from identilens.models.substitution import Address, Rows
 from identilens.models.token_names import token_names
 from identilens.runs.settings import WORDED, Positions
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import HeadSettings, TextStudy, asked_places
 from identilens.studies.outcomes import ToleranceSettings, of_head
 from identilens.studies.sources.result import Sources
@@ -174,7 +174,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
 
     def _add(
         self,
-        tables: Mapping[str, list[dict[str, Any]]],
+        tables: Mapping[str, list[Row]],
         at: Mapping[str, Any],
         head: Head,
         u: Float[Tensor, " d_model"],

@@ -14,6 +14,7 @@ from identilens.runs.settings import (
     AS_TYPED,
     LIST,
     NOT_RECORDED,
+    AboveZero,
     NonNegative,
     Numbers,
     Positive,
@@ -62,7 +63,7 @@ class TokenSettings(Settings):
     layers: Numbers | None = None
     offsets: Annotated[tuple[int, ...], LIST, _NEGATIVE] = (-3, -2, -1, 1, 2, 3)
     shares: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], LIST] = (0.5, 0.8, 0.9, 1.0)
-    learning_rates: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] | None = None
+    learning_rates: Annotated[tuple[AboveZero, ...], LIST] | None = None
     search: Search = "first fold"
     batch_size: Positive = 256
     patience: Positive = 20

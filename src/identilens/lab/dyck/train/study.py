@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt, Lt
-
 from identilens.errors import InputError, SettingError
 from identilens.lab.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
@@ -17,7 +15,7 @@ from identilens.lab.dyck.training import check_memory, train_models
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers, Positive
+from identilens.runs.settings import NOT_RECORDED, Numbers, Part, Positive
 from identilens.runs.study import Output, Study, study_function
 
 
@@ -42,7 +40,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
     types: Positive = 2
     depth: Positive = 4
-    open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
+    open_probability: Part = 0.5
     layers: Positive = 2
     heads: Positive = 1
     hidden: Positive = 50
