@@ -59,7 +59,7 @@ def test_killed_workers_are_replaced_and_their_parts_are_done_again(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "dies", "points"), [("local", "driver", 3), ("ray", "driver", 2), ("ray", "head", 1)]
+    ("engine", "dies", "points"), [("local", "driver", 2), ("ray", "driver", 2), ("ray", "head", 1)]
 )
 def test_whoever_dies_the_run_is_resumed(engine, dies, points):
     pytest.importorskip("ray")
