@@ -41,8 +41,9 @@ AT = {"kind": "encoder", "layer": 0}
 def table_of(*rows):
     """Rows of two heads on a text each, where they say nothing else."""
     plain = {
-        **AT, "text": 0, "certain_mass": 0.5, "null_share": 0.25, "output_share": 0.5, "sink_mass": 0.75,
-        "sink_norm_share": 0.0625, "sink_value_norm": 0.125, "first_mass": 0.5, "certain_rows": 2, "sink_token": "a",
+        **AT, "text": 0, "certain_mass": 0.5, "certain_mass_error": 0.0625, "null_share": 0.25,
+        "output_share": 0.5, "sink_mass": 0.75, "sink_norm_share": 0.0625,
+        "sink_value_norm": 0.125, "first_mass": 0.5, "certain_rows": 2, "sink_token": "a",
         "d_v": 2, "stacked_rank": 4,
     }  # fmt: skip
     return pl.DataFrame([plain | row for row in rows])
@@ -73,12 +74,14 @@ def test_heads_by_both_axes():
     first, second = heads.iter_rows(named=True)
     assert first | {"kind": 0} == {
         "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625,
+        "certain_mass_error": 0.125,
         "certain_mass_bfloat16": 0.625, "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0,
         "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
         "sink_weight": 0.375, "sink_lo": 0.125, "sink_hi": 0.75, "sink_norm_share": 0.0625, "sink_value_norm": 0.125,
         "first_mass": 0.5, "null_share": 0.25, "certain_rows": 4,
     }  # fmt: skip
     assert (second["group"], second["certain_mass"], second["null_share"]) == (GROUPS[2], 0.25, 0.5)
+    assert second["certain_mass_error"] == 0.0625, "one text: that of its rows"
     assert second["relative_effect"] == pytest.approx(0.1)
     assert second["relative_output"] == 1.375
     idle = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.298)))
@@ -100,7 +103,7 @@ def test_heads_by_both_axes():
 
 
 MEANT = (
-    "mostly certain: at least half of its attention is determined, on average; idle: the model's answer changes "
+    "mostly certain: at least half of its attention is certain, on average; idle: the model's answer changes "
     "without it by less than 10 % of the largest such change"
 )
 
