@@ -44,7 +44,8 @@ class ModelComparison(Result):
 
     Examples:
         >>> import identilens as idl
-        >>> audits = [idl.audit(idl.load(name), idl.examples()[0], certain_rows=2) for name in ("bundled", "bundled-decoder")]
+        >>> models, text = ("bundled", "bundled-decoder"), idl.examples()[0]
+        >>> audits = [idl.audit(idl.load(name), text, certain_rows=2) for name in models]
         >>> idl.compare_models(*audits).table.group_by("model", maintain_order=True).len().rows()
         [('bundled', 6), ('bundled-decoder', 4)]
     """

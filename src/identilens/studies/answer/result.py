@@ -40,11 +40,8 @@ _READ = 600
 _FEW, _ALIKE = 4, 1e-9
 """Fewest rows whose spread says something, and spreads that say that the drawn rows are alike."""
 
-_THERE = " in these rows"
 _OF_NAMED = " (the named segment with most)"
-_OVERLAP = (
-    " Ranges of the others overlap with its own: whether it has more than these is not certain."
-)
+_OVERLAP = " Where ranges overlap, which has more is not certain."
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
 _TAKEN_OUT = (
@@ -226,7 +223,7 @@ class Answers(Result):
             text = [f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 0)."]
         else:
             certain = {one["tolerance"]: one for one in self._certain().iter_rows(named=True)}
-            few = f"With exactly the same outputs nothing moves to another segment{_THERE * drawn}. {FEW_KEYS}"
+            few = f"With exactly the same outputs nothing moves to another segment{' in these rows' * drawn}. {FEW_KEYS}"
             text = [
                 f"At least {_estimate(first, 'lo')} {where} in every alternative with the same output of each head, "
                 f"{exactness(self.tolerance)}. In the model it is {percent(first['mass'])}, in no alternative more "
@@ -430,15 +427,22 @@ def _end(row: Row, end: str) -> str:
 
 
 def _others(first: Row, means: pl.DataFrame) -> str:
-    """Return the attention to all other segments, and than which of them the first has more for certain."""
+    """Return the attention to all other segments, and which of them have less or more than the first for certain."""
     others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
     shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
-    # Ends that are estimated are taken two standard errors farther.
-    least = first["lo"] - 2 * first["lo_error"] if first["lo_error"] is not None else 0.0
-    less = others.filter(pl.col("hi") + 2 * pl.col("hi_error") < least)["segment"].to_list()
-    sure = f" In every alternative {first['segment']!r} has more than {', '.join(map(repr, less))}."
-    unsure = first["lo"] is not None and len(less) < len(others)
-    return ", ".join(shares) + "." + sure * bool(less) + _OVERLAP * unsure
+    said = ", ".join(shares) + "."
+    if first["lo"] is None:
+        return said
+    # Ends that are estimated are taken two standard errors farther; ends without a known error are not compared.
+    lo = pl.col("lo") - 2 * pl.col("lo_error")
+    hi = pl.col("hi") + 2 * pl.col("hi_error")
+    ends = pl.DataFrame([first], schema=means.schema).select(lo, hi).row(0)
+    least, most = (pl.lit(end, pl.Float64) for end in ends)
+    sure = {"more": others.filter(hi < least), "less": others.filter(lo > most)}
+    for word, found in sure.items():
+        names = ", ".join(map(repr, found["segment"]))
+        said += f" In every alternative {first['segment']!r} has {word} than {names}." * bool(names)
+    return said + _OVERLAP * (sum(map(len, sure.values())) < len(others))
 
 
 def _share(row: Row) -> str:
