@@ -346,7 +346,7 @@ def test_where_a_short_prompt_fixes_everything_the_rounded_answer_leads():
     said = found.summary().text
     assert "up to a rounding to bfloat16. In the model" in said.splitlines()[0]
     assert (
-        "nothing moves to another segment in these rows. That is usual where rows see no more keys"
+        "nothing moves between segments in these rows. That is usual where rows see no more keys"
         in said
     )
     assert found.summary().numbers["certain_mass"] < 0.999

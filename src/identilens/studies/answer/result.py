@@ -223,7 +223,7 @@ class Answers(Result):
             text = [f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 0)."]
         else:
             certain = {one["tolerance"]: one for one in self._certain().iter_rows(named=True)}
-            few = f"With exactly the same outputs nothing moves to another segment{' in these rows' * drawn}. {FEW_KEYS}"
+            few = f"With exactly the same outputs nothing moves between segments{' in these rows' * drawn}. {FEW_KEYS}"
             text = [
                 f"At least {_estimate(first, 'lo')} {where} in every alternative with the same output of each head, "
                 f"{exactness(self.tolerance)}. In the model it is {percent(first['mass'])}, in no alternative more "
