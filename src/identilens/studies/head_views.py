@@ -1,7 +1,7 @@
 """What charts of heads share: names, choices, and how much of a table a page contains."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import polars as pl
 
@@ -21,7 +21,7 @@ MOST_GROUPS = 1000
 """Rows, or heads, that a page offers to choose from."""
 
 
-def head_name(row: Mapping[str, Any]) -> str:
+def head_name(row: Row) -> str:
     """Return what to call the head of a row."""
     return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
 

@@ -332,7 +332,7 @@ def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[Row, str]:
     return first, f"{head_in_words(first)} the {changed(outcome, first['effect'])}{most}"
 
 
-def head_in_words(row: Mapping[str, Any]) -> str:
+def head_in_words(row: Row) -> str:
     """Return what a sentence calls the head of a row."""
     return f"head {row['head']} of {row['kind']} layer {row['layer']}"
 

@@ -21,7 +21,7 @@ from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
-from identilens.studies.answer.result import Answers
+from identilens.studies.answer.result import Answers, _order
 from identilens.studies.answer.rows import drawn_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -458,3 +458,24 @@ def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
     assert "exactly one of --prompt" in failing("answer", "--model", model, "--out", tmp_path / "x")
     bad = failing("answer", *given, "--segment", "brief", "--out", tmp_path / "x")
     assert "expected --segment as name=words or name=start:end; got 'brief'" in bad
+
+
+def test_segments_with_less_and_more_for_certain_are_named():
+    """Ranges that lie apart order two segments; ends that are estimated count two standard errors farther out."""
+    rows = [
+        ("own", 0.3, 0.25, 0.4, 0.0),
+        ("less", 0.1, 0.05, 0.2, 0.0),
+        ("more", 0.5, 0.45, 0.6, 0.0),
+        ("estimated", 0.1, 0.05, 0.2, 0.03),
+        ("one row", 0.1, 0.05, 0.2, None),
+        ("nothing", 0.0, 0.0, 0.0, 0.0),
+    ]
+    names = ["segment", "mass", "lo", "hi", "lo_error"]
+    means = pl.DataFrame(rows, schema=names, orient="row")
+    means = means.with_columns(hi_error="lo_error", tolerance=pl.lit("0"))
+    said = _order(means.row(0, named=True), means)
+    assert said.split(".")[:3] == [
+        " With the same output exactly, every alternative gives 'own' more than 'less'",
+        " With the same output exactly, every alternative gives 'own' less than 'more'",
+        " With the same output exactly, it is not certain whether 'own' has more than 'estimated', 'one row'",
+    ]

@@ -139,7 +139,7 @@ def test_effects_in_words():
     assert 'effects="removal"' in effects_in_words(heads, found.clear())
 
 
-OVER = "the queries drawn in each layer"
+OVER = "the queries drawn in each layer of this text"
 
 
 def sizes(queries, layers=1):

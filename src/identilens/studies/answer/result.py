@@ -16,16 +16,10 @@ from identilens.charts.viewer import TokenMap
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Row, counted, percent
+from identilens.runs.tables import Row, counted, integers, percent
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
-_ROW: Columns = {
-    "text": pl.Int64,
-    "token": pl.Int64,
-    "layer": pl.Int64,
-    "head": pl.Int64,
-    "segment": pl.String,
-}
+_ROW = {**integers("text", "token", "layer", "head"), "segment": pl.String}
 _COLOURS, _LINES, _SHOWN = 8, 24, 3
 """Segments with a colour of their own, or a letter in one answer, lines of tokens in a page, and in a terminal."""
 
@@ -40,18 +34,18 @@ _READ = 600
 _FEW, _ALIKE = 4, 1e-9
 """Fewest rows whose spread says something, and spreads that say that the drawn rows are alike."""
 
-_OF_NAMED = " (the named segment with most)"
-_OVERLAP = " Where ranges overlap, which has more is not certain."
+_ORDERS = (
+    " With the same output {}, every alternative gives {} more than {}.",
+    " With the same output {}, every alternative gives {} less than {}.",
+    " With the same output {}, it is not certain whether {} has more than {}.",
+)
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
 _TAKEN_OUT = (
     "Each segment was taken out of the prompt alone, but for the prompt's last token, and the model run again: this "
     "rests on no attention weight. "
 )
-_ALSO = (
-    "Tokens that the answer needs: identilens rationales --decision ANSWER; heads: identilens influence --decision "
-    "ANSWER."
-)
+_ALSO = "Tokens that it needs: identilens rationales --decision ANSWER; heads: identilens influence --decision ANSWER."
 
 _MARKED = (
     "each token with the letter of the segment that gets most of its attention, template and answer left out, and how "
@@ -217,7 +211,7 @@ class Answers(Result):
         if several:
             who = f"the {of_these} of {counted(len(texts), 'answer')} (those to conversations with this segment)"
         named = means.filter(_CONTENT, pl.col("segment") != REST)
-        on = f"is on {first['segment']!r}{_OF_NAMED * (len(named) > 1)}"
+        on = f"is on {first['segment']!r}{' (the named segment with most)' * (len(named) > 1)}"
         where, certain = f"of the attention of {who} {on}", {}
         if self.tolerance is None:
             text = [f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 0)."]
@@ -230,6 +224,7 @@ class Answers(Result):
                 f"than {_estimate(first, 'hi')}.",
                 *(
                     f"With the same output {exactness(one['tolerance'])} it is at least {_estimate(one, 'lo')}."
+                    f"{_order(one, every.filter(tolerance=one['tolerance']))}"
                     for one in every.filter(segment=first["segment"]).iter_rows(named=True)
                     if one["tolerance"] != self.tolerance
                 ),
@@ -275,6 +270,7 @@ class Answers(Result):
         said = f"Without {segment} {whose} has probability {left} in place of {whole}"
         said += most * (first["after"] < first["before"])
         said += "".join(f"; without {one['segment']!r} {one['without']:.2g}" for one in others)
+        said += ". Without some it is likelier" * ([first, *others][-1]["change"] > 0)
         words = f"probability of {whose} without {segment}"
         return (
             f"{_NOT_NEEDED}{said}. {_TAKEN_OUT}{_NO_SEGMENTS * (not others)}{_ALSO}",
@@ -430,19 +426,22 @@ def _others(first: Row, means: pl.DataFrame) -> str:
     """Return the attention to all other segments, and which of them have less or more than the first for certain."""
     others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
     shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
-    said = ", ".join(shares) + "."
-    if first["lo"] is None:
-        return said
+    return ", ".join(shares) + "." + ("" if first["lo"] is None else _order(first, means))
+
+
+def _order(first: Row, means: pl.DataFrame) -> str:
+    """Return which other segments have less, which have more, and which may have either, at one tolerance."""
     # Ends that are estimated are taken two standard errors farther; ends without a known error are not compared.
-    lo = pl.col("lo") - 2 * pl.col("lo_error")
-    hi = pl.col("hi") + 2 * pl.col("hi_error")
-    ends = pl.DataFrame([first], schema=means.schema).select(lo, hi).row(0)
-    least, most = (pl.lit(end, pl.Float64) for end in ends)
-    sure = {"more": others.filter(hi < least), "less": others.filter(lo > most)}
-    for word, found in sure.items():
-        names = ", ".join(map(repr, found["segment"]))
-        said += f" In every alternative {first['segment']!r} has {word} than {names}." * bool(names)
-    return said + _OVERLAP * (sum(map(len, sure.values())) < len(others))
+    lo, hi = pl.col("lo") - 2 * pl.col("lo_error"), pl.col("hi") + 2 * pl.col("hi_error")
+    own, exact = pl.col("segment") == first["segment"], exactness(first["tolerance"])
+    least, most = lo.filter(own).first(), hi.filter(own).first()
+    place = pl.when(hi < least).then(0).when(lo > most).then(1).otherwise(2)
+    named = means.select("segment", "mass", place=place).filter(~own, pl.col("mass") > 0)
+    return "".join(
+        words.format(exact, repr(first["segment"]), ", ".join(map(repr, found)))
+        for at, words in enumerate(_ORDERS)
+        if (found := named.filter(place=at)["segment"].to_list())
+    )
 
 
 def _share(row: Row) -> str:

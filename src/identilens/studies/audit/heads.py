@@ -113,7 +113,7 @@ def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None
     if rows["text"].n_unique() > 1:
         texts = rows.group_by("text").agg(mass.mean())["certain_mass_bfloat16"].to_numpy()
         return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
-    layer, over = ["text", "kind", "layer"], "the queries drawn in each layer"
+    layer, over = ["text", "kind", "layer"], "the queries drawn in each layer of this text"
     sizes = table.select(*layer, "n_query").unique()
     drawn = rows.group_by(*layer, "query").agg(mass.mean()).join(sizes, on=layer)
     left = 1 - pl.len() / pl.col("n_query").first()

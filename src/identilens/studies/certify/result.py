@@ -200,8 +200,8 @@ class Certainty(Result):
         lines = [
             f"With {self._kept(self.rows)} the same, {exact}{to_first_order}, {first}.{few}",
             f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
-            "alternative keeps it within a tenth of its value. A key has a large share if it brings at least an even "
-            f"share of {self._added}.",
+            "alternative keeps it within a tenth of its value, which is more than that a part of it stays. A key has a "
+            f"large share if it brings at least an even share of {self._added}.",
             f"{'On average, of' if len(rows) > 1 else 'Of'} the attention (in rounded shares) {'; '.join(shares)}.",
             *self._parked(),
             *[fixed] * (pinned > 0),

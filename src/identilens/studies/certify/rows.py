@@ -119,10 +119,10 @@ class RowCertificates:
 
     def add(
         self,
-        at: Mapping[str, Any],
+        at: Row,
         columns: "CertifiedColumns",
         tokens: Sequence[str],
-        also: Mapping[str, Any],
+        also: Row,
     ) -> None:
         """Add one row of attention; ``at`` has its `ROW` columns, ``tokens`` are those of all keys.
 

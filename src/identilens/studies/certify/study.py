@@ -21,6 +21,7 @@ from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.settings import LIST, WORDED, Positions, Switch, Tolerances
 from identilens.runs.study import Output, study_function
+from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import (
@@ -214,7 +215,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
         return Output(rows.frames())
 
-    def _write(self, claims: Sequence[CertifiedClaim], at: Mapping[str, Any]) -> None:
+    def _write(self, claims: Sequence[CertifiedClaim], at: Row) -> None:
         """Write the certificates of a row, and note their files."""
         where = (
             f"text {at['text']}, {at['kind']} layer {at['layer']}, head {at['head']}, query {at['query']} "

@@ -13,7 +13,7 @@ from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, choose_present, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, Row
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness
@@ -291,7 +291,7 @@ def within_page(table: pl.DataFrame) -> pl.DataFrame:
     return of_whole_groups(table, ROW, CELLS)
 
 
-def _marked(row: Mapping[str, Any]) -> MarkedToken:
+def _marked(row: Row) -> MarkedToken:
     note = (
         f"key {row['key']}: weight {row['weight']:.4f}, in [{row['lo']:.4f}, {row['hi']:.4f}]; "
         f"norm share {row['norm_share']:.4f}; {row['verdict']}"
@@ -302,7 +302,7 @@ def _marked(row: Mapping[str, Any]) -> MarkedToken:
     )
 
 
-def _row_name(row: Mapping[str, Any], kept: str) -> str:
+def _row_name(row: Row, kept: str) -> str:
     return f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']}), {kept}"
 
 

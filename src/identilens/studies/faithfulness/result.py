@@ -89,7 +89,7 @@ def in_words(mean: float, low: float, high: float, form: str = ".2f") -> str:
     return f"{mean:{form}}" + ("" if isnan(low) else f" [{low:{form}}, {high:{form}}]")
 
 
-def _interval(at: dict[str, Any], values: pl.Series) -> dict[str, Any]:
+def _interval(at: Row, values: pl.Series) -> Row:
     found = bootstrap_interval(torch.tensor(values.to_list(), dtype=torch.float64))
     return {**at, "mean": found.mean, "low": found.low, "high": found.high, "texts": len(values)}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
+from identilens.runs.tables import Row
 from identilens.studies.heads import KindSettings
 
 Intervention = Literal["zero", "renormalise"]
@@ -77,7 +78,7 @@ ROUNDINGS = 8
 class SampledMap:
     """One attention map with the rows that are tested, and the runs of its model with changes of it."""
 
-    place: dict[str, Any]
+    place: Row
     head: Head
     queries: list[int]
     runs: MapRuns

@@ -1,8 +1,7 @@
 """The result of removing heads and keys: what changes in the model's answer."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
@@ -12,7 +11,7 @@ from identilens.charts.kit import choose_present, scatter
 from identilens.charts.page import Section
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, counted, some_of
+from identilens.runs.tables import HEAD, Row, counted, some_of
 from identilens.studies.head_views import choose_kind
 from identilens.studies.outcomes import (
     INFLUENTIAL,
@@ -112,8 +111,8 @@ class Influence(Result):
         words = (
             f"Without {head_in_words(least)} the log probability of the answer {answer!r} changes by "
             f"{least['log_change']:+.3g} nats{others if len(heads) > 1 else f'{mean}.'}"
-            f"{self._at_token(least) * (texts == 1)} What follows is the change of the predictions of all its "
-            "tokens, which has no sign."
+            f"{self._at_token(least) * (texts == 1)} The rest is about another number, without a sign: how much the "
+            "whole predictions at its tokens change, for the answer or for others."
         )
         number = f"{least['log_change']:+.3g}"
         return words, (
@@ -121,7 +120,7 @@ class Influence(Result):
             f"nats of the answer's log probability without {head_in_words(least)}",
         )
 
-    def _at_token(self, head: Mapping[str, Any]) -> str:
+    def _at_token(self, head: Row) -> str:
         """Return at which token of the answer a head of the one text changes most, and how to look at that row."""
         own = self.answer_tokens.filter(pl.col(name) == head[name] for name in _HEAD)
         most = own.sort(pl.col("log_change").abs()).row(-1, named=True)

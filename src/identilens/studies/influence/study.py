@@ -194,7 +194,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
                 left = float(others.sum())
-                change: dict[str, Any] = {"effect": None, "log_change": None}
+                change: Row = {"effect": None, "log_change": None}
                 if left:
                     hidden: Replacements = {head.address: Rows([query], others[None] / left)}
                     change, _ = _removal(answer, answer.given(hidden), answer.own)
@@ -210,7 +210,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 }
 
 
-def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[dict[str, Any], Tensor]:
+def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[Row, Tensor]:
     """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
     gains = answer.gains(after, before)
     change = {

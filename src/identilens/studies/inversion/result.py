@@ -1,8 +1,7 @@
 """The results of reading texts from what is stored of them: margins, errors of storage, and what is certified."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
@@ -11,7 +10,7 @@ from identilens.charts.kit import boxes, lines
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import counted, percent
+from identilens.runs.tables import Row, counted, percent
 
 NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 """What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
@@ -316,7 +315,7 @@ _TEXTS = (
 )
 
 
-def _marked(row: Mapping[str, Any]) -> MarkedToken:
+def _marked(row: Row) -> MarkedToken:
     decoded = f"; decoded as {row['decoded']!r}"
     mark = _READ if row["recovered"] else _LOST
     if row["recovered"] is None:

@@ -1,9 +1,9 @@
 """What the decisions of a model need, and which explanations put the needed tokens first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, integers
+from identilens.runs.tables import Row, Tables, integers
 from identilens.studies.faithfulness.result import differences, in_words, means
 from identilens.studies.outcomes import exactness
 
@@ -263,7 +263,7 @@ def _names(tokens: pl.DataFrame) -> list[str]:
     ]
 
 
-def _attended(row: Mapping[str, Any]) -> str:
+def _attended(row: Row) -> str:
     """Return the attention to a token with its interval, in words."""
     return f"{row['attention']:.3f} (between {row['lo']:.3f} and {row['hi']:.3f})"
 

@@ -175,7 +175,7 @@ class SourcesStudy(TextStudy[SourcesSettings, Sources]):
     def _add(
         self,
         tables: Mapping[str, list[Row]],
-        at: Mapping[str, Any],
+        at: Row,
         head: Head,
         u: Float[Tensor, " d_model"],
         names: Sequence[str],
