@@ -109,7 +109,7 @@ def test_a_card_is_markdown_with_the_figures_of_the_audit(audits):
         [100 * one for one in audits[0].by_layer()["null_share"]], abs=0.051
     )
     assert audits[0].provenance["model"]["sha256"][:16] in text
-    assert f"\n{audits[0].provenance['model']['name']}: Determined" in text
+    assert f"\n{audits[0].provenance['model']['name']}: Certain" in text
     assert not re.search(r"<(?!br)", text), "names of tokens are no markup"
 
 

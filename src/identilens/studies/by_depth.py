@@ -233,7 +233,7 @@ def card(audit: Result) -> str:
         >>> import identilens as idl
         >>> text = idl.card(idl.audit(idl.load("bundled-decoder"), idl.examples()[0]))
         >>> text.splitlines()[0]
-        '## Attention: what is determined, and what matters'
+        '## Attention: what is certain, and what matters'
     """
     found, record = compare_models(audit), audit.provenance
     columns = {
@@ -258,7 +258,7 @@ def card(audit: Result) -> str:
     table = [list(columns.values()), ["---"] * len(columns), *cells]
     return "\n".join(
         [
-            "## Attention: what is determined, and what matters",
+            "## Attention: what is certain, and what matters",
             "",
             # Names of tokens may look like markup.
             escape(f"{model['name']}: {audit.summary().text}", quote=False).replace("\n", "\n\n"),
