@@ -371,9 +371,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
   }
   async function strips(place, query, rows) {
     const at = mapAt(place) ?? map, queries = tokens[at.queries], keys = tokens[at.keys], all = await Promise.all(rows.map((one) => rowOf(place, query, one)));
-    const most = Math.max(...all.map((one) => reachOf(one)[1]));
-    // Rows with a large weight are drawn up to 1, so that what is shown one after another has the same shades.
-    const painter = painterOf([0, most > 0.5 ? 1 : most], colours.one.value === "root", look());
+    // On the scale of the first: it has the same shades beside whatever it is compared with, and no weight is darker than its largest.
+    const painter = painterOf(reachOf(all[0]), colours.one.value === "root", look());
     return all.map((part, at) => {
       const one = new TextLine((other) => lock(other)), values = new Float32Array(queries.length * keys.length);
       values.set(part, query * keys.length);
