@@ -101,9 +101,12 @@ lesson.addEventListener("click", async ({ target }) => {
   if (!act) return;
   const [pane] = panes;
   if (!pane.held) { step.textContent = "Wait until the text is measured, or type one."; return; }
-  step.textContent = "";
+  // A step that is being worked out is not dropped by the next one.
+  if (lesson.dataset.busy) return;
   const before = pane.changes.length, changes = ["exchange", "break"].includes(target.dataset.step);
-  await act(pane);
+  step.textContent = changes ? "Being worked out: go on when this says what was done." : "";
+  lesson.dataset.busy = changes ? "yes" : "";
+  try { await act(pane); } finally { lesson.dataset.busy = step.textContent = ""; }
   // What was given up, or could not be done, says so by itself.
   if (!changes || pane.changes.length > before) step.textContent = words(pane);
   if (!show || (changes && pane.changes.length === before)) return;
