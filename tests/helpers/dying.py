@@ -1,5 +1,7 @@
 """Studies killed with kill -9 at drawn points, then resumed: `python -m helpers.dying STUDY --points 20`.
 
+Without words it reads lines of them, each a list as JSON, and answers each with a line.
+
 A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
 study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``). For
 the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies; for a
@@ -392,15 +394,16 @@ def drawn_points(drawn, happened, options):
     return sorted(first + drawn.sample(places["change"], more))
 
 
-def main():
+def tried(given):
+    """The points of a study, by the words of the command line."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("study", choices=CASES)
     words.add_argument("--points", type=int, default=20)
     words.add_argument("--engine", choices=["local", "ray"])
     words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
     words.add_argument("--together", type=int, default=1, help="workers that die in one run")
-    options = words.parse_args()
-    torch.set_num_threads(1)
+    options = words.parse_args(given)
+    os.dup2(2, 1)  # what studies print is no answer
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
         # Drivers share a cluster, which outlives them; a worker reads in its environment when it is to die.
@@ -417,16 +420,20 @@ def main():
             row = row_of(trial, at / f"run{run}", points[run::runs], head)
             rows.append({"points": points[run::runs], **row})
             print(rows[-1], file=sys.stderr, flush=True)
-    print(
-        json.dumps(
-            {
-                "study": options.study,
-                "happened": len(happened),
-                "parts": trial.parts,
-                "points": rows,
-            }
-        )
-    )
+    return {
+        "study": options.study,
+        "happened": len(happened),
+        "parts": trial.parts,
+        "points": rows,
+    }
+
+
+def main():
+    torch.set_num_threads(1)
+    lines = [json.dumps(sys.argv[1:])] if sys.argv[1:] else sys.stdin
+    for line in lines:
+        found = forked(tried, json.loads(line), patience=550)
+        print(json.dumps(found or {"error": "it took too long"}), flush=True)
 
 
 if __name__ == "__main__":

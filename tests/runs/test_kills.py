@@ -13,20 +13,25 @@ from identilens.studies.registry import STUDIES
 TESTS = Path(__file__).parents[1]
 
 
-def trials(*words):
-    """What `helpers.dying` says of each point."""
+@pytest.fixture(scope="module")
+def trials():
+    """Asks `helpers.dying`, one process for all studies, what becomes of each point."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "helpers.dying", *words]
-    done = subprocess.run(
-        command,
-        capture_output=True,
+    with subprocess.Popen(
+        [sys.executable, "-m", "helpers.dying"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        check=False,
-        timeout=550,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])["points"]
+    ) as process:
+
+        def answered(*words):
+            print(json.dumps(words), file=process.stdin, flush=True)
+            found = json.loads(process.stdout.readline())
+            assert "points" in found, found["error"]
+            return found["points"]
+
+        yield answered
 
 
 KINDS = ("audit", "certify", "tokens", "structure", "lab encoder sweep", "lab dyck train")
@@ -37,7 +42,7 @@ All others are made of parts like one of these, and are killed once.
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_killed_study_is_resumed_to_the_same_files(study):
+def test_a_killed_study_is_resumed_to_the_same_files(trials, study):
     count = 4 if study in KINDS else 1
     points = trials(study, "--points", str(count))
     assert len(points) == count
@@ -48,7 +53,7 @@ def test_a_killed_study_is_resumed_to_the_same_files(study):
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_killed_workers_are_replaced_and_their_parts_are_done_again(engine):
+def test_killed_workers_are_replaced_and_their_parts_are_done_again(trials, engine):
     pytest.importorskip("ray")
     (run,) = trials(
         "audit", "--engine", engine, "--dies", "worker", "--points", "3", "--together", "3"
@@ -61,7 +66,7 @@ def test_killed_workers_are_replaced_and_their_parts_are_done_again(engine):
 @pytest.mark.parametrize(
     ("engine", "dies", "points"), [("local", "driver", 2), ("ray", "driver", 2), ("ray", "head", 1)]
 )
-def test_whoever_dies_the_run_is_resumed(engine, dies, points):
+def test_whoever_dies_the_run_is_resumed(trials, engine, dies, points):
     pytest.importorskip("ray")
     for run in trials("audit", "--engine", engine, "--dies", dies, "--points", str(points)):
         assert run["differs"] == [], run

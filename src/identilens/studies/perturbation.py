@@ -12,7 +12,8 @@ from identilens.measures.structure.perturbation import perturbation_directions, 
 from identilens.models.capture import Collector
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.substitution import ModelRun
+from identilens.models.map_runs import MapRuns
+from identilens.models.substitution import Rows
 from identilens.runs.tables import Row
 
 SHARES = (0.25, 0.5, 1.0)
@@ -43,7 +44,6 @@ def perturbation_rows(
     """
     collector = Collector(lens.sites(item), [item], weights=True)
     lens.run([item], collector)
-    plain = _final(lens.substitute({}, item))
     rows: list[Row] = []
     for layer in collector.layers[0]:
         # Hidden keys must keep weight 0, which random moves do not heed.
@@ -54,9 +54,10 @@ def perturbation_rows(
             raw, effective = (of_heads[one.head] for of_heads in structures[key])
             own, structure = one.attention, positive_structure(raw)
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
-            for name, draw, share, after in _moves(own, raw, seed):
-                after_run = _final(lens.substitute({one.address: after}, item))
-                changed = torch.linalg.matrix_norm(after_run - plain)
+            moves = list(_moves(own, raw, seed))
+            changes = [Rows(range(len(own)), after) for *_, after in moves]
+            hidden = MapRuns(lens, item, one).effects(changes)["hidden"]
+            for (name, draw, share, after), moved in zip(moves, hidden, strict=True):
                 change = after - own
                 rows.append(
                     {
@@ -69,9 +70,7 @@ def perturbation_rows(
                             structure_norm(change, positive_structure(effective))
                         ),
                         "output": one.output_error(after.to(one.attention.device)),
-                        "hidden": float(
-                            changed / torch.linalg.matrix_norm(plain).clamp_min(1e-300)
-                        ),
+                        "hidden": float(moved),
                     }
                 )
     return rows
@@ -94,7 +93,3 @@ def _moves(
             for share in SHARES:
                 yield name, draw, share, perturbed(weights, direction, share * reach)
             yield name, draw, None, (weights + direction).clamp_min(0.0)
-
-
-def _final(run: ModelRun) -> Tensor:
-    return next(reversed(run.hidden_states.values()))[-1].double()

@@ -11,6 +11,7 @@ from polars.testing import assert_frame_equal
 from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.measures.structure import circularity, structure_weights
+from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.models.capture import Collector
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
@@ -112,6 +113,16 @@ def test_representatives_are_perturbed_one_after_the_other(found, lens):
     expected = pl.DataFrame(rows, schema=found.schema["perturbations"])
     # Means were stored in float32.
     assert_frame_equal(found.perturbations.filter(text=text), expected, rel_tol=1e-3, abs_tol=1e-3)
+    whole = expected.filter(pl.col("share").is_null(), draw=0)
+    plain = lens.substitute({}, TEXTS[text]).hidden_states["encoder"][-1]
+    for head in next(iter(lens.capture([TEXTS[text]], weights=True))).heads:
+        moves = perturbation_directions(head.attention, W[0][head.head], seed=3000)
+        for name, move in moves.items():
+            other = {head.address: (head.attention + move).clamp_min(0.0)}
+            after = lens.substitute(other, TEXTS[text]).hidden_states["encoder"][-1]
+            moved = float((after - plain).norm() / plain.norm())
+            row = whole.filter(head=head.head, perturbation=name)
+            assert row["hidden"].item() == pytest.approx(moved, rel=1e-4)
 
 
 def test_w_is_of_the_representatives_of_the_pool(lens):

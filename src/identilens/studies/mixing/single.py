@@ -66,12 +66,13 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
     """Return what hidden tokens take from the input tokens that contribute most to any of them, with labels."""
     names = names_of(series.tokens, text, series.kinds[0])
-    label = pl.format("{}: {}", "position", "token")
+    shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
+    label = pl.format("{}: {}", "position", shown)
     frames = []
     for position in positions:
         rows = track_token(series.table, series.tokens, position, text)
         labels = {
-            "state": pl.lit(f"{position}: {names[position]}"),
+            "state": pl.lit(f"{position}: {visible_text(names[position])}"),
             "own": pl.col("position") == position,
         }
         frames.append(rows.with_columns(input=label, **labels))
