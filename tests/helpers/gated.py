@@ -1,4 +1,4 @@
-"""Families with a gate before the output projection, and that gate as each family computes it."""
+"""Families with a gate or a norm before the output projection, and that as each family computes it."""
 
 import torch
 import transformers as hf
@@ -61,4 +61,40 @@ def gated(family):
     torch.manual_seed(0)
     model = _random(GATED[family][0]()).double()
     model.set_experts_implementation("eager")
+    return Lens(model)
+
+
+_MOE = {
+    "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "moe_hidden_size": 16,
+}  # fmt: skip
+
+
+def _one_norm(attention, states, mixed):
+    """BitNet: one norm of all heads together."""
+    joined = mixed.flatten(1)
+    scale = joined.square().mean(-1, keepdim=True).add(attention.attn_sub_norm.variance_epsilon)
+    return joined * scale.rsqrt() * attention.attn_sub_norm.weight
+
+
+def _norms_and_gate(attention, states, mixed):
+    """Muse Spark: a norm of each head, then a gate."""
+    scale = mixed.square().mean(-1, keepdim=True).add(attention.o_norm.eps).rsqrt()
+    return (mixed * scale).flatten(1) * attention.gate_proj(states[0]).sigmoid()
+
+
+NORMED = {
+    "bitnet": (lambda: hf.BitNetForCausalLM(hf.BitNetConfig(**_LLAMA)), _one_norm),
+    "muse_spark": (
+        lambda: hf.MuseSparkTextModel(hf.MuseSparkTextConfig(**_LLAMA, **_MOE)),
+        _norms_and_gate,
+    ),
+}
+"""Models by family, and what an attention module projects, as its family computes it from states and mixtures."""
+
+
+def normed(family="bitnet"):
+    torch.manual_seed(0)
+    model = _random(NORMED[family][0]()).double()
+    if family != "bitnet":
+        model.set_experts_implementation("eager")
     return Lens(model)

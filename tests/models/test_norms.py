@@ -2,51 +2,15 @@
 
 import pytest
 import torch
-import transformers as hf
 from scipy.optimize import linprog
 from torch import nn
 
 import identilens as idl
+from helpers.gated import NORMED, normed
 from helpers.heads import watched_attention
-from helpers.zoo import _LLAMA, _random, ids
+from helpers.zoo import ids
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models import Lens
 from identilens.studies.audit.selfcheck import selfcheck
-
-_MOE = {
-    "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "moe_hidden_size": 16,
-}  # fmt: skip
-
-
-def _one_norm(attention, states, mixed):
-    """BitNet: one norm of all heads together."""
-    joined = mixed.flatten(1)
-    scale = joined.square().mean(-1, keepdim=True).add(attention.attn_sub_norm.variance_epsilon)
-    return joined * scale.rsqrt() * attention.attn_sub_norm.weight
-
-
-def _norms_and_gate(attention, states, mixed):
-    """Muse Spark: a norm of each head, then a gate."""
-    scale = mixed.square().mean(-1, keepdim=True).add(attention.o_norm.eps).rsqrt()
-    return (mixed * scale).flatten(1) * attention.gate_proj(states[0]).sigmoid()
-
-
-NORMED = {
-    "bitnet": (lambda: hf.BitNetForCausalLM(hf.BitNetConfig(**_LLAMA)), _one_norm),
-    "muse_spark": (
-        lambda: hf.MuseSparkTextModel(hf.MuseSparkTextConfig(**_LLAMA, **_MOE)),
-        _norms_and_gate,
-    ),
-}
-"""Models by family, and what an attention module projects, as its family computes it from states and mixtures."""
-
-
-def normed(family="bitnet"):
-    torch.manual_seed(0)
-    model = _random(NORMED[family][0]()).double()
-    if family != "bitnet":
-        model.set_experts_implementation("eager")
-    return Lens(model)
 
 
 @pytest.mark.parametrize("family", sorted(NORMED))
@@ -143,8 +107,3 @@ def test_a_norm_that_is_none_any_more_is_noticed():
     lens._sites_of = lens._weights()
     with pytest.raises(UnsupportedModelError, match="the module hands on the attention output"):
         next(lens.capture([ids(8)]))
-
-
-def test_a_recording_holds_no_norms(tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"has a norm, windows"):
-        idl.record(normed(), ids(6), tmp_path / "text.safetensors")

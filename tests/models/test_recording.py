@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.gated import gated
+from helpers.gated import GATED, gated, normed
 from helpers.zoo import _T5, build, ids
 from identilens.errors import InputError, OutputFolderError, UnsupportedModelError
 from identilens.models import reading
@@ -37,6 +37,11 @@ def recorded(lens, folder, texts=TEXTS):
     for text, file in zip(texts, files, strict=True):
         idl.record(lens, text, file)
     return files
+
+
+def stored(layer):
+    """The tensors of a layer, named as in a file."""
+    return {f"{layer.layer}.{name}": one.clone() for name, one in layer.tensors().items()}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +118,7 @@ def test_what_does_not_fit_is_refused(files, change, tmp_path):
         idl.write_recording(tmp_path / "x.safetensors", [layers[0], changed], tokens, model=model)
     assert not (tmp_path / "x.safetensors").exists()
     # A file that was changed afterwards is refused when it is read.
-    tensors = load_file(files[0]) | changed.tensors()
+    tensors = load_file(files[0]) | stored(changed)
     facts = {
         "format": "identilens recording 1",
         "model": model,
@@ -256,14 +261,15 @@ def test_what_needs_the_model_is_refused(files, study):
 
 
 @pytest.mark.parametrize("options", [{}, {"weights": True}, {"rows": [3, 8]}], ids=str)
-@pytest.mark.parametrize("family", ["qwen3_next", "afmoe"])
-def test_gates_are_recorded(family, options, tmp_path):
-    """Rows of gated heads have their own T, with the gate in it, as in the model."""
-    lens = gated(family)
+@pytest.mark.parametrize("family", ["qwen3_next", "afmoe", "bitnet", "muse_spark"])
+def test_gates_and_norms_are_recorded(family, options, tmp_path):
+    """Rows of gated heads have their own T, with the gate in it, as in the model; those of a norm have V."""
+    lens = gated(family) if family in GATED else normed(family)
     file = tmp_path / "x.safetensors"
     idl.record(lens, TEXTS[1], file, **options)
     layers, tokens, _ = read_recording(file)
     assert layers[0].gate.shape == layers[0].mixed.shape
+    assert layers[0].normed == (family not in GATED)
     recording = idl.load(file)
     places = options.get("rows")
     audits = [
@@ -273,7 +279,13 @@ def test_gates_are_recorded(family, options, tmp_path):
     assert apart(*audits) < 1e-5
     rows = [
         idl.certify(
-            one, text, layers=layers[-1].layer, heads=0, queries=8, tolerance="1%", outcome="layer"
+            one,
+            text,
+            layers=layers[-1].layer,
+            heads=0,
+            queries=8,
+            tolerance="1%",
+            outcome="layer" if family in GATED else "head",
         ).table
         for one, text in ((lens, TEXTS[1:]), (recording, recording.texts))
     ]
@@ -386,7 +398,7 @@ def test_forged_weights_are_refused(lens, change, said, tmp_path_factory, tmp_pa
     changed = change(layers[1])
     with pytest.raises(InputError, match=f"layer 1: .*{said}"):
         idl.write_recording(tmp_path / "y.safetensors", [layers[0], changed], tokens)
-    tensors = {name: one for one in (layers[0], changed) for name, one in one.tensors().items()}
+    tensors = stored(layers[0]) | stored(changed)
     facts = {
         "format": "identilens recording 1",
         "model": model,

@@ -52,6 +52,7 @@ class RecordedLayer:
         sink: Whether weights have a sink, so that rows sum to less than 1.
         bias: Bias of the output projection, (d_model).
         gate: What multiplies the mixed values before they are projected, (row, head, d_v), in families that do so.
+        normed: Whether the gate divides by a length of what is mixed, as a norm of heads does.
         scaling: Factor of the products of queries and keys; 1 / √d_k by default.
         mask: Which keys a query sees: full, causal, or True in a (row, position) tensor.
         layer: Number of the layer in the model.
@@ -78,18 +79,14 @@ class RecordedLayer:
     sink: bool = False
     bias: Tensor | None = None
     gate: Tensor | None = None
+    normed: bool = False
     scaling: float | None = None
     mask: str | Tensor = "causal"
     layer: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        # Layers may share a tensor, such as a mask, which a file may not.
-        return {
-            f"{self.layer}.{name}": value.clone(memory_format=torch.contiguous_format)
-            for name, value in named.items()
-        }
+        return {name: one for name, one in vars(self).items() if isinstance(one, Tensor)}
 
     def facts(self) -> dict[str, Any]:
         """Return what is no tensor."""
@@ -97,6 +94,7 @@ class RecordedLayer:
             "layer": self.layer,
             "scaling": self.factor,
             "sink": self.sink,
+            "normed": self.normed,
             "mask": self.mask if isinstance(self.mask, str) else "own",
         }
 
@@ -106,6 +104,16 @@ class RecordedLayer:
         if self.scaling is None:
             return 1.0 if self.query is None else self.query.shape[-1] ** -0.5
         return self.scaling
+
+    @property
+    def unit_gate(self) -> Tensor:
+        """The gate of mixed values, 1 without one; of a norm that of their direction, with their length in it."""
+        gate = torch.ones_like(self.mixed) if self.gate is None else self.gate
+        return (
+            gate * torch.linalg.vector_norm(self.mixed, dim=-1, keepdim=True)
+            if self.normed
+            else gate
+        )
 
     @property
     def places(self) -> list[int]:
@@ -127,8 +135,7 @@ class RecordedLayer:
             tensors.append((self.bias, other.bias))
         facts = [
             (
-                one.factor,
-                one.sink,
+                {**one.facts(), "mask": None},
                 one.weights is None,
                 one.bias is None,
                 one.gate is None,
@@ -178,6 +185,7 @@ class RecordedLayer:
             and (rows == n if self.rows is None else forms == {"weights"} and placed)
             and heads % max(groups, 1) == 0 < n
             and rows > 0
+            and (self.gate is not None or not self.normed)
             and all(sizes[name] == size for name, size in given.items())
         )
 
@@ -208,15 +216,15 @@ class RecordedLayer:
         Raises:
             InputError: Naming what does not fit.
         """
-        tensors = {name: one for name, one in vars(self).items() if isinstance(one, Tensor)}
+        tensors = self.tensors()
         if not self._fits(tensors):
             shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
             mask = self.mask if isinstance(self.mask, str) else "a tensor"
             raise InputError(
                 f"{place}: its tensors do not fit each other: expected sizes as RecordedLayer names them, one "
                 "precision, queries and keys or else weights in single or double precision (a sink, or chosen rows in "
-                f"rising order, with weights only), and the mask to be a tensor or one of {', '.join(_MASKS)}; got the "
-                f"mask {mask}, sink {self.sink}, and {shapes}."
+                f"rising order, with weights only), the gate of a norm, and the mask to be a tensor or one of "
+                f"{', '.join(_MASKS)}; got the mask {mask}, sink {self.sink}, normed {self.normed}, and {shapes}."
             )
         mixed = self._mixed(place)
         output = _added(self.mixed.double(), self.projection.double(), self.bias, self.gate)
@@ -282,7 +290,12 @@ def write_recording(
         "tokens": list(tokens),
         "layers": [one.facts() for one in layers],
     }
-    tensors = {name: one for layer in layers for name, one in layer.tensors().items()}
+    # Layers may share a tensor, such as a mask, which a file may not.
+    tensors = {
+        f"{layer.layer}.{name}": one.clone(memory_format=torch.contiguous_format)
+        for layer in layers
+        for name, one in layer.tensors().items()
+    }
     file = Path(path)
     temporary = file.with_name(f".{file.name}.part")
     try:
@@ -332,8 +345,8 @@ def record(
 
     Raises:
         InputError: For rows that the text does not have.
-        UnsupportedModelError: For attention with norms of heads, windows of a picture, or cross attention; for
-            attention in half precision with sinks.
+        UnsupportedModelError: For attention with windows of a picture, or cross attention; for attention in half
+            precision with sinks.
 
     Examples:
         >>> import identilens as idl, tempfile, pathlib
@@ -351,9 +364,9 @@ def record(
 
     def keep(call: AttentionCall) -> Tensor:
         site, output = sites[call.index], call.run()
-        if site.kind == "cross" or call.windows > 1 or site.normed:
+        if site.kind == "cross" or call.windows > 1:
             raise UnsupportedModelError(
-                f"{site.kind} layer {site.layer} of {lens.name} has a norm, windows or another sequence, which a "
+                f"{site.kind} layer {site.layer} of {lens.name} has windows or another sequence, which a "
                 "recording does not hold. Audit the model itself."
             )
         more = call.has_sink or call.bias is not None or call.arguments.get("softcap") is not None
@@ -380,6 +393,7 @@ def record(
                 projection=projection,
                 bias=bias,
                 gate=gate,
+                normed=site.normed,
                 output=_added(mixed, projection, bias, gate),
                 scaling=float(call.arguments.get("scaling") or call.query.shape[-1] ** -0.5),
                 mask=_mask(part.visible(), places),
@@ -428,7 +442,8 @@ def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:
                 if name.startswith(start)
             }
             mask = {} if one["mask"] == "own" else {"mask": one["mask"]}
-            rest = {"scaling": float(one["scaling"]), "sink": bool(one.get("sink"))}
+            rest = {name: bool(one.get(name)) for name in ("sink", "normed")}
+            rest["scaling"] = float(one["scaling"])
             layers.append(RecordedLayer(**own, **mask, **rest, layer=number))
     except (
         OSError,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -41,8 +42,8 @@ class _Attention(nn.Module):
         for name in ("query", "key", "value"):
             rows = torch.cat([getattr(one, name) for one in texts], 1).transpose(0, 1)
             self.register_buffer(name, rows.contiguous())
-        gates = [one.gate for one in texts if one.gate is not None]
-        self.register_buffer("gate", torch.cat(gates) if gates else None)
+        self.register_buffer("gate", torch.cat([one.unit_gate for one in texts]))
+        self.normed = first.normed
         self.masks = [one.visible() for one in texts]
         self.o_proj = _projection(first)
 
@@ -58,12 +59,14 @@ class _Attention(nn.Module):
             str(self.config._attn_implementation), eager_attention_forward
         )
         output, _ = attend(self, query, key, value, seen, scaling=self.factor)
-        return self.o_proj(_gated(output, self.get_buffer("gate"), ids).flatten(2))
+        return self.o_proj(_gated(output, self.get_buffer("gate")[ids], self.normed).flatten(2))
 
 
-def _gated(output: Tensor, gate: Tensor | None, rows: Tensor) -> Tensor:
-    """Return what heads mix after the gate of its rows, if there is one."""
-    return output if gate is None else output * gate[rows]
+def _gated(output: Tensor, gate: Tensor, normed: bool) -> Tensor:
+    """Return what heads mix after its gate; a norm leaves nothing of its length."""
+    if normed:
+        output = normalize(output, dim=-1, eps=torch.finfo(output.dtype).tiny)
+    return output * gate
 
 
 def _projection(layer: RecordedLayer) -> nn.Linear:
@@ -98,9 +101,8 @@ class _WeightsAttention(nn.Module):
             mixed = one.value.repeat_interleave(one.mixed.shape[1] // len(one.value), 0).mT
             mixed = mixed.permute(2, 0, 1).clone()
             mixed[one.places] = one.mixed
-            gate = one.gate
-            if gate is not None:
-                gate = torch.ones_like(mixed).index_copy(0, torch.tensor(one.places), gate)
+            gate = torch.ones_like(mixed)
+            gate[one.places] = one.unit_gate
             parts = {"weights": one.weights, "value": one.value, "mixed": mixed, "gate": gate}
             for name, tensor in parts.items():
                 self.register_buffer(f"{name}_{text}", tensor)
@@ -129,7 +131,7 @@ class _WeightsAttention(nn.Module):
         value = value * hidden_states.any()
         recorded = torch.nonzero(known).flatten()
         output, _ = attend(self, queries, keys, value, mask, recorded=recorded, **named)
-        output = _gated(output, self.get_buffer(f"gate_{text}"), places)
+        output = _gated(output, self.get_buffer(f"gate_{text}")[places], one.normed)
         return self.o_proj(output.flatten(2).to(value.dtype))
 
     def recorded_weights(
