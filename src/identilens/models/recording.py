@@ -442,7 +442,7 @@ def read_recording(path: Path) -> tuple[list[RecordedLayer], list[str], str]:
                 if name.startswith(start)
             }
             mask = {} if one["mask"] == "own" else {"mask": one["mask"]}
-            rest = {name: bool(one.get(name)) for name in ("sink", "normed")}
+            rest: dict[str, Any] = {name: bool(one.get(name)) for name in ("sink", "normed")}
             rest["scaling"] = float(one["scaling"])
             layers.append(RecordedLayer(**own, **mask, **rest, layer=number))
     except (
