@@ -164,9 +164,10 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
         "test_tokens": folds["tokens"].mean(),
         "test_sentences": folds["sentences"].mean(),
     }
+    sentences = counted(round(numbers["test_sentences"]), "sentence")
     last = (
         f"Chance (guessing a position of the sentence): {percent(chance)}. {counted(len(folds), 'fold')}, about "
-        f"{numbers['test_tokens']:,.0f} test tokens in {counted(round(numbers['test_sentences']), 'sentence')} each."
+        f"{numbers['test_tokens']:,.0f} test tokens in {sentences} each."
     )
     where = f"at layer {best['layer_tested']}" + (
         f", offset {best['offset']:+d}," if best["offset"] else ""
@@ -177,7 +178,7 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
         (f"{len(folds)}", "folds of 70 / 15 / 15 % of the sentences"),
         (
             f"{numbers['test_tokens']:,.0f}",
-            f"test tokens per fold, in {numbers['test_sentences']:,.0f} sentences (means)",
+            f"test tokens per fold, in {sentences} (means)",
         ),
     )
     lines = []
