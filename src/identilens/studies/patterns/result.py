@@ -120,8 +120,8 @@ class PatternScores(Result):
             more, of_these = states.count(POSSIBLE), f", {identified:,} of these identified"
             lines.append(
                 f"{what[:1].upper()}{what[1:]}{where}{nearly}: {some_of(called, len(own), 'head')} called by it"
-                f"{of_these * (called > 0)}{f' (besides, {more:,} in some alternatives only)' * (more > 0)}. The highest "
-                f"score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} in "
+                f"{of_these * (called > 0)}{f' (besides, {more:,} in some alternatives only)' * (more > 0)}. The "
+                f"highest score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} in "
                 "alternatives."
             )
         if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:

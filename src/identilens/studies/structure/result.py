@@ -344,7 +344,7 @@ def _projection(texts: pl.DataFrame) -> _Said:
     return (
         f"Naim & Asher's projection of the weights (same output and row sums) has negative entries in "
         f"{percent(numbers['negative_maps'])} of the heads and texts ("
-        f"{percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "
+        f"{percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:z.3f}); row sums "
         f"are kept to {numbers['row_sum_error']:.1e}."
     ), numbers
 
