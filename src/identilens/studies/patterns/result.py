@@ -121,8 +121,8 @@ class PatternScores(Result):
             lines.append(
                 f"{what[:1].upper()}{what[1:]}{where}{nearly}: {some_of(called, len(own), 'head')} called by it"
                 f"{of_these * (called > 0)}{f' (besides, {more:,} in some alternatives only)' * (more > 0)}. The "
-                f"highest score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} in "
-                "alternatives."
+                f"highest score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} "
+                "in alternatives."
             )
         if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
             lines.append(f"No other weights change any of these scores. {FEW_KEYS}")
