@@ -254,7 +254,7 @@ def test_the_command(bundled_path, tmp_path):
     )
     model = ("--model", bundled_path, "--text", "Snow fell on the harbour, and nobody came.")
     done = identilens("faithfulness", *model, *options, "--out", tmp_path / "run", code=0)
-    assert "Most faithful: " in done.output
+    assert "Most faithful on these texts: " in done.output
     assert "Faithful (NAOPC) and stable (agreement)" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
     assert "--searched of at least the largest group, 8" in failing(

@@ -117,9 +117,10 @@ def finding(
     best = named.row(0, named=True)
     first = ", ".join(named.filter(pl.col("faithful") == best["faithful"])["explanation"])
     lines = [
-        f"Most faithful: {first}. By how much removing keys changes the model, on a scale from the worst order of "
-        f"keys found (0) to the best (1), its order is at {_range(best, 'faithful')} "
-        f"({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
+        f"Most faithful on these texts: {first}. By how much removing keys changes the model, on a scale from "
+        f"the worst order of keys found (0) to the best (1), its order is at {_range(best, 'faithful')} "
+        f"({counted(rows, 'row')} of {counted(tested['texts'], 'text')}). Other texts may have another order: that one "
+        "explanation is better than another takes ten texts or more, and an interval of their difference without 0."
     ]
     if tested["left_out"]:
         lines.append(
