@@ -187,7 +187,7 @@ def influenced(outcome="prediction", texts=2, rows=True, answer=None):
                 tokens += [
                     {
                         **at, "query": 2 + place, "query_token": ("c", " the")[place], "token": token,
-                        "log_change": change * (0.75 - 0.5 * place),
+                        "log_probability": -0.5 - 0.25 * place, "log_change": change * (0.75 - 0.5 * place),
                     }
                     for place, token in enumerate((" the", " sea") if answer else ())
                 ]  # fmt: skip

@@ -88,12 +88,6 @@ class Answer:
         each = entries[: len(self.following)].double().log_softmax(-1)
         return each[range(len(each)), list(self.following)].cpu()
 
-    def gains(
-        self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
-    ) -> Float[Tensor, " following"]:
-        """Return the changes of `likelihoods`: below 0 where a token that follows becomes less likely."""
-        return self.likelihoods(after) - self.likelihoods(before)
-
     def change_in(self, run: ModelRun) -> float:
         """Return the change of the outcome, as `change` does, in a run that was made already."""
         return self.between(self._of(run), self.own)

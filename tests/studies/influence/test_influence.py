@@ -148,12 +148,14 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
         assert change == pytest.approx(expected.sum().item(), abs=1e-4)
         own = found.answer_tokens.filter(layer=layer, head=head)
         assert own["log_change"].to_list() == pytest.approx(expected.tolist(), abs=1e-4)
+        assert own["log_probability"].to_list() == pytest.approx(log(answer).tolist(), abs=1e-4)
         assert own["token"].to_list() == list(lens.reader.names(answer))
         assert own["query"].to_list() == [len(given) - 1 + at for at in range(len(answer))]
         assert own["query_token"].to_list() == list(lens.reader.names([given[-1], *answer[:-1]]))
     heads = found.heads().sort("log_change")
     least, most = heads.row(0, named=True), heads.row(-1, named=True)
     said = found.summary()
+    assert f"has probability {log(answer).sum().exp():.3g} (logarithm" in said.text
     own = found.answer_tokens.filter(layer=least["layer"], head=least["head"])
     row = own.sort(pl.col("log_change").abs()).row(-1, named=True)
     assert f"{row['log_change']:+.3g} are at {row['token'].strip()!r}, which the row" in said.text

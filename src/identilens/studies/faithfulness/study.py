@@ -339,7 +339,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
         >>> lens = idl.load("bundled")
         >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
         >>> found
-        Faithfulness: Most faithful: ...
+        Faithfulness: Most faithful on these texts: ...
     """
 
     name = "faithfulness"

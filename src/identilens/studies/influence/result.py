@@ -1,6 +1,7 @@
 """The result of removing heads and keys: what changes in the model's answer."""
 
 from dataclasses import dataclass
+from math import exp
 from typing import ClassVar
 
 import polars as pl
@@ -38,8 +39,8 @@ class Influence(Result):
             ``effect_of_mean``: when it writes the mean of its output over the text; ``estimate``: of ``effect``, to
             first order. Nats (prediction, the mean over its positions) or relative change (states). ``log_change``: of
             the log probability of a given answer, in nats; below 0 where the answer becomes less likely.
-        answer_tokens: Of a given answer one row for each text, head and token of the answer: its part of
-            ``log_change``, and the row (``query``) that predicts it.
+        answer_tokens: Of a given answer one row for each text, head and token of the answer: its
+            ``log_probability`` in the model, its part of ``log_change``, and the row (``query``) that predicts it.
         hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` and ``log_change`` when
             the key is hidden.
 
@@ -66,6 +67,7 @@ class Influence(Result):
             "query": pl.Int64,
             "query_token": pl.String,
             "token": pl.String,
+            "log_probability": pl.Float64,
             "log_change": pl.Float64,
         },
         "hidden_keys": {
@@ -102,19 +104,21 @@ class Influence(Result):
         """Return which head a given answer needs most, and the headline of that."""
         heads = self.heads().sort("log_change", maintain_order=True)
         least, most = heads.row(0, named=True), heads.row(-1, named=True)
-        answer, falls = self.provenance["settings"]["decision"], heads["log_change"] < 0
         mean = f", mean over {texts} texts" * (texts > 1)
+        number = f"{least['log_change']:+.3g}"
         others = (
-            f", without {head_in_words(most)} by {most['log_change']:+.3g}{mean}. It falls without "
-            f"{some_of(int(falls.sum()), len(heads), 'head')}: these speak for the answer, if only a little."
+            f", without {head_in_words(most)} by {most['log_change']:+.3g}. It falls without "
+            f"{some_of(len(heads.filter(pl.col('log_change') < 0)), len(heads), 'head')}: these speak for the answer, "
+            "if only a little."
         )
+        known = self.answer_tokens["log_probability"].sum() / len(self.table)
         words = (
-            f"Without {head_in_words(least)} the log probability of the answer {answer!r} changes by "
-            f"{least['log_change']:+.3g} nats{others if len(heads) > 1 else f'{mean}.'}"
+            f"The answer {self.provenance['settings']['decision']!r} has probability {exp(known):.3g} (logarithm "
+            f"{known:.3g}{mean}). Without {head_in_words(least)} its log probability changes by {number} nats{mean}"
+            f"{others if len(heads) > 1 else '.'}"
             f"{self._at_token(least) * (texts == 1)} The rest is about another number, without a sign: how much the "
             "whole predictions at its tokens change, for the answer or for others."
         )
-        number = f"{least['log_change']:+.3g}"
         return words, (
             number,
             f"nats of the answer's log probability without {head_in_words(least)}",

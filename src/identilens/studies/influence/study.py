@@ -143,6 +143,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         without = removals(answer, self.chosen, "zero", partial(_removal, answer))
         means = head_effects(answer, self.chosen, "mean")
         words = self.lens.reader.names(answer.following)
+        known = answer.likelihoods(answer.own).tolist()
         rows: list[Row] = []
         tokens: list[Row] = []
         for one, (change, gains), mean, estimate in zip(
@@ -156,6 +157,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                     "query": last + at,
                     "query_token": item.tokens["encoder"][last + at],
                     "token": words[at],
+                    "log_probability": known[at],
                     "log_change": gain,
                 }
                 for at, gain in enumerate(gains.tolist())
@@ -212,7 +214,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
 def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[Row, Tensor]:
     """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
-    gains = answer.gains(after, before)
+    gains = answer.likelihoods(after) - answer.likelihoods(before)
     change = {
         "effect": answer.between(after, before) / positions(answer),
         "log_change": float(gains.sum()) if answer.following else None,
