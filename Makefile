@@ -38,13 +38,13 @@ families: $(STAMP) ## try every model type of transformers, about half an hour, 
 	PYTHONPATH=tools $(BIN)/python -m families.run
 
 test: $(STAMP) ## the tests to run while working: a few minutes, every study, browser and command line
-	$(BIN)/python -m pytest -m 'not slow and not gpu' -n auto
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n auto --dist worksteal
 
 test-all: $(STAMP) ## every test but those that need a GPU
-	$(BIN)/python -m pytest -m 'not gpu' -n auto
+	$(BIN)/python -m pytest -m 'not gpu' -n auto --dist worksteal
 
 test-slow: $(STAMP) ## the tests that make test leaves out
-	$(BIN)/python -m pytest -m 'slow and not gpu' -n auto
+	$(BIN)/python -m pytest -m 'slow and not gpu' -n auto --dist worksteal
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
@@ -61,7 +61,7 @@ test-lowest: ## the fast tests with the lowest versions that pyproject.toml allo
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[demo,dev]'
-	.venv-lowest/bin/python -m pytest -m 'not slow and not gpu' -n auto
+	.venv-lowest/bin/python -m pytest -m 'not slow and not gpu' -n auto --dist worksteal
 
 check: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check src tests benchmarks tools

@@ -61,7 +61,7 @@ def model():
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
     "certify": lambda at, **run: idl.certify(
-        model(), TEXTS[:2], heads=0, claim=idl.claims.weight(1), certificates=True, **run
+        model(), TEXTS[:2], layers=0, heads=0, claim=idl.claims.weight(1), certificates=True, **run
     ),
     "answer": lambda at, **run: idl.answer(
         answering("llama"),
