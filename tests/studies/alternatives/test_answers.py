@@ -49,7 +49,7 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
         moved = float((changed - raw[-1]).abs().sum() / 2)
         assert row["mean_total_variation"] == pytest.approx(moved, abs=1e-6)
     text = found.summary().text
-    assert "Put into the model (those found together all at once)" in text
+    assert "Put into the model (rows that were found together, together)" in text
     assert "nats" in text
     assert "same head output" not in str(found.sections())
 
@@ -148,7 +148,7 @@ def test_the_command(tmp_path):
     done = identilens(
         "alternatives", *options, "--tolerance", "0.001nats", "--out", tmp_path / "run", code=0
     )
-    assert "Put into the model (those found together all at once)" in done.output
+    assert "Put into the model (rows that were found together, together)" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
     assert "--tolerance" in failing(
         "alternatives", *options, "--tolerance", "much", "--out", tmp_path / "no"

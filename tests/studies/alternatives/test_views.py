@@ -106,7 +106,7 @@ def test_findings_notes_and_numbers(found, capsys):
     finding = found.summary()
     assert finding.numbers["found"] == 10
     assert finding.numbers["hidden_change"] == found.table["hidden_change"].max()
-    assert "In all 2 attention maps the head's output allows other weights" in finding.text
+    assert "exist in all 2 attention maps. They usually do not" in finding.text
     found.show()
     assert "queries and keys of size" in capsys.readouterr().out
     frame = found.sections()[-1].frame

@@ -336,7 +336,9 @@ def test_several_conversations_make_several_texts_with_their_own_segments():
 
 def test_named_segments_lead_and_others_have_their_ends():
     said = idl.answer(answering("llama"), CHAT, max_new_tokens=3, bounded=2).summary()
-    assert re.search(r"is on '(where|who)' \(the named segment with most\) in every", said.text)
+    assert re.search(
+        r"is on '(where|who)' \(of the named segments the one with most\) in every", said.text
+    )
     assert re.search(r"'rest of the prompt' [0-9.]+ % \([0-9.]+ % to [0-9.]+ %\)", said.text)
 
 

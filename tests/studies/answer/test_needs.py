@@ -96,7 +96,7 @@ def test_the_finding_says_without_which_segment_the_answer_loses_most():
     said = answered(1).summary()
     assert (
         "Without 'document' the answer to text 0 has probability 0.016 in place of 0.25 (it loses most at ' no': "
-        "0.5 → 0.062); without 'question' 0.19. Each segment was taken out"
+        "0.5 → 0.062); without 'question' 0.19. One segment at a time was taken out"
     ) in said.text
     assert said.headline[1] == (
         "0.25 → 0.016",

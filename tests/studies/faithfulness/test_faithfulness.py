@@ -179,7 +179,8 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
     assert plane.filter(explanation="certain")["no_order"].item() == 0.5
     assert plane.filter(pl.col("explanation") != "certain")["no_order"].is_null().all()
     assert (
-        "Left out, as all scores are equal: certain in 50.0 % of the rows." in result.summary().text
+        "Left out where all of their scores are equal: certain in 50.0 % of the rows."
+        in result.summary().text
     )
 
 

@@ -256,10 +256,7 @@ def test_the_finding_says_what_was_found():
     )
     assert found.numbers["encoder_next_to_it_last"] == pytest.approx(1 / 8)
     # The made-up effective rollout is 1 less the contribution, so it cannot agree; the raw one is its square.
-    assert (
-        "gives another answer about which context is mixed into encoder hidden states"
-        in sentences[3]
-    )
+    assert "does not tell well which context is mixed into encoder hidden states" in sentences[3]
     assert "(raw) and -1.00 (effective) at layer 1 and " in sentences[3]
     assert found.numbers["encoder_own_last"] == pytest.approx(0.2)
     assert found.numbers["encoder_effective_rollout_last"] == pytest.approx(-1)

@@ -363,7 +363,7 @@ def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_th
     assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
     assert len(written(5).token_lines()) == 3
     assert (
-        "the probability falls most without 'terri' (0.75 → 0.38), '…ble' (0.75 → 0.62). Enough"
+        "the probability falls most without 'terri' (0.75 → 0.38) or '…ble' (0.75 → 0.62). Nine"
         in written(1).summary().text
     )
     tenth = pl.col("change") / 10

@@ -101,9 +101,9 @@ class Alternatives(Result):
             for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
         )
         lines = [
-            f"In {some_of(free, heads, 'attention map')} the head's output allows other weights, by directions that "
-            "change neither the output nor the sum of a row. A text of fewer tokens than a head's values have "
-            "dimensions (d_v) usually has none.",
+            f"Other weights with the same output of the head, and the same sum of each row, exist in "
+            f"{some_of(free, heads, 'attention map')}. They usually do not where a text has fewer tokens than a head's "
+            "values have dimensions (d_v).",
             *normed_heads(self.provenance["model"]),
         ]
         if asked := self.provenance["settings"].get("queries"):
@@ -224,9 +224,9 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
     predicted = outcome == "prediction"
     what, unit = ("prediction", "nats") if predicted else ("final hidden states", "of their size")
     said = (
-        f"Put into the model (those found together all at once), these weights change the {what} by at most "
-        f"{numbers['measured']:.1e} {unit}, where {numbers['allowed']:.1e} was allowed (the first order predicts "
-        f"{numbers['predicted']:.1e})"
+        f"Put into the model (rows that were found together, together), these weights change the {what} by at most "
+        f"{numbers['measured']:.1e} {unit}, as measured; {numbers['allowed']:.1e} was allowed (the first order, on "
+        f"which nothing rests, predicts {numbers['predicted']:.1e})"
     )
     if predicted:
         same = some_of(rows["same_top"].sum(), len(rows), "row")

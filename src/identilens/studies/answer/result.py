@@ -42,7 +42,7 @@ _ORDERS = (
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
 _TAKEN_OUT = (
-    "Each segment was taken out of the prompt alone, but for the prompt's last token, and the model run again: this "
+    "One segment at a time was taken out of the prompt (its last token stays), and the model run again: this "
     "rests on no attention weight. "
 )
 _ALSO = "Tokens that it needs: identilens rationales --decision ANSWER; heads: identilens influence --decision ANSWER."
@@ -211,7 +211,7 @@ class Answers(Result):
         if several:
             who = f"the {of_these} of {counted(len(texts), 'answer')} (those to conversations with this segment)"
         named = means.filter(_CONTENT, pl.col("segment") != REST)
-        on = f"is on {first['segment']!r}{' (the named segment with most)' * (len(named) > 1)}"
+        on = f"is on {first['segment']!r}{' (of the named segments the one with most)' * (len(named) > 1)}"
         where, certain = f"of the attention of {who} {on}", {}
         if self.tolerance is None:
             text = [f"{percent(first['mass'])} {where}; no rows were bounded (--bounded 0)."]
@@ -228,8 +228,8 @@ class Answers(Result):
                     for one in every.filter(segment=first["segment"]).iter_rows(named=True)
                     if one["tolerance"] != self.tolerance
                 ),
-                f"Least and greatest values were computed for {first['rows']:,} of {first['population']:,} rows "
-                f"(tokens of the answer, layers and heads){', drawn evenly over layers' * drawn}; attention for all.",
+                "Shares are means over rows (tokens of the answer, layers and heads). Least and greatest values were "
+                f"computed for {first['rows']:,} of {first['population']:,}{', drawn evenly over layers' * drawn}.",
                 f"Over all segments {_estimate(certain[self.tolerance], 'lo')} of the attention is certain: every "
                 "alternative leaves it in the segment where it is.",
                 *([few] if "0" in certain and certain["0"]["lo"] > 0.9995 else []),
@@ -483,7 +483,7 @@ _SEGMENTS = (
     "and hi_error are their standard errors, empty where the drawn rows do not tell them.",
 )
 _NEEDS = (
-    "Each segment is taken out of the prompt alone, but for the prompt's last token, which the answer follows; the "
+    "One segment at a time is taken out of the prompt, but for the prompt's last token, which the answer follows; the "
     "model reads the rest and the same answer. Here are the product of the probabilities of the answer's tokens with "
     "the segment (probability) and without, the change of its logarithm in nats, and the token that becomes less "
     "likely by the largest factor (at), before and after. These are measured in the model and rest on no attention "

@@ -188,8 +188,8 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     return (
         f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
         f"is on one token, mostly {parked['sink_token'].mode().sort()[0]}, which brings {100 * norm:.0f} % of what "
-        f"all keys add to the output, by vector length. In the sampled rows this token has {100 * weight:.0f} %, and "
-        f"alternatives with exactly the same output give it {_range(lo, hi)} (means)."
+        f"all keys add to the output, by vector length. In the sampled rows alone this token has {100 * weight:.0f} %, "
+        f"and alternatives with exactly the same output give it {_range(lo, hi)} (means)."
     )
 
 

@@ -132,8 +132,9 @@ class Certainty(Result):
         put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
         if len(put):
             lines.append(
-                "The intervals are certified to first order. Put into the model, the farthest alternatives changed the "
-                f"outcome by {span(put.min(), put.max(), '.2f')} times what the first order predicts."
+                "The intervals are certified to first order only. Put into the model, the farthest alternatives "
+                f"changed the outcome by {span(put.min(), put.max(), '.2f')} times what the first order predicts; "
+                "where that is far from 1, the intervals may not hold in the model."
             )
         lines += part._of_effects()
         lines += normed_heads(self.provenance["model"])
@@ -199,14 +200,14 @@ class Certainty(Result):
         kept = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative"
         lines = [
             f"With {self._kept(self.rows)} the same, {exact}{to_first_order}, {first}.{few}",
-            f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined if every "
-            "alternative keeps it within a tenth of its value, which is more than that a part of it stays. A key has a "
+            f"Alternatives are all weights that leave {outcome} the same, {exact}. A weight is determined, and "
+            "counts in full, if every alternative keeps it within a tenth of its value. A key has a "
             f"large share if it brings at least an even share of {self._added}.",
             f"{'On average, of' if len(rows) > 1 else 'Of'} the attention (in rounded shares) {'; '.join(shares)}.",
             *self._parked(),
             *[fixed] * (pinned > 0),
-            f"In {some_of(tops, len(rows), 'row')} the key with the largest weight has it in every alternative"
-            f"{kept if len(ordered) else ''}.",
+            "It is certain which key has the largest weight (the same in every alternative) in "
+            f"{some_of(tops, len(rows), 'row')}{kept if len(ordered) else ''}.",
         ]
         numbers = {
             "rows": len(rows),

@@ -117,10 +117,9 @@ def finding(
     best = named.row(0, named=True)
     first = ", ".join(named.filter(pl.col("faithful") == best["faithful"])["explanation"])
     lines = [
-        f"Most faithful on these texts: {first}. By how much removing keys changes the model, on a scale from "
-        f"the worst order of keys found (0) to the best (1), its order is at {_range(best, 'faithful')} "
-        f"({counted(rows, 'row')} of {counted(tested['texts'], 'text')}). Other texts may have another order: that one "
-        "explanation is better than another takes ten texts or more, and an interval of their difference without 0."
+        f"Most faithful on these texts: {first}. By how much removing keys changes the model, on a scale from worst "
+        f"(0) to best (1) order of keys found, its order is at {_range(best, 'faithful')} ({counted(rows, 'row')} of "
+        f"{counted(tested['texts'], 'text')}). It takes ten texts, and a lead whose interval excludes 0, to name one."
     ]
     if tested["left_out"]:
         lines.append(
@@ -144,7 +143,7 @@ def finding(
     over = float(controls.select((pl.col("change") / pl.col("floor").clip(1e-300)).max()).item())
     lines += [
         f"Computed from other weights with the same head output, {best['explanation']} keeps its order with a rank "
-        f"correlation of {_range(best, 'stable')}; least stable is {worst['explanation']} with "
+        f"correlation of {_range(best, 'stable')}; the lowest is {worst['explanation']} with "
         f"{_range(worst, 'stable')}." + _without_order(named),
         "Control: put into the model, these weights may change it by rounding only. The largest change is "
         f"{over:.1f} times what rounding alone changes (the noise floor); {failed:,} of {len(controls):,} controls are "
@@ -165,7 +164,7 @@ def _without_order(named: pl.DataFrame) -> str:
         f"{row['explanation']} in {percent(row['no_order'])} of the rows"
         for row in some.iter_rows(named=True)
     ]
-    return f" Left out, as all scores are equal: {', '.join(shares)}." if shares else ""
+    return f" Left out where all of their scores are equal: {', '.join(shares)}." if shares else ""
 
 
 def _range(row: Row, axis: str) -> str:

@@ -107,17 +107,17 @@ class Influence(Result):
         mean = f", mean over {texts} texts" * (texts > 1)
         number = f"{least['log_change']:+.3g}"
         others = (
-            f", without {head_in_words(most)} by {most['log_change']:+.3g}. It falls without "
-            f"{some_of(len(heads.filter(pl.col('log_change') < 0)), len(heads), 'head')}: these speak for the answer, "
-            "if only a little."
+            f" (the lowest), without {head_in_words(most)} by {most['log_change']:+.3g} (the highest). It falls "
+            f"without {some_of(len(heads.filter(pl.col('log_change') < 0)), len(heads), 'head')}: these speak for the "
+            "answer, if only a little."
         )
         known = self.answer_tokens["log_probability"].sum() / len(self.table)
         words = (
             f"The answer {self.provenance['settings']['decision']!r} has probability {exp(known):.3g} (logarithm "
             f"{known:.3g}{mean}). Without {head_in_words(least)} its log probability changes by {number} nats{mean}"
             f"{others if len(heads) > 1 else '.'}"
-            f"{self._at_token(least) * (texts == 1)} The rest is about another number, without a sign: how much the "
-            "whole predictions at its tokens change, for the answer or for others."
+            f"{self._at_token(least) * (texts == 1)} What follows is another measure, never negative: how far the "
+            "whole predictions at its tokens move (KL divergence), whichever token gains."
         )
         return words, (
             number,
@@ -165,14 +165,14 @@ class Influence(Result):
         ]
         if len(heads) > 1:
             lines.append(
-                f"Influential: {some_of(many, len(heads), 'head')}, each of which alone has at least "
-                f"{100 * enough:.0f} % of this effect when removed.{ONLY_CHOSEN if self._some_heads else ''}"
+                f"Influential: {some_of(many, len(heads), 'head')}, with at least {100 * enough:.0f} % of this effect "
+                f"when removed alone.{ONLY_CHOSEN if self._some_heads else ''}"
             )
         if ranks["effect_of_mean"] is not None:
             lines.append(
                 "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
                 f"of {ranks['effect_of_mean']:.2f} with those of removal. Say which of the two you quote: removal "
-                "asks what all that a head writes does, the mean what its changes from token to token do."
+                "tests all that a head writes, the mean only how that varies from token to token."
             )
         if ranks["estimate"] is not None:
             lines.append(

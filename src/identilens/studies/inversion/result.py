@@ -330,7 +330,7 @@ def _marked(row: Row) -> MarkedToken:
 
 
 def _named(noise: str) -> str:
-    return f"noise of {100 * float(noise):g} %" if noise[0].isdigit() else noise
+    return f"noise of {100 * float(noise):g} % of the length" if noise[0].isdigit() else noise
 
 
 def _span(shares: pl.Series) -> str:

@@ -268,9 +268,9 @@ def finding(series: Series, *, exact: bool) -> Finding:
         last = rows.row(-1, named=True)
         agree = min(last["raw"], last["effective"]) >= _AGREES
         sentences.append(
-            f"At the last layer attention alone gives {'much the same' if agree else 'another'} answer about which "
+            f"Attention alone {'tells much' if agree else 'does not tell well'} which "
             f"context is mixed into {kind} hidden states: without the token itself, attention rollout correlates with "
-            f"contributions at {' and '.join(dict.fromkeys(at))}."
+            f"contributions (1: the same answer) at {' and '.join(dict.fromkeys(at))}."
         )
         numbers |= {f"{kind}_{name}_rollout_last": last[name] for name in ("raw", "effective")}
     return Finding("\n".join(sentences), numbers, _headline(series))

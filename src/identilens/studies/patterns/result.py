@@ -95,9 +95,9 @@ class PatternScores(Result):
         heads, limit = self.by_head(), self.provenance["settings"]["least_score"]
         first, left = heads["tolerance"][0], 0
         lines = [
-            "A head is called by a pattern if its score, the mean attention to the pattern's keys over the rows looked "
-            f"at, is at least {limit:g}. It is identified if every choice of alternatives in these rows, with the same "
-            "outputs, has such a score."
+            "A head is called by a pattern if its score, the mean attention to the pattern's keys over the rows "
+            f"looked at (others for each pattern), is at least {limit:g}. It is identified if every choice of "
+            "alternatives in these rows, with the same outputs, has such a score."
         ]
         numbers: dict[str, Any] = {"called": 0, "identified": 0, "heads": len(heads)}
         groups = heads.group_by("tolerance", "corpus", "pattern", maintain_order=True)
@@ -120,7 +120,7 @@ class PatternScores(Result):
             more, of_these = states.count(POSSIBLE), f", {identified:,} of these identified"
             lines.append(
                 f"{what[:1].upper()}{what[1:]}{where}{nearly}: {some_of(called, len(own), 'head')} called by it"
-                f"{of_these * (called > 0)}{f' (besides, {more:,} in some alternatives only)' * (more > 0)}. The "
+                f"{of_these * (called > 0)}{f' (other heads, in some alternatives only: {more:,})' * (more > 0)}. The "
                 f"highest score is {top['score']:.2f} ({head_in_words(top)}), and {span(top['lo'], top['hi'], '.2f')} "
                 "in alternatives."
             )

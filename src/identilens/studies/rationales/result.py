@@ -217,7 +217,8 @@ _LITTLE = f"{_OF} none alone takes a tenth of the probability or more with it. "
 _ALL_OUT = "With all of them taken out at once, at least nine tenths of it are left."
 _SHARE = pl.col("change") / pl.col("probability")
 _CERTAIN = (
-    f"These are means over all heads, in every alternative with the same output of each head, {exactness(TOLERANCE)}. "
+    "These are means over all heads; what it may be, in every alternative with the same output of each head, "
+    f"{exactness(TOLERANCE)}. "
     "What the answer loses without a token is measured in the model, and rests on no attention weight."
 )
 
@@ -245,8 +246,8 @@ def decided(tokens: pl.DataFrame) -> str:
         for row in most.to_dicts()
     ]
     enough = shortened(", ".join(tokens.filter("enough")["token"]), _LISTED)
-    words = f"{_OF} the probability falls most without {', '.join(lost)}. " if lost else _LITTLE
-    words += f"Enough with all others taken out: {enough}." if enough else _ALL_OUT
+    words = f"{_OF} the probability falls most without {' or '.join(lost)}. " if lost else _LITTLE
+    words += f"Nine tenths of it are left with nothing but {enough}." if enough else _ALL_OUT
     attended = tokens.drop_nulls("lo").sort("change", maintain_order=True).head(SHOWN)
     if len(attended):
         each = [f"{row['token']} has {_attended(row)}" for row in attended.to_dicts()]

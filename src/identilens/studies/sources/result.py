@@ -130,9 +130,10 @@ class Sources(Result):
         of_logit = self.logits.head(1).join(self.table, on=list(_AT)).filter(tolerance=tolerance)
         own = of_logit.sort(_SIZE, descending=True, maintain_order=True).row(0, named=True)
         lines.append(
-            f"Of all heads and tokens looked at, its largest source by absolute value is {unmarked(own['token'])!r} "
-            f"(key {own['key']}) by head {own['head']} of layer {own['layer']}: {own['contribution']:z.3f}. With the "
-            f"head's output the same, {same}, it is {span(own['lo'], own['hi'], 'z.3f')} in every alternative."
+            "Of the heads and tokens looked at, its largest direct source by absolute value is "
+            f"{unmarked(own['token'])!r} (key {own['key']}) by head {own['head']} of layer {own['layer']}: "
+            f"{own['contribution']:z.3f}. With the head's output the same, {same}, it is "
+            f"{span(own['lo'], own['hi'], 'z.3f')} in every alternative."
         )
         widths = (pl.col("hi") - pl.col("lo")) / pl.col("coefficient").abs().clip(1e-300)
         if of_logit.select(widths.max()).item() < PIN_TOLERANCE:
@@ -142,20 +143,20 @@ class Sources(Result):
         certain, count = int(rows["certified"].sum()), len(rows)
         moved = rows["moved"].max()
         lines.append(
-            f"In {some_of(certain, count, 'row')} of heads the largest source is so in every alternative. Put "
-            "into the model, the farthest alternatives that were met moved no logit of the text by more than "
-            f"{moved:.1e}."
+            "It is certain which source is the largest (the same in every alternative) in "
+            f"{some_of(certain, count, 'row')} of heads. As a check the farthest alternatives that were found were put "
+            f"into the model, head by head: no logit of the text moved by more than {moved:.1e}."
         )
         for other in self.rows["tolerance"].unique(maintain_order=True).to_list()[1:]:
             left = int(self.rows.filter(tolerance=other)["certified"].sum())
             lines.append(
-                f"With outputs of heads changed by up to {other}, it is so in {some_of(left, count, 'row')}."
+                f"With outputs of heads changed by up to {other}, it is certain in {some_of(left, count, 'row')}."
             )
         lines += normed_heads(self.provenance["model"])
         if logit["ends_moved"] is not None:
             lines.append(
-                "Rows that reach the ends of every source of these heads, put into the model for all of them "
-                f"together, moved no logit of the text by more than {logit['ends_moved']:.1e}."
+                "As another check, rows with each source at its least or greatest were put in for all of these heads "
+                f"at once: no logit of the text moved by more than {logit['ends_moved']:.1e}."
             )
         numbers = {
             **{name: logit[name] for name in self.schema["logits"] if name not in _AT},

@@ -166,7 +166,9 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
     }
     sentences = counted(round(numbers["test_sentences"]), "sentence")
     last = (
-        f"Chance (guessing a position of the sentence): {percent(chance)}. {counted(len(folds), 'fold')}, about "
+        "Recovered: found among the tokens of its sentence, after so many layers. A probe that is trained needs many "
+        f"sentences. Chance (guessing a position of the sentence): {percent(chance)}. "
+        f"{counted(len(folds), 'fold')}, about "
         f"{numbers['test_tokens']:,.0f} test tokens in {sentences} each."
     )
     where = f"at layer {best['layer_tested']}" + (
