@@ -174,7 +174,7 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
         assert (both[name] - both[f"{name}_exact"]).abs().max() < 1e-12
     assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
     said = whole.summary()
-    assert "48 of 48 rows" in said.text
+    assert "computed for 48 of 48." in said.text
     assert "estimated" not in said.text
     assert said.numbers["certain_mass"] == pytest.approx(exact["lo"].sum())
     assert '"area"' in whole.charts()["layers"].to_json()
@@ -429,7 +429,7 @@ def test_a_model_in_half_precision_says_up_to_which_rounding():
     text = found.summary().text
     assert "with the same output of each head, up to a rounding to bfloat16." in text
     assert "(estimated, standard error" in text
-    assert "values were computed for 6 of 24 rows" in text
+    assert "values were computed for 6 of 24, drawn evenly" in text
 
 
 def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):

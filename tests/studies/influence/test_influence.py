@@ -161,7 +161,10 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     assert f"{row['log_change']:+.3g} are at {row['token'].strip()!r}, which the row" in said.text
     assert f"--heads {least['head']} --queries {row['query']} hides each key" in said.text
     assert ("tokens" in found.charts()) == (len(answer) > 1)
-    assert f"changes by {least['log_change']:+.3g} nats, without head {most['head']}" in said.text
+    assert (
+        f"changes by {least['log_change']:+.3g} nats (the lowest), without head {most['head']}"
+        in said.text
+    )
     assert f"falls without {int((heads['log_change'] < 0).sum())} of 4 heads" in said.text
     assert said.headline[0][0] == f"{least['log_change']:+.3g}"
     # The same positions by hand: those of the answer's tokens, each before its token.

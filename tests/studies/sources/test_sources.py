@@ -204,7 +204,7 @@ def test_the_command_writes_a_report(tmp_path):
     ]
     done = identilens(*words, "--target", " the", "--out", tmp_path / "run", code=0)
     assert "The logit of 'to' − 'the' after 'the'" in done.output
-    assert "moved no logit of the text by more than" in done.output
+    assert "no logit of the text moved by more than" in done.output
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "Largest sources" in page
     assert idl.load_result(tmp_path / "run").rows.height == 8
