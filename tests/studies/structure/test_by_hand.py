@@ -18,8 +18,8 @@ tokens than a head's values have dimensions). On average, 1.5 directions are \
 visible in at least half of the texts, and 2.5 hold 95 % of the visibility (R's spectrum).
 Of the maps averaged over 2 representative texts, without weights below l = 0.4, the best patterns are: offset 1, \
 empty 1 (number of heads). 2 of 2 heads have another one in effective attention.
-W, the averaged maps after this cut, differs by 37.5 % between 4 representative texts and all texts (Frobenius norm, \
-mean over heads).
+With 4 representative texts W, the averaged maps after this cut, differs by 37.5 % from that of all texts (Frobenius \
+norm, mean over heads).
 Naim & Asher's projection of the weights (same output and row sums) has negative entries in 50.0 % of the heads and \
 texts (6.2 % of all entries, the least -0.500); row sums are kept to 3.0e-10.
 Weights with the same output in one text have different ones in another in 50.0 % of 2 cases; the other text's output \

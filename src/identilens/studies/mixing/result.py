@@ -237,8 +237,8 @@ def finding(series: Series, *, exact: bool) -> Finding:
         sentences.append(
             f"Of each {kind} hidden state, the token at its own position makes up "
             f"{' and '.join(dict.fromkeys([least, most]))} ({'medians over ' * (first['tokens'] > 1)}"
-            f"{counted(first['tokens'], 'token')}); at layer {last['layer']}, another token makes up more in "
-            f"{percent(last['not_largest'])} of the states."
+            f"{counted(first['tokens'], 'token')}; layers count from 1); at layer {last['layer']}, another token makes "
+            f"up more in {percent(last['not_largest'])} of the states."
         )
         numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
         numbers[f"{kind}_not_largest_last"] = last["not_largest"]

@@ -327,8 +327,8 @@ def _stability(stability: pl.DataFrame) -> _Said:
         return "", {}
     apart = steady["to_all"].mean()
     return (
-        f"W, the averaged maps after this cut, differs by {percent(apart)} between {steady['clusters'][0]} "
-        "representative texts and all texts (Frobenius norm, mean over heads)."
+        f"With {steady['clusters'][0]} representative texts W, the averaged maps after this cut, differs by "
+        f"{percent(apart)} from that of all texts (Frobenius norm, mean over heads)."
     ), {"to_all": apart}
 
 
