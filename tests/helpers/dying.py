@@ -394,15 +394,8 @@ def drawn_points(drawn, happened, options):
     return sorted(first + drawn.sample(places["change"], more))
 
 
-def tried(given):
-    """The points of a study, by the words of the command line."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("study", choices=CASES)
-    words.add_argument("--points", type=int, default=20)
-    words.add_argument("--engine", choices=["local", "ray"])
-    words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
-    words.add_argument("--together", type=int, default=1, help="workers that die in one run")
-    options = words.parse_args(given)
+def tried(options):
+    """The points of a study, by the options of the command line."""
     os.dup2(2, 1)  # what studies print is no answer
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
@@ -429,10 +422,16 @@ def tried(given):
 
 
 def main():
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("study", choices=CASES)
+    words.add_argument("--points", type=int, default=20)
+    words.add_argument("--engine", choices=["local", "ray"])
+    words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
+    words.add_argument("--together", type=int, default=1, help="workers that die in one run")
     torch.set_num_threads(1)
     lines = [json.dumps(sys.argv[1:])] if sys.argv[1:] else sys.stdin
     for line in lines:
-        found = forked(tried, json.loads(line), patience=550)
+        found = forked(tried, words.parse_args(json.loads(line)), patience=550)
         print(json.dumps(found or {"error": "it took too long"}), flush=True)
 
 

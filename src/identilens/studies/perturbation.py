@@ -56,7 +56,8 @@ def perturbation_rows(
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
             moves = list(_moves(own, raw, seed))
             changes = [Rows(range(len(own)), after) for *_, after in moves]
-            hidden = MapRuns(lens, item, one).effects(changes)["hidden"]
+            # Few at once: a forward pass holds the maps of them all.
+            hidden = MapRuns(lens, item, one, batch=8).effects(changes)["hidden"]
             for (name, draw, share, after), moved in zip(moves, hidden, strict=True):
                 change = after - own
                 rows.append(

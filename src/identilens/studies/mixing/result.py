@@ -266,9 +266,9 @@ def finding(series: Series, *, exact: bool) -> Finding:
             for row in rows[[0, -1]].iter_rows(named=True)
         ]
         last = rows.row(-1, named=True)
-        agree = min(last["raw"], last["effective"]) >= _AGREES
+        tells = "tells" if min(last["raw"], last["effective"]) >= _AGREES else "does not tell"
         sentences.append(
-            f"Attention alone {'tells much' if agree else 'does not tell well'} which "
+            f"At the last layer attention alone {tells} well which "
             f"context is mixed into {kind} hidden states: without the token itself, attention rollout correlates with "
             f"contributions (1: the same answer) at {' and '.join(dict.fromkeys(at))}."
         )

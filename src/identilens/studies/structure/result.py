@@ -294,11 +294,15 @@ def _subspace(heads: pl.DataFrame) -> _Said:
         "dim_half": heads["dim_half"].mean(),
         "dim_95": heads["dim_95"].mean(),
     }
-    after = "" if most is None else f", after {counted(most, 'text')} at the latest"
+    after = (
+        ""
+        if most is None
+        else f", after {counted(most, 'text')} at the latest (usual where texts have fewer tokens than a head's values "
+        "have dimensions)"
+    )
     return (
         f"{counted(texts, 'text')} of {counted(n, 'token')}: R, the directions of weights that the head's output "
-        f"shows in some text, is the whole space in {len(full)} of {len(heads)} heads{after} (usual where texts "
-        "have fewer tokens than a head's values have dimensions). On average, "
+        f"shows in some text, is the whole space in {len(full)} of {len(heads)} heads{after}. On average, "
         f"{numbers['dim_half']:.1f} directions are visible in at least half of the texts, and {numbers['dim_95']:.1f} "
         "hold 95 % of the visibility (R's spectrum)."
     ), numbers
