@@ -242,3 +242,29 @@ def test_layers_that_depend_on_the_length_are_refused():
         match="multiplies weights with values 2 times on this input, and 1 times",
     ):
         next(Lens(model).capture([ids(9)]))
+
+
+FAR_APART = {"bloom": "query_key_value", "falcon": "query_key_value", "gpt_neo": "q_proj"}
+
+
+@pytest.mark.parametrize("family", sorted(FAR_APART))
+@pytest.mark.parametrize("heads", [1, 4])
+def test_keys_far_below_others_are_not_taken_for_masked(family, heads):
+    """Logits more than 10,000 apart are no mask: every earlier key is seen."""
+    model = build_own(family)
+    if heads == 1:
+        config = type(model.config)(**{**model.config.to_dict(), ONE_HEAD[family]: 1})
+        model = type(model)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if FAR_APART[family] in name:
+                parameter *= 3e4
+    (text,) = Lens(model).capture([list(range(3, 12))], weights=True)
+    logits = [head.queries @ head.keys.T * head.scaling for head in text.heads]
+    assert max(float(one.max() - one.min()) for one in logits) > 10_000
+    # Later layers of GPT-Neo have windows.
+    for head in text.layers[0].heads:
+        assert torch.equal(head.visible, torch.ones(9, 9, dtype=torch.bool).tril())
+
+
+ONE_HEAD = {"bloom": "n_head", "falcon": "num_attention_heads", "gpt_neo": "num_heads"}

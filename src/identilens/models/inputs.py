@@ -1,6 +1,6 @@
 """From user input (strings, pairs, token ids, padded batches, images) to unpadded model inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -15,6 +15,7 @@ from identilens.models.token_names import token_names
 
 _PER_TOKEN = (
     "input_ids",
+    "inputs_embeds",
     "attention_mask",
     "token_type_ids",
     "position_ids",
@@ -25,6 +26,8 @@ _PER_TOKEN = (
     "xpath_tags_seq",
     "xpath_subs_seq",
 )
+_SEQUENCES = ("input_ids", "inputs_embeds")
+"""Inputs that are a sequence of tokens: their numbers, or their embeddings."""
 _COUNTED = ("input_ids", "decoder_input_ids", "grid_thw")
 """Inputs with one row for every text or picture; other inputs may have other numbers of rows."""
 _MASKED = {
@@ -34,6 +37,8 @@ _MASKED = {
 }
 """Inputs whose padding each mask marks, if the mask has an entry for every position."""
 
+_CHANNELS = ("pixel_values", "pixel_attention_mask", "input_features", "input_values")
+"""Inputs with axes of pictures and spectrograms, of which one may be as long as a text."""
 
 MOST_TOKENS = 2**31 - 2
 """Largest length to which a text can be cut."""
@@ -89,6 +94,12 @@ class Item:
             (name, shape[1:] if name in self.joined else shape) for name, shape in free
         )
 
+    @property
+    def hiding(self) -> frozenset[str]:
+        """Names of masks that hide something of the item: those that the model itself has to heed."""
+        masks = (name for name in self.tensors if name.endswith("mask"))
+        return frozenset(name for name in masks if not bool(self.tensors[name].all()))
+
     def start(self, length: int) -> "Item":
         """Return the first tokens, at least two even of a single one; all of a sequence that has more than tokens."""
         whole = not all(map(is_per_token, self.tensors))
@@ -98,10 +109,9 @@ class Item:
             else (tensor if len(tensor) > 1 else torch.cat([tensor, tensor]))[:length]
             for name, tensor in self.tensors.items()
         }
-        names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
         return Item(
             tensors,
-            {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens},
+            {kind: ("",) * len(tensors[name]) for kind, name in _sequences(tensors)},
             joined=self.joined,
             bare=self.bare,
         )
@@ -362,13 +372,15 @@ class InputReader:
             }
             _cut_padding(item, row)
             for name in filter(is_per_token, item):
-                if "input_ids" in item or name.startswith("decoder_"):
+                if name.startswith("decoder_") or any(one in item for one in _SEQUENCES):
                     item[name] = item[name][:max_length]
             tokens = {}
-            for kind, name in (("encoder", "input_ids"), ("decoder", "decoder_input_ids")):
-                if name in item:
+            for kind, name in _sequences(item):
+                self._check_length(len(item[name]), row, truncated=max_length is not None)
+                if name.endswith("embeds"):
+                    tokens[kind] = tuple(f"position {place}" for place in range(len(item[name])))
+                else:
                     self._check_ids(item[name].tolist(), row)
-                    self._check_length(len(item[name]), row, truncated=max_length is not None)
                     tokens[kind] = self.names(item[name].tolist())
             yield Item(item, tokens, joined=joined, bare=bare)
 
@@ -406,17 +418,28 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             batch[name] = torch.stack(rows)
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        side = name.removesuffix("input_ids")
-        packed = f"{side}position_ids" in items[0].tensors
-        if name.endswith("input_ids") and not packed and name not in items[0].bare:
+        packed = _beside(name, "position_ids") in items[0].tensors
+        if name.endswith(_SEQUENCES) and not packed and name not in items[0].bare:
             lengths = torch.tensor([len(row) for row in rows])
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
             batch[_mask_of(name)] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
 
 
+def _sequences(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Yield each sequence of tokens, "encoder" or "decoder", and the input that has it."""
+    for kind, side in (("encoder", ""), ("decoder", "decoder_")):
+        given = [f"{side}{name}" for name in _SEQUENCES if f"{side}{name}" in tensors]
+        yield from ((kind, name) for name in given[:1])
+
+
 def _mask_of(name: str) -> str:
-    return f"{name.removesuffix('input_ids')}attention_mask"
+    return _beside(name, "attention_mask")
+
+
+def _beside(name: str, other: str) -> str:
+    """Return the name of another input of the same sequence."""
+    return f"decoder_{other}" if name.startswith("decoder_") else other
 
 
 def is_per_token(name: str) -> bool:
@@ -455,14 +478,30 @@ def _cut_padding(item: dict[str, Tensor], row: int) -> None:
         ]
         for name in cut:
             item[name] = item[name][real]
+        if not bool(real.all()):
+            _refuse_unknown({*item} - {*cut, mask_name}, item, row, len(mask))
         if cut:
             item[mask_name] = mask[real]
         # Without a mask, positions that begin anew separate documents that are packed into one row.
         if (
-            any(name.endswith("input_ids") for name in cut)
-            and f"{mask_name.removesuffix('attention_mask')}position_ids" not in item
+            any(name.endswith(_SEQUENCES) for name in cut)
+            and _beside(mask_name, "position_ids") not in item
         ):
             del item[mask_name]
+
+
+def _refuse_unknown(names: Iterable[str], item: Mapping[str, Tensor], row: int, size: int) -> None:
+    """Raise for an input with an axis of the padded length, of which it is not known whether it is one of tokens."""
+    unknown = [
+        name
+        for name in sorted(names)
+        if not is_per_token(name) and name not in _CHANNELS and size in item[name].shape
+    ]
+    if unknown:
+        raise InputError(
+            f"{', '.join(unknown)} of text {row} has {size} entries, as many as the padded text, and it is not known "
+            "whether they belong to its tokens. Give texts without padding, one at a time."
+        )
 
 
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:

@@ -347,6 +347,7 @@ class Lens:
             frozenset(items[0].tensors),
             items[0].bare,
             Lengths(items).padded,
+            frozenset().union(*(item.hiding for item in items)),
         )
         return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.following.contractions import NAMES, Contraction, contraction, matrix_product
+from identilens.models.following.hiding import hidden_by
 from identilens.models.following.parameters import ParameterProjection, parameter_projection
 
 R = TypeVar("R")
@@ -108,11 +109,27 @@ def replay(tensor: Tensor, moves: Sequence[Move]) -> Tensor:
 
 @dataclass(frozen=True)
 class Scores:
-    """A product that may become logits after terms are added; ``factor`` multiplies it in each row."""
+    """A product that may become logits after terms are added; ``factor`` multiplies it in each row.
+
+    ``masks`` are the entries that these terms hide, each with the number of moves before it.
+    """
 
     product: Contraction
     factor: float | Tensor
     moves: tuple[Move, ...] = ()
+    masks: tuple[tuple[Tensor, int], ...] = ()
+
+    @property
+    def hidden(self) -> Bool[Tensor, "..."] | None:
+        """Which entries of the logits are hidden by any mask, after all moves."""
+        replayed = [replay(mask, self.moves[before:]) for mask, before in self.masks]
+        return torch.stack(replayed).any(0) if replayed else None
+
+    def masked(self, hidden: Tensor | None) -> "Scores":
+        """Return the scores after one more mask, if there is one."""
+        if hidden is None:
+            return self
+        return replace(self, masks=(*self.masks, (hidden, len(self.moves))))
 
 
 @dataclass(frozen=True)
@@ -270,7 +287,10 @@ class Follower(TorchFunctionMode):
                     return self._mix(turned, track, result)
                 if isinstance(track, Mixed):
                     track.outputs.changed = "a product"
-            self._tracks[result] = Scores(product, product.factor)
+            scores = Scores(product, product.factor)
+            if name == "baddbmm":
+                scores = scores.masked(hidden_by("add", args[:1], {}, result, result))
+            self._tracks[result] = scores
             return result
         self._note(name, func, args, kwargs, result)
         return result
@@ -379,7 +399,9 @@ def _after(
         return track if name in _MASKS else None
     if name not in _TERMS:
         return None
-    return _scaled(track, name, args, followed) if name in ("mul", "div") else track
+    if name in ("mul", "div"):
+        return _scaled(track, name, args, followed)
+    return track.masked(hidden_by(name, args, kwargs, followed, result))
 
 
 def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores | None:
@@ -413,12 +435,12 @@ def _written_out(
         )
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     logits = query @ key.mT * factor
-    if is_causal:
-        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-    if attn_mask is not None:
-        bool_mask = attn_mask.dtype == torch.bool
-        logits = logits.masked_fill(~attn_mask, -torch.inf) if bool_mask else logits + attn_mask
     scores = Scores(matrix_product(query, key.mT, logits.ndim), factor)
+    masks = [torch.ones_like(logits, dtype=torch.bool).tril()] if is_causal else []
+    for mask in masks if attn_mask is None else [*masks, attn_mask]:
+        term = torch.where(mask, 0.0, -torch.inf) if mask.dtype == torch.bool else mask
+        logits = logits + term
+        scores = scores.masked(hidden_by("add", (term,), {}, logits, logits))
     return logits, scores, matrix_product(logits, value, logits.ndim)
 
 

@@ -17,8 +17,6 @@ from identilens.models.following.follower import Follower, Mixed, Mixture, Score
 from identilens.models.following.parameters import ParameterProjection
 from identilens.models.interface import AttentionCall, Handler, intercept, next_call
 
-HIDDEN = 9000.0
-"""Logits this far below the largest of their row come from a mask; masks in use add -10,000 or less."""
 _ROUNDINGS = 4
 """Roundings of logits to the model's precision that do not count as a position bias: product, scale, mask, one more."""
 _SUM_ROUNDINGS = 64
@@ -76,12 +74,18 @@ class Route:
         """Return the attention call of a mixture."""
         product = mixture.product
         lead = product.seen(mixture.result).shape[:-2]
-        logits, values = (
+        mask = None if mixture.scores is None else mixture.scores.hidden
+        mask = torch.zeros_like(mixture.logits, dtype=torch.bool) if mask is None else mask
+        logits, hidden = (
+            product.as_left(replay(one, mixture.moves)) for one in (mixture.logits, mask)
+        )
+        logits, hidden, values = (
             self.heads.split(one.expand(*lead, *one.shape[-2:]))
-            for one in (product.as_left(replay(mixture.logits, mixture.moves)), product.right)
+            for one in (logits, hidden, product.right)
         )
         query, key, scaling = self._queries_and_keys(mixture)
-        hidden = logits <= logits.amax(-1, keepdim=True) - HIDDEN
+        # A finite mask on every key of a query hides none: the softmax does not see it.
+        hidden = hidden & ~(hidden.all(-1, keepdim=True) & logits.isfinite())
         arguments: dict[str, Any] = {"scaling": scaling, "is_causal": False}
         if self.biased:
             exact = torch.promote_types(logits.dtype, torch.float32)
