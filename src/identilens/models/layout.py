@@ -34,7 +34,7 @@ class Site:
 
     Attributes:
         layer: The model's own layer number if each layer of a kind has at most one attention. Otherwise it counts from
-            0 within the kind, in call order (a shared module counts at each call).
+            0 within the kind, the language model's layers first, in call order (a shared module counts at each call).
         kind: ``encoder`` sees keys on both sides, ``decoder`` only earlier keys, ``cross`` another sequence.
         name: Path of the attention module in the model.
         projection: The linear map that is applied to the head outputs.
@@ -121,7 +121,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     _refuse_bypass(model, watch)
     sites = [
         _site(model, names[meeting.module], meeting, number)
-        for meeting, number in zip(watch.meetings, _numbers(watch.meetings), strict=True)
+        for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True)
     ]
     layers = dict.fromkeys(meeting.layer for meeting in watch.meetings)
     mixing = {
@@ -231,20 +231,30 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     return members
 
 
-def _numbers(meetings: Sequence[Meeting]) -> list[int]:
-    """Return the number of each attention's layer."""
-    kinds: list[Kind] = [meeting.kind for meeting in meetings]
-    own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
-    for kind, meeting in zip(kinds, meetings, strict=True):
-        own[kind].append(meeting.place)
-    counts: Counter[str] = Counter()
-    numbers = []
-    for kind in kinds:
-        places = [place for place in own[kind] if place is not None]
-        alone = len(set(places)) == len(own[kind]) and len({path for path, _ in places}) == 1
-        numbers.append(places[counts[kind]][1] if alone else counts[kind])
-        counts[kind] += 1
+def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
+    """Return the number of each attention's layer, within its kind.
+
+    Where a model has several lists of layers of a kind, those of the language model come first, so that its layers
+    have the same numbers with a picture or a recording and without.
+    """
+    text = _language_model(model)
+    numbers = [0] * len(meetings)
+    for kind in {meeting.kind for meeting in meetings}:
+        order = [call for call, meeting in enumerate(meetings) if meeting.kind == kind]
+        order.sort(key=lambda call: meetings[call].module not in text)
+        places = [meetings[call].place for call in order]
+        known = [place for place in places if place is not None]
+        alone = len(set(known)) == len(places) and len({path for path, _ in known}) == 1
+        for count, (call, place) in enumerate(zip(order, places, strict=True)):
+            numbers[call] = place[1] if alone and place is not None else count
     return numbers
+
+
+def _language_model(model: PreTrainedModel) -> set[nn.Module]:
+    """Return the modules of the part of a model that reads tokens; empty where it is no part, but the model."""
+    text = model.get_decoder()
+    reads_tokens = text is not model and getattr(text, "main_input_name", "") == "input_ids"
+    return {*text.modules()} if reads_tokens else set()
 
 
 def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:

@@ -97,20 +97,22 @@ class Meeting:
 
     @property
     def kind(self) -> Kind:
-        """Kind of attention, from the keys that the queries see."""
+        """Kind of attention, from the keys that the queries see.
+
+        A decoder hides some later key from a query that the later query can see. Others, such as a picture or a
+        prefix, may be seen from both sides.
+        """
         seen = self.call.visible()
         queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        if self.cross or (self.mixture and queries != keys):
+            return "cross"
         # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
         more = max(0, keys - queries) if seen is not None else 0
-        own = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
-        backwards = any(not bool(part.triu(1).any()) for part in own)
-        return (
-            "cross"
-            if self.cross or (self.mixture and queries != keys)
-            else "decoder"
-            if backwards
-            else "encoder"
+        sides = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
+        forward = any(
+            not bool(side.triu(1).any()) or bool((side.tril(-1) & ~side.mT).any()) for side in sides
         )
+        return "decoder" if forward else "encoder"
 
     @property
     def loss(self) -> str:

@@ -173,9 +173,11 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         )
         maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
         values = attention_rollout(torch.stack(maps))[-1][queries]
-        seen = torch.ones(n, n, dtype=torch.bool)
-        seen = (seen.tril() if kind == "decoder" else seen)[queries]
-        return _Text(part, sequence, names, queries, targets, values, seen)
+        reach = torch.eye(n, dtype=torch.bool)
+        for layer in layers:
+            seen = torch.ones_like(reach) if layer.visible is None else layer.visible
+            reach |= (seen.float() @ reach.float()) > 0
+        return _Text(part, sequence, names, queries, targets, values, reach[queries])
 
     def _put_back(self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]) -> list[Row]:
         """Return how far hidden states move when the maps of each end are put into the model, where there is one."""
