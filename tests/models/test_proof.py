@@ -63,6 +63,8 @@ def implementations(model):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_proves_itself_without_false_alarm(family, dtype):
     model = build(family).to(dtype)
+    if dtype == torch.bfloat16 and family == "deepseek_v32":
+        pytest.skip("it chooses keys by rank and asks for single precision: see test_unchanged")
     if dtype == torch.float64 and family in ("deepseek_v3", "deepseek_v32", "gpt_oss"):
         pytest.skip("torch has no grouped product for experts in float64")
     for implementation in implementations(model):

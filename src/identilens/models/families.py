@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from identilens.errors import UnsupportedModelError
+
 SUPPORTED = (
     "albert",
     "bart",
@@ -47,6 +51,20 @@ _OFFSET_POSITIONS = (
 
 
 WORKS = f"tested families: {', '.join(SUPPORTED)}"
+
+
+def refuse_sparse_blocks(model: PreTrainedModel) -> None:
+    """Raise for a model that computes attention in sparse blocks on long texts, and switches it off on short ones.
+
+    Raises:
+        UnsupportedModelError: For BigBird and its relatives, as they are loaded by default.
+    """
+    if getattr(model.config, "attention_type", None) == "block_sparse":
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has block-sparse attention, whose weights lie in bands and random blocks and are "
+            'no map of queries and keys. Load it with attention_type="original_full": it computes full attention then, '
+            "as it does on short texts."
+        )
 
 
 def position_limit(config: Any) -> int | None:

@@ -15,6 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.offloading import device_of
+from identilens.models.restoring import restored
 from identilens.models.threads import attribute
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
@@ -306,7 +307,7 @@ def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode inside the context, and restore its mode afterwards.
+    """Put the model into evaluation mode inside the context, and leave it as it was before.
 
     Autocast of the calling thread is off inside the context, and compiled modules run as they were written: what was
     compiled calls no hooks. Other threads see both.
@@ -316,6 +317,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         attribute(model.modules(), "training", False),
         attribute(compiled, "_compiled_call_impl", None),
         torch.autocast(device_of(model).type, enabled=False),
+        restored(model),
     ):
         yield
 

@@ -25,6 +25,7 @@ from identilens.models.following import (
 )
 from identilens.models.gates import gated_candidates
 from identilens.models.interface import SUM_ERROR, AttentionCall, evaluation_mode, intercept
+from identilens.models.readers import adds_up
 from identilens.models.sequences import Kind
 
 
@@ -119,10 +120,16 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     names = {module: name for name, module in model.named_modules()}
     watch = watched(model, _members(model), forward)
     _refuse_bypass(model, watch)
-    sites = [
-        _site(model, names[meeting.module], meeting, number)
-        for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True)
-    ]
+    sites = []
+    for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True):
+        site = _site(model, names[meeting.module], meeting, number)
+        if not adds_up(model, site.projection, meeting, watch.meetings, forward):
+            raise UnsupportedModelError(
+                f"the output of {type(meeting.module).__name__} is not the sum of its heads' outputs: beside the "
+                f"output projection ({type(site.projection).__name__}) something else reads what the heads mix, or "
+                "their sum is changed by more than a residual connection or norm. Choose a model of another family."
+            )
+        sites.append(site)
     layers = dict.fromkeys(meeting.layer for meeting in watch.meetings)
     mixing = {
         layer

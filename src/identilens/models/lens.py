@@ -16,8 +16,10 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
+from identilens.linalg import HALF
 from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
+from identilens.models.families import refuse_sparse_blocks
 from identilens.models.following import is_attention
 from identilens.models.identity import described, digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
@@ -222,10 +224,8 @@ class Lens:
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
-            # A family whose attention depends on the length may switch it permanently on a short text.
-            start = item if hasattr(self.model.config, "attention_type") else item.start(_SHORT)
             try:
-                self._sites = self._discovered(start)
+                self._sites = self._discovered(item.start(_SHORT))
             except IdentilensError:
                 raise
             except MODELS_RAISE:
@@ -238,7 +238,14 @@ class Lens:
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
         refuse_without_values(self.model)
-        return discover(self.body, lambda: self.plain([item], self.body))
+        refuse_sparse_blocks(self.model)
+        sites = discover(self.body, lambda: self.plain([item], self.body))
+        if self.dtype in HALF and any(site.chooses for site in sites):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} chooses the keys of each query by rank, and in half precision a rounding "
+                'chooses others. Load it with dtype="float32" (--dtype float32).'
+            )
+        return sites
 
     @torch.no_grad()
     def run(

@@ -32,6 +32,10 @@ class _Held:
             self._before[id(owner), name] = before, count + 1
             setattr(owner, name, value)
 
+    def has(self, owner: Any, name: str) -> bool:
+        with self._lock:
+            return (id(owner), name) in self._before
+
     def leave(self, owner: Any, name: str) -> None:
         with self._lock:
             before, count = self._before.pop((id(owner), name), (getattr(owner, name), 1))
@@ -59,3 +63,8 @@ def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
     finally:
         for owner in taken:
             _held.leave(owner, name)
+
+
+def is_held(owner: Any, name: str) -> bool:
+    """Return whether a context of any thread sets an attribute of an object: see `attribute`."""
+    return _held.has(owner, name)

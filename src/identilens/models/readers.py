@@ -1,0 +1,130 @@
+"""Check that heads reach the output of their block through the output projection alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+from transformers import Cache, PreTrainedModel
+
+from identilens.models.affine import MATCH
+from identilens.models.following import Meeting, ParameterProjection, capturing
+from identilens.models.interface import AttentionCall, evaluation_mode
+from identilens.models.threads import only_here
+
+
+@dataclass
+class Passage:
+    """What an output projection gives in one run of its block, and what leaves the block.
+
+    The block ends where its output is normalised, as after a residual connection, or at its last module.
+    """
+
+    projected: Tensor | None = None
+    left: Tensor | None = None
+
+    def projecting(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+        """Record the output of the projection; some families call it for several parts of the positions."""
+        before = [] if self.projected is None else [self.projected]
+        self.projected = torch.cat([*before, output.flatten()])
+
+    def normalising(self, module: nn.Module, inputs: tuple) -> None:
+        """Record what the first norm after the projection reads."""
+        if self.projected is not None and self.left is None:
+            self.left = inputs[0]
+
+    def leaving(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+        """Record the output of the block."""
+        tensors = (one for one in tree_leaves(output) if isinstance(one, Tensor))
+        if self.left is None:
+            self.left = next(tensors, None)
+
+
+def adds_up(
+    model: PreTrainedModel,
+    projection: nn.Module,
+    meeting: Meeting,
+    meetings: Sequence[Meeting],
+    forward: Callable[[], Any],
+) -> bool:
+    """Return whether a block's output changes by what its output projection gives, if its heads mix something else.
+
+    It does not if another map reads the outputs of the heads (a gate or a side branch), or if the block changes the
+    projected sum by more than adding what does not depend on it. ``forward`` runs the model, with all ``meetings``.
+    Outputs that are no numbers say nothing, and are refused by the proof.
+    """
+    layer = meeting.layer
+    if isinstance(projection, ParameterProjection) or projection in {*meeting.module.modules()}:
+        block = meeting.module
+        run = partial(_again, meeting.module, meeting.inputs)
+        same = [one for one in meetings if one.inputs[1] is meeting.inputs[1]]
+    else:
+        block = next(one for one in model.modules() if projection in {*one.children()})
+        run = forward if layer is None else partial(_again, layer.module, layer.inputs)
+        same = [one for one in meetings if layer is None or one.layer is layer]
+    with evaluation_mode(model):
+        own = meeting.call.run()
+    if not bool(own.isfinite().all()):
+        return True
+    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
+    ends = block if layer is None or block is not layer.module else None
+    before, after = (
+        _passage(model, run, (block, projection, ends), same, {id(meeting): mixed})
+        for mixed in (own, drawn)
+    )
+    pairs = (before.projected, after.projected), (before.left, after.left)
+    if any(one is None for pair in pairs for one in pair):
+        # The layer itself projects, and normalises nothing afterwards.
+        return True
+    sizes = [float(one.abs().max()) for pair in pairs for one in pair]
+    # The block may put positions in another order.
+    given, left = ((two - one).double().flatten().sort().values for one, two in pairs)
+    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * max(sizes)
+    return given.shape == left.shape and float((given - left).abs().max()) <= limit
+
+
+def _again(module: nn.Module, inputs: tuple) -> None:
+    """Run a module on its inputs, without a cache of earlier tokens."""
+    args, kwargs = tree_map(lambda value: None if isinstance(value, Cache) else value, inputs)
+    module(*args, **kwargs)
+
+
+@torch.no_grad()
+def _passage(
+    model: PreTrainedModel,
+    run: Callable[[], Any],
+    watched: tuple[nn.Module, nn.Module, nn.Module | None],
+    meetings: Sequence[Meeting],
+    mixed: Mapping[int, Tensor],
+) -> Passage:
+    """Return what passes a block whose heads mix what is given; other attention stays as it was.
+
+    ``watched`` are the block, its projection, and the module at whose output it ends, if its last norm is none.
+    """
+    passage, (block, projection, ends) = Passage(), watched
+    numbers = [one.mixture.number for one in meetings if one.mixture]
+    routes = {
+        one.mixture.number - numbers[0]: replace(one.route, total=0)
+        for one in meetings
+        if one.mixture and one.route
+    }
+
+    def answer(call: AttentionCall) -> Tensor:
+        meeting = meetings[call.index]
+        return mixed[id(meeting)].clone() if id(meeting) in mixed else meeting.call.run()
+
+    parameters = [projection] if isinstance(projection, ParameterProjection) else []
+    with ExitStack() as hooks, capturing(model, answer, routes, parameters):
+        for module in block.modules():
+            if "Norm" in type(module).__name__:
+                norm = only_here(passage.normalising)
+                hooks.enter_context(module.register_forward_pre_hook(norm))
+        hooks.enter_context(projection.register_forward_hook(only_here(passage.projecting)))
+        if ends is not None:
+            hooks.enter_context(ends.register_forward_hook(only_here(passage.leaving)))
+        run()
+    return passage
