@@ -1,4 +1,4 @@
-"""Embeddings in place of token ids: padding, lengths, and inputs of which it is not known whether they are per token."""
+"""Embeddings in place of token ids: padding, lengths, and inputs that may be one per token."""
 
 import pytest
 import torch

@@ -7,7 +7,7 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.errors import UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
 
 CHANGES = {
@@ -171,3 +171,37 @@ def test_calls_of_the_body_or_of_a_model_go_to_a_handler_inside_the_context(give
     assert seen == list(range(len(lens.sites(items[0]))))
     assert not torch.allclose(changed, plain)
     assert torch.equal(lens.plain(items, lens.body).last_hidden_state, plain)
+
+
+def test_every_method_takes_texts_as_capture_does():
+    lens = idl.load("bundled")
+    texts = ["Snow fell.", "Nobody came at all."]
+    items = lens.read(texts)
+    assert lens.sites(texts[0]) == lens.sites(texts) == lens.sites(items[0])
+    assert [check.name for check in lens.prove(texts)] == [
+        check.name for check in lens.prove(items)
+    ]
+    states = lens.run(texts).last_hidden_state
+    assert torch.equal(states, lens.run(items).last_hidden_state)
+    assert lens.run(texts[0]).last_hidden_state.shape[:2] == (1, items[0].length)
+    lens.prove_once(texts[1])
+    with pytest.raises(InputError, match="expected one or more texts"):
+        lens.run([])
+
+
+@pytest.mark.parametrize("left_on", ["gradient_checkpointing_enable", "enable_input_require_grads"])
+def test_what_training_leaves_on_does_not_stop_derivatives(left_on):
+    model, text = build("llama"), [ids(6)]
+    expected = idl.mixing(idl.Lens(model), text).table
+    trained = build("llama").train()
+    getattr(trained, left_on)()
+    assert idl.mixing(idl.Lens(trained), text).table.equals(expected)
+    settings = {
+        "layers": 0,
+        "heads": 1,
+        "queries": "last",
+        "outcome": "prediction",
+        "tolerance": "0.01nats",
+    }
+    before, after = (idl.certify(idl.Lens(one), text, **settings).table for one in (model, trained))
+    assert before.equals(after)

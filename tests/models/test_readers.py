@@ -41,7 +41,9 @@ def test_another_reader_of_the_mixture_is_refused(family, change):
             (layer.self_attn, "o_proj") if family == "llama" else (layer.attention.output, "dense")
         )
         setattr(owner, name, Changed(getattr(owner, name), CHANGES[change]).eval())
-    with pytest.raises(UnsupportedModelError, match=r"not the sum of its heads' outputs|no linear map"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"not the sum of its heads' outputs|no linear map"
+    ):
         next(Lens(model).capture(ids(9), weights=True))
 
 

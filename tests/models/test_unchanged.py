@@ -60,7 +60,13 @@ def test_frequencies_of_a_long_text_are_not_kept():
 
 @pytest.mark.parametrize("kind", ["big_bird", "bigbird_pegasus"])
 def test_sparse_blocks_are_refused_and_stay(kind):
-    small = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    small = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     pegasus = {
         "vocab_size": VOCAB, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
@@ -72,7 +78,9 @@ def test_sparse_blocks_are_refused_and_stay(kind):
         else hf.BigBirdPegasusModel(hf.BigBirdPegasusConfig(**pegasus, block_size=4))
     ).eval()
     before, lens = told(model), Lens(model)
-    with pytest.raises(UnsupportedModelError, match=r'block-sparse.*attention_type="original_full"'):
+    with pytest.raises(
+        UnsupportedModelError, match=r'block-sparse.*attention_type="original_full"'
+    ):
         next(lens.capture([ids(9)], weights=True))
     lens.run(lens.read([ids(9)]))
     assert told(model) == before

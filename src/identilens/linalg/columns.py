@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.linalg.decompositions import svd
+
 _PAIRS = 2**24
 """Numbers held at most as products of columns."""
 _ABSENT = 1e-10
@@ -32,9 +34,7 @@ class Columns:
         """Orthonormal bases of the rows' parts of B, and B's coordinates in them."""
         if self.rows == 1:
             return self.kept[None], torch.eye(self.kept.shape[1]).to(self.kept)
-        left, sigma, right = torch.linalg.svd(
-            self.kept.unflatten(0, (self.rows, -1)), full_matrices=False
-        )
+        left, sigma, right = svd(self.kept.unflatten(0, (self.rows, -1)))
         most = int((sigma > _ABSENT).sum(1).max())
         return left[..., :most], (sigma[:, :most, None] * right[:, :most]).flatten(0, 1)
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from identilens.linalg.decompositions import svd
 from identilens.linalg.tolerance import FLOAT32_EPS
 
 # Cholesky of a Gram matrix loses half of the digits: its basis is orthonormal to about 1e-16 / SAFE_SHARE.
@@ -82,7 +83,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
         coordinates, inner = (inverse @ flat).mT @ inverse, flat.clone()
     for index in torch.nonzero(~certified).flatten().tolist():
-        left, sigma, right = torch.linalg.svd(flat[index], full_matrices=False)
+        left, sigma, right = svd(flat[index])
         kept = sigma > tolerance * sigma.max() if k else sigma.bool()
         rank[index] = kept.sum()
         basis[index] = left * kept

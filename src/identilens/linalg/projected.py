@@ -13,6 +13,7 @@ from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.checks import check_finite, check_mask, check_values, explained
 from identilens.linalg.compact import OutputFactor
+from identilens.linalg.decompositions import singular_values
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
@@ -105,7 +106,7 @@ class ProjectedValues:
     @cached_property
     def singular_values(self) -> Float[Tensor, "*head k"]:
         """Singular values of T, largest first, min(n, d_v, d_model) of them."""
-        return torch.linalg.svdvals(self.compact)
+        return singular_values(self.compact)
 
     @cached_property
     def rank(self) -> Int[Tensor, "*head"]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import Factor, Span, certified_full_rank, least_share, smaller_gram
 from identilens.linalg.threads import one_thread
 
@@ -114,13 +115,13 @@ def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[
     if not certified.all():
         rest = centred[~certified]
         limit = tolerance * torch.linalg.matrix_norm(compact[~certified], 2)
-        rank[~certified] = (torch.linalg.svdvals(rest) > limit[..., None]).sum(-1)
+        rank[~certified] = (singular_values(rest) > limit[..., None]).sum(-1)
     return rank
 
 
 def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span:
     """Return an orthonormal basis of the columns of [T, 1], the first one constant; its rank is by `centred_rank`."""
-    left, sigma, _ = torch.linalg.svd(compact - compact.mean(-2, keepdim=True), full_matrices=False)
+    left, sigma, _ = svd(compact - compact.mean(-2, keepdim=True))
     kept = sigma > tolerance * torch.linalg.matrix_norm(compact, 2)[..., None]
     constant = torch.full_like(compact[..., :1], compact.shape[-2] ** -0.5)
     return Span(torch.cat([constant, left * kept[..., None, :]], -1), 1 + kept.sum(-1))
@@ -189,8 +190,8 @@ def joint_space(
     seen = compact[:, visible]
     heads, keys, _ = seen.shape
     centred = (seen - seen.mean(1, keepdim=True)).flatten(0, 1)
-    left, sigma, _ = torch.linalg.svd(centred, full_matrices=False)
-    kept = sigma > tolerance * torch.linalg.svdvals(seen.flatten(0, 1))[:1]
+    left, sigma, _ = svd(centred)
+    kept = sigma > tolerance * singular_values(seen.flatten(0, 1))[:1]
     ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
     everywhere = visible.repeat(heads)
     scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])

@@ -1,10 +1,12 @@
 """Errors of a model's own code, with a message that helps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from identilens.errors import IdentilensError, UnsupportedModelError
 from identilens.models.offloading import is_offloaded
@@ -53,6 +55,16 @@ def refuse_offloaded(model: nn.Module) -> None:
         )
 
 
+class _WithoutGradientRequests(TorchFunctionMode):
+    """Ignores ``requires_grad_``, which training with adapters or checkpoints leaves in hooks of the embeddings."""
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one torch function."""
+        return args[0] if func is Tensor.requires_grad_ else func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def derivable(model: nn.Module) -> Iterator[None]:
     """Replace the error of a model without a forward-mode derivative by a clear one.
@@ -62,7 +74,8 @@ def derivable(model: nn.Module) -> Iterator[None]:
     """
     refuse_offloaded(model)
     try:
-        yield
+        with _WithoutGradientRequests():
+            yield
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise

@@ -1,6 +1,5 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -216,14 +216,24 @@ class Lens:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
         return self.reader.read(inputs, max_length)
 
-    def sites(self, item: Item) -> tuple[Site, ...]:
-        """Return the model's attention layers in call order, found on the start of an item, and again after a change.
+    def items(self, inputs: Any) -> list[Item]:
+        """Return items as they are, and other inputs as `read` does."""
+        given = isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], Item)
+        return list(inputs) if given else self.read(inputs)
+
+    def sites(self, inputs: Any) -> tuple[Site, ...]:
+        """Return the model's attention layers in call order, found on the start of a text, and again after a change.
+
+        Args:
+            inputs: An item, or texts of which the first is read; see `InputReader.read`.
 
         Raises:
+            InputError: For inputs that cannot be used.
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
+            item = self.items(inputs)[0]
             try:
                 self._sites = self._discovered(item.start(_SHORT))
             except IdentilensError:
@@ -250,14 +260,16 @@ class Lens:
     @torch.no_grad()
     def run(
         self,
-        items: Sequence[Item],
+        inputs: Any,
         handler: Handler | None = None,
         *,
         whole: bool = False,
         changes: bool = False,
         **options: Any,
     ) -> Any:
-        """Return the model's output on one batch of items, padded here on the right; with its task head if ``whole``.
+        """Return the model's output on one batch of texts or items, padded here on the right.
+
+        With its task head if ``whole``.
 
         Every attention call goes to ``handler``, which returns its output. Without a handler the model's own attention
         runs. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
@@ -269,6 +281,7 @@ class Lens:
             UnsupportedModelError: If a check fails, with its name and figure.
             JoinedTextsError: For several texts of which one would run otherwise if it were alone.
         """
+        items = self.items(inputs)
         if handler is not None:
             self.sites(items[0])
         self._refuse_mixed(items)
@@ -279,21 +292,23 @@ class Lens:
             return self._forward(items, handler, whole, options)
         return self._proving(self._proof(items), handler, whole, options)
 
-    def prove_once(self, items: Sequence[Item]) -> None:
-        """Run the proof on a batch, unless its kind is already proven.
+    def prove_once(self, inputs: Any) -> None:
+        """Run the proof on a batch of texts or items, unless its kind is already proven.
 
         Raises:
             UnsupportedModelError: If a check fails, with its name and figure.
         """
+        items = self.items(inputs)
         if self._kind_of_batch(items) not in self._proven:
             self.run(items, AttentionCall.run)
 
-    def prove(self, items: Sequence[Item]) -> tuple[Check, ...]:
-        """Return the checks of capture on one batch, each with its figure, passed or failed.
+    def prove(self, inputs: Any) -> tuple[Check, ...]:
+        """Return the checks of capture on one batch of texts or items, each with its figure, passed or failed.
 
         Raises:
             UnsupportedModelError: If the attention cannot be captured at all.
         """
+        items = self.items(inputs)
         proof = self._proof(items, strict=False)
         self._refuse_mixed(items)
         with torch.no_grad():

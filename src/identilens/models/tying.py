@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import relative_tolerance
+from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import attention_logits
 from identilens.measures.attention.realisable.dimension import generic_dimension, nested
 from identilens.measures.attention.realisable.tied import TiedHeads
@@ -271,7 +272,7 @@ def _parts(replay: Replay, owned: Mapping[str, Tensor]) -> list[_Part]:
 
 def _reach(inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, Tensor]:
     """Return V S and S⁻¹ Vᵀ of inputs U S Vᵀ: coordinates in which the inputs are the orthonormal U."""
-    _, sigma, right = torch.linalg.svd(inputs.detach(), full_matrices=False)
+    _, sigma, right = svd(inputs.detach())
     rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
     return right[:rank].mT * sigma[:rank], right[:rank] / sigma[:rank, None]
 

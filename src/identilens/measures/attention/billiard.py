@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
 from identilens.linalg.checks import explained
+from identilens.linalg.decompositions import svd
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import check_numbers, checked_row
 
@@ -94,7 +95,7 @@ def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
     if bool((movable == space.visible).all()):
         return space.free
     inside = space.kept[movable]
-    left, sigma, _ = torch.linalg.svd(inside, full_matrices=True)
+    left, sigma, _ = svd(inside, full_matrices=True)
     # A wrong rank here would change the output by the singular value: only rounding counts as zero.
     rank = int((sigma > FACE_ROUNDING).sum())
     whole = space.free.new_zeros((space.visible.shape[0], inside.shape[0] - rank))

@@ -11,6 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import least_squares
 from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
@@ -113,7 +114,7 @@ def logit_alternative(
             f"expected logits of rank at most d_k = {d_k}; got rank {original}; pass Q Kᵀ · scaling in float64, "
             "without a position bias or mask, and the head's own d_k."
         )
-    left, sigma, _ = torch.linalg.svd(T, full_matrices=True)
+    left, sigma, _ = svd(T, full_matrices=True)
     null = left[:, int((sigma > tolerance * sigma.max()).sum()) :]
     if not null.shape[1]:
         raise InputError(
@@ -209,7 +210,7 @@ def least_logit_rank(
         )
     logarithms = torch.log(rows)
     shift = logarithms.mean(-1, keepdim=True) if choice == "centred" else logarithms[..., :1]
-    sigma = torch.linalg.svdvals(logarithms - shift)
+    sigma = singular_values(logarithms - shift)
     tolerance = relative_tolerance(*rows.shape[-2:]) if tolerance is None else tolerance
     # For uniform rows the difference is only rounding: compare it with the rounding of log A'.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]

@@ -9,6 +9,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.checks import explained
+from identilens.linalg.decompositions import eigh
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def subspace_of(gram: Float[Tensor, "head key key"], texts: int, d_model: int) -
     basis of col(T_i). Every text counts the same, however large its values. ``gram`` is the sum Σ U_i U_iᵀ over
     ``texts`` texts; ``d_model`` is the number of columns of T.
     """
-    values, vectors = torch.linalg.eigh(gram.double() / texts)
+    values, vectors = eigh(gram.double() / texts)
     values, vectors = values.flip(-1).clamp_min(0.0), vectors.flip(-1)
     tolerance = relative_tolerance(gram.shape[-1], d_model)
     # Square roots of the eigenvalues are the singular values of all bases, joined as columns.

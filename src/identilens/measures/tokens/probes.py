@@ -14,6 +14,7 @@ from torch.nn.init import xavier_uniform_
 from torch.optim import Adam
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg.decompositions import eigh
 from identilens.linalg.tolerance import relative_tolerance
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
 from identilens.measures.tokens.splits import Lengths
@@ -69,7 +70,7 @@ def fit_ridge(
             f"expected penalties of at least 0, got {tuple(penalties)}; 0 is plain least squares"
         )
     gram, cross = _products(hidden, inputs)
-    values, V = torch.linalg.eigh(gram)
+    values, V = eigh(gram)
     # s = σ². More tokens increase signal and rounding equally, so the tolerance is that of a d_in x d_in matrix.
     varying = values > relative_tolerance(len(gram), len(gram)) ** 2 * values[-1]
     c = V.T @ cross

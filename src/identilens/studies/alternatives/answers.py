@@ -11,6 +11,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
+from identilens.linalg.decompositions import svd
 from identilens.linalg.simplex import joint_space
 from identilens.models.heads import Head
 from identilens.models.layout import find_site
@@ -213,7 +214,7 @@ def _near(
     own_part = [layers.index(number) for number in numbers], [one.head for one in heads]
     root, slopes = (one[own_part] for one in linear)
     # Directions in which the answer does not depend on any of the heads are left out.
-    left, sizes, _ = torch.linalg.svd(root.flatten(0, 1), full_matrices=False)
+    left, sizes, _ = svd(root.flatten(0, 1))
     needed = sizes > FLOAT32_EPS * sizes[:1].clamp_min(1e-300)
     blocks = (left * sizes)[:, needed].unflatten(0, root.shape[:2])
     whole = torch.stack(

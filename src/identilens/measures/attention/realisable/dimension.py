@@ -11,6 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues
 from identilens.linalg.checks import explained
+from identilens.linalg.decompositions import singular_values, svd
 from identilens.measures.attention.checks import check_numbers
 from identilens.measures.attention.realisable.softmax_map import (
     Constraints,
@@ -251,7 +252,7 @@ def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tu
 
     Relative to the matrix before the shift: equal keys minus their mean are only rounding.
     """
-    left, sigma, _ = torch.linalg.svd(matrix - shift, full_matrices=False)
+    left, sigma, _ = svd(matrix - shift)
     rank, gap = cut_rank(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
     return left[:, :rank], gap
 
@@ -274,7 +275,7 @@ def _rank(
     total, gap, rest, owners = 0, float("inf"), [], []
     for index in range(len(queries)):
         own = conditions.owner == index
-        left, sigma, _ = torch.linalg.svd(felt[own], full_matrices=True)
+        left, sigma, _ = svd(felt[own], full_matrices=True)
         rank, this = cut_rank(sigma, tolerance)
         total, gap = total + rank, min(gap, this)
         if rank < left.shape[0]:
@@ -284,7 +285,7 @@ def _rank(
         return total, gap
     stacked, owner = torch.cat(rest), torch.cat(owners)
     refuse_size(COPIES * 8 * stacked.shape[0] * len(keys) * queries.shape[1], memory_limit, formula)
-    sigma = torch.linalg.svdvals(
+    sigma = singular_values(
         (stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1)
     )
     rank, this = cut_rank(sigma, tolerance * float(sigma.max()))

@@ -11,6 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite, check_mask
+from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import attention_logits, visible_softmax
 
 RIDGE = 1e-13
@@ -191,7 +192,7 @@ def output_constraints(
     )
     for group in groups:
         bases, triangles = row_bases(given.kept[group[0]], weights[group])
-        left, sigma, right = torch.linalg.svd(triangles)
+        left, sigma, right = svd(triangles, full_matrices=True)
         for place, index in enumerate(group):
             top = sigma[place].max() if sigma.shape[1] else 0.0
             felt = (sigma[place] > row_tolerance * top) & (

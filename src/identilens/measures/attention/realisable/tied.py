@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite, check_mask, explained
+from identilens.linalg.decompositions import singular_values
 from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable.dimension import (
     COPIES,
@@ -271,5 +272,5 @@ def tied_alternative(
 
 
 def _rank(jacobian: Tensor, tolerance: float) -> tuple[int, float]:
-    sigma = torch.linalg.svdvals(jacobian)
+    sigma = singular_values(jacobian)
     return cut_rank(sigma, tolerance * float(sigma.max())) if sigma.numel() else (0, float("inf"))

@@ -1,0 +1,56 @@
+"""Decompositions on the tensors' device, and on the processor where the device's own method does not converge."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from identilens.errors import NumericalError
+
+R = TypeVar("R")
+Svd = tuple[Tensor, Tensor, Tensor]
+
+
+def svd(matrix: Float[Tensor, "*batch n m"], full_matrices: bool = False) -> Svd:
+    """Return U, σ and Vᵀ with U diag(σ) Vᵀ = matrix.
+
+    Raises:
+        NumericalError: If the decomposition does not converge on the processor either.
+    """
+    return _decomposed(lambda one: tuple(torch.linalg.svd(one, full_matrices)), matrix)
+
+
+def singular_values(matrix: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch least"]:
+    """Return the singular values in descending order.
+
+    Raises:
+        NumericalError: As `svd`.
+    """
+    return _decomposed(torch.linalg.svdvals, matrix)
+
+
+def eigh(matrix: Float[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues in ascending order, and eigenvectors, of symmetric matrices.
+
+    Raises:
+        NumericalError: As `svd`.
+    """
+    return _decomposed(lambda one: tuple(torch.linalg.eigh(one)), matrix)
+
+
+def _decomposed(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
+    try:
+        return decompose(matrix)
+    except torch.linalg.LinAlgError:
+        pass
+    try:
+        result: Any = decompose(matrix.cpu())
+    except torch.linalg.LinAlgError as error:
+        raise NumericalError(
+            f"a decomposition of {tuple(matrix.shape)} numbers does not converge ({error}). Look for NaN or infinite "
+            "values in the model or the input."
+        ) from error
+    return tree_map(lambda one: one.to(matrix.device), result)
