@@ -18,7 +18,7 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention.detectors import PATTERNS, pattern_keys
 from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.models.heads import Head
-from identilens.models.token_names import unmarked
+from identilens.models.spelling import Spelling
 
 __all__ = ["Claim", "mass", "order", "pattern", "source", "weight"]
 
@@ -30,7 +30,12 @@ TRUE, FALSE, OPEN = (
 """Verdicts of a comparison."""
 
 _FORM = re.compile(r"\s*([^<>]*[^<>\s])\s*(?:([<>])\s*([^<>]*[^<>\s])\s*)?")
-_LIKE = "like 'storm > ferry', 'the storm > 0.3' or 'the storm'"
+_LIKE = (
+    "like 'storm > ferry', 'the storm > 0.3' (a share from 0 to 1) or 'the storm'; for words that are numbers, make "
+    "the claim with identilens.claims.mass or order"
+)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+"""A number in a claim: decimal, in ASCII."""
 
 Keys = int | str
 """A key by its position, negative ones from the end, or all keys that spell some words."""
@@ -45,12 +50,14 @@ class ClaimRow:
         query: Position of the row.
         tokens: What stands at each key.
         text: Number of the text.
+        spelling: What the tokens spell; their names by default.
     """
 
     head: Head
     query: int
     tokens: Sequence[str]
     text: int
+    spelling: Spelling | None = None
 
 
 Counting = Callable[[ClaimRow], Float[Tensor, " key"] | None]
@@ -72,6 +79,7 @@ class Claim:
         head: Likewise of the head.
         queries: Positions of the rows that the claim is about; None for all.
         digest: Sha256 of the numbers that the words do not tell.
+        keys: The keys and words that it names.
 
     Examples:
         >>> import identilens as idl
@@ -90,6 +98,7 @@ class Claim:
     head: int | None = None
     queries: tuple[int, ...] | None = None
     digest: str = ""
+    keys: tuple[Keys, ...] = ()
 
     @classmethod
     def read(cls, words: str) -> "Claim":
@@ -102,10 +111,14 @@ class Claim:
         if match is None:
             raise SettingError("claim", _LIKE, words)
         left, sign, right = match[1], match[2] or "", match[3]
-        try:
-            return replace(mass(left), words=words, sign=sign, bound=float(right or 0))
-        except ValueError:
-            return replace(order(left, right), words=words, sign=sign)
+        if right is None:
+            return replace(mass(left), words=words)
+        number = _NUMBER.fullmatch(right)
+        if _NUMBER.fullmatch(left) or (number and not 0 <= float(right) <= 1):
+            raise SettingError("claim", _LIKE, words)
+        if number:
+            return replace(mass(left), words=words, sign=sign, bound=float(right))
+        return replace(order(left, right), words=words, sign=sign)
 
     @property
     def recorded(self) -> str:
@@ -146,6 +159,15 @@ class Claim:
             return None
         return self.counting(row)
 
+    def check(self, spelling: Spelling, text: int) -> None:
+        """Check that a text has what the claim names, if it is about this text.
+
+        Raises:
+            InputError: For a key or words that the text lacks.
+        """
+        for key in self.keys if self.text in (None, text) else ():
+            _runs(key, spelling, text)
+
     def verdict(self, lo: float, hi: float) -> str | None:
         """Return what the ends of an interval say of the claim; None where nothing is compared."""
         return verdict_of(self.sign, self.bound, lo, hi) if self.sign else None
@@ -178,7 +200,9 @@ def weight(key: Keys, *, above: float | None = None, below: float | None = None)
         True
     """
     return _compared(
-        Claim(_name(key), f"attention to {_named(key)}", partial(_keys, key)), above, below
+        Claim(_name(key), f"attention to {_named(key)}", partial(_keys, key), keys=(key,)),
+        above,
+        below,
     )
 
 
@@ -215,9 +239,9 @@ def order(first: Keys, second: Keys) -> Claim:
         'storm > key 3'
     """
     subject = f"attention to {_named(first)} minus that to {_named(second)}"
-    return Claim(
-        f"{_name(first)} > {_name(second)}", subject, partial(_difference, first, second), ">"
-    )
+    counting = partial(_difference, first, second)
+    words = f"{_name(first)} > {_name(second)}"
+    return Claim(words, subject, counting, ">", keys=(first, second))
 
 
 def pattern(name: str, *, above: float | None = None, below: float | None = None) -> Claim:
@@ -280,7 +304,9 @@ def source(
     subject = f"what {of if key is None else _named(key)} adds to {name}"
     digest = hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16]
     counting = partial(_source, u, key)
-    return _compared(Claim(f"{of} → {name}", subject, counting, digest=digest), above, below)
+    keys = () if key is None else (key,)
+    claim = Claim(f"{of} → {name}", subject, counting, digest=digest, keys=keys)
+    return _compared(claim, above, below)
 
 
 def _compared(claim: Claim, above: float | None, below: float | None) -> Claim:
@@ -301,31 +327,31 @@ def _named(key: Keys) -> str:
 
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
-    """Return 1 for a key, or each token of a run that spells words in any case and is seen to its end; 0 for others."""
-    found, tokens = torch.zeros(len(row.tokens), dtype=torch.float64), row.tokens
+    """Return 1 for a key, or each token of a run that spells words and is seen to its end; 0 for others."""
+    found, visible = torch.zeros(len(row.tokens), dtype=torch.float64), row.head.seen(row.query)
+    for start, end in _runs(key, row.spelling or Spelling(row.tokens), row.text):
+        seen = isinstance(key, int) or visible is None or bool(visible[start:end].all())
+        found[start:end] = float(seen)
+    return found
+
+
+def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
+    """Return the runs of tokens that a key stands for: first token, and the one after the last.
+
+    Raises:
+        InputError: If the text lacks it.
+    """
+    tokens = spelling.tokens
     if isinstance(key, int):
         if not -len(tokens) <= key < len(tokens):
-            raise InputError(f"text {row.text} has keys 0 to {len(tokens) - 1}; got {key}.")
-        found[key] = 1.0
-        return found
-    plain = [unmarked(token).strip().casefold() for token in tokens]
-    wanted = "".join(key.split()).casefold()
-    visible, spelled = row.head.seen(row.query), False
-    for start in range(len(plain)):
-        # A run begins with its first letter, not with a line break before it.
-        for end in range(start + 1, (len(plain) if plain[start] else start) + 1):
-            run = "".join(plain[start:end])
-            if run == wanted:
-                spelled = True
-                found[start:end] = float(visible is None or bool(visible[start:end].all()))
-            if len(run) >= len(wanted):
-                break
-    if not spelled:
-        raise InputError(
-            f"text {row.text}: no run of tokens spells {key!r}; its tokens are {', '.join(map(repr, tokens[:20]))}"
-            f"{' …' if len(tokens) > 20 else ''}."
-        )
-    return found
+            raise InputError(f"text {text} has keys 0 to {len(tokens) - 1}; got {key}.")
+        return [(key % len(tokens), key % len(tokens) + 1)]
+    if runs := spelling.runs(key):
+        return runs
+    raise InputError(
+        f"text {text}: no run of tokens spells {key!r}; its tokens are {', '.join(map(repr, tokens[:20]))}"
+        f"{' …' if len(tokens) > 20 else ''}."
+    )
 
 
 def _difference(first: Keys, second: Keys, row: ClaimRow) -> Float[Tensor, " key"]:

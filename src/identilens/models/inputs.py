@@ -72,6 +72,7 @@ class Item:
         joined: Names of tensors with all pictures of an item one after another; a batch concatenates them.
         tokens: Token at each position, by kind of sequence: "encoder", "decoder".
         text: The original text, if there is one.
+        spans: First character of each token in the text, and the one after its last; empty where they are not known.
         bare: Names of inputs that came in a batch without their mask; some models do otherwise without one.
     """
 
@@ -80,6 +81,7 @@ class Item:
     text: str | None = None
     joined: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
+    spans: tuple[tuple[int, int], ...] = ()
 
     @property
     def shapes(self) -> frozenset[tuple]:
@@ -248,9 +250,9 @@ class InputReader:
             entry = entry.tolist()
         if _is_ids(entry):
             self._check_ids(entry, index)
-            ids, types, text = entry[:max_length], None, None
+            ids, types, text, spans = entry[:max_length], None, None, ()
         else:
-            ids, types, text = self._tokenize(entry, index, max_length)
+            ids, types, text, spans = self._tokenize(entry, index, max_length)
             self._check_ids(ids, index)
         self._check_length(len(ids), index, truncated=max_length is not None)
         tensors = {"input_ids": torch.tensor(ids)}
@@ -261,11 +263,11 @@ class InputReader:
             target = self._target(entry, ids, index, max_length)
             tensors["decoder_input_ids"] = torch.tensor(target)
             tokens["decoder"] = self.names(target)
-        return Item(tensors, tokens, text)
+        return Item(tensors, tokens, text, spans=spans)
 
     def _tokenize(
         self, entry: Any, index: int, max_length: int | None
-    ) -> tuple[list[int], list[int] | None, str]:
+    ) -> tuple[list[int], list[int] | None, str, tuple[tuple[int, int], ...]]:
         if self.tokenizer is None:
             raise InputError(
                 f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
@@ -288,7 +290,9 @@ class InputReader:
                 )
                 raise InputError(f"text {index} has {half}. Correct the text.") from error
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
+        located = pair is None and getattr(self.tokenizer, "is_fast", False)
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
+        options |= {"return_offsets_mapping": True} if located else {}
         try:
             encoded = self.tokenizer(first, pair, max_length=max_length, **options)
             if self._begins_twice(first, encoded["input_ids"]):
@@ -310,6 +314,7 @@ class InputReader:
             ids,
             None if types is None else list(types),
             first if second is None else f"{first} ||| {second}",
+            tuple(map(tuple, encoded.get("offset_mapping") or ())),
         )
 
     def _begins_twice(self, text: str, ids: Sequence[int]) -> bool:

@@ -15,7 +15,9 @@ from helpers.heads import seeded
 from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError, SettingError
+from identilens.models.spelling import Spelling
 from identilens.studies.certify.rows import certified_columns
+from identilens.studies.heads import TextHeads
 from identilens.studies.outcomes import of_head
 
 TEXT = (
@@ -255,3 +257,67 @@ def test_every_claim_costs_less_than_100_lines():
     for name in names:
         made = getattr(idl.claims, name), getattr(idl.claims, counting[name])
         assert sum(len(getsource(one).splitlines()) for one in made) <= 100
+
+
+@pytest.mark.parametrize("word", ["Nan", "inf", "infinity", "1_0", "٣", "0x1", "1e", "１"])
+def test_words_that_only_look_like_numbers_are_words(word):
+    claim = Claim.read(f"bread > {word}")
+    assert claim.subject == f"attention to 'bread' minus that to '{word}'"
+    assert claim.keys == ("bread", word)
+
+
+@pytest.mark.parametrize("words", ["3 > 2", "0.5 < 1", "bread > 2", "bread < -0.1", "1e-1 > bread"])
+def test_numbers_in_the_wrong_place_are_refused(words):
+    with pytest.raises(SettingError, match=r"a share from 0 to 1.*claims\.mass or order"):
+        Claim.read(words)
+
+
+def test_the_claim_that_bread_gets_more_than_infinity():
+    found = idl.certify(
+        idl.load("bundled"), "There is more bread than infinity.", layers=0, heads=0, queries=2, tolerance=0,
+        claim="bread > infinity",
+    )  # fmt: skip
+    assert found.claims["value"].item() == pytest.approx(_difference_of(found, "bread", "infinity"))
+
+
+def _difference_of(found, first, second):
+    weights = dict(found.table.select("token", "weight").iter_rows())
+    return weights[first] - weights[second]
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "words", "tokens"),
+    [
+        ("bundled", "A café by the harbour.", "café", 1),
+        ("bundled", "A café by the harbour.", "cafe", 1),
+        ("bundled", "A Cafe\u0301 by the harbour.", "CAFÉ", 1),
+        ("bundled-decoder", "Snow 雪 fell.", "雪", 2),
+        ("bundled-decoder", "Snow fell 🙂 again.", "🙂", 2),
+    ],
+)
+def test_words_are_found_by_their_characters(model, text, words, tokens):
+    """Also where an accent is stripped, or a character takes several tokens of bytes."""
+    lens = idl.load(model)
+    item = lens.read(text)[0]
+    spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
+    ((start, end),) = spelling.runs(words)
+    assert end - start >= tokens
+    assert (
+        text[item.spans[start][0] : item.spans[end - 1][1]].strip().casefold()[:3]
+        in (words.casefold()[:3])
+    )
+    found = idl.certify(lens, text, layers=0, heads=0, queries="last", tolerance=0, claim=words)
+    assert found.claims["subject"].item() == f"attention to '{words}'"
+
+
+def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):
+    def never(*_):
+        raise AssertionError("a head was read")
+
+    monkeypatch.setattr(TextHeads, "read", never)
+    texts = ["A storm came to the ferry.", "Nobody came."]
+    with pytest.raises(InputError, match="text 1: no run of tokens spells 'storm'"):
+        idl.certify(idl.load("bundled"), texts, layers=0, heads=0, claim="storm > ferry")
+    claim = idl.claims.weight(7)
+    with pytest.raises(InputError, match="text 1 has keys 0 to 4; got 7"):
+        idl.certify(idl.load("bundled"), texts, layers=0, heads=0, claim=claim)

@@ -16,6 +16,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
+from identilens.models.spelling import Spelling
 from identilens.models.substitution import Rows
 from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
@@ -163,6 +164,19 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
             )
 
+        for claim in settings.claims if not self.heads.by_text else ():
+            self._look_for(claim)
+
+    def _look_for(self, claim: Claim) -> None:
+        """Check that each text with tokens has what a claim names, before anything is computed."""
+        for place in {
+            (one.text, one.site.kind): one for part in self.heads.parts for one in part
+        }.values():
+            item = self.heads.items[place.text]
+            sequence = sides(place.site.kind, item.tokens).key
+            if names := item.tokens.get(sequence):
+                claim.check(Spelling.of(item, sequence, names), place.text)
+
     def begin(self, folder: RunFolder | None) -> None:
         """Prepare for the first part; certificates are files."""
         if folder is None and self.settings.certificates:
@@ -189,7 +203,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             )
             radii = None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            row = ClaimRow(head, query, tokens[side.key], place.text)
+            keys = Spelling.of(self.heads.items[place.text], side.key, tokens[side.key])
+            row = ClaimRow(head, query, tokens[side.key], place.text, keys)
             counted = {one: one.coefficients(row) for one in settings.claims}
             asked, found = self._tolerances, {}
             # Radii are found for the smallest change: what is not determined there is so for no larger one.
