@@ -31,7 +31,7 @@ TRUE, FALSE, OPEN = (
 
 _FORM = re.compile(r"\s*([^<>]*[^<>\s])\s*(?:([<>])\s*([^<>]*[^<>\s])\s*)?")
 _LIKE = (
-    "like 'storm > ferry', 'the storm > 0.3' (a share from 0 to 1) or 'the storm'; for words that are numbers, make "
+    "like 'storm > ferry', 'the storm > 0.3' or 'the storm'; for words that are numbers, make "
     "the claim with identilens.claims.mass or order"
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -114,7 +114,7 @@ class Claim:
         if right is None:
             return replace(mass(left), words=words)
         number = _NUMBER.fullmatch(right)
-        if _NUMBER.fullmatch(left) or (number and not 0 <= float(right) <= 1):
+        if _NUMBER.fullmatch(left):
             raise SettingError("claim", _LIKE, words)
         if number:
             return replace(mass(left), words=words, sign=sign, bound=float(right))

@@ -1,6 +1,7 @@
 """Proofs of both ends of a linear functional of a row, which need neither the model nor a solver to be checked."""
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import torch
 from jaxtyping import Float, Int
@@ -69,8 +70,13 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the stated ends are no narrower than what the multipliers prove; NaN proves nothing."""
+        """Whether the stated ends are no narrower than what the multipliers prove.
+
+        Numbers that are none, or beyond what float64 holds, prove nothing.
+        """
         lo, hi = self.proven()
+        if not bool(torch.isfinite(lo + hi)) or not isfinite(self.slack):
+            return False
         return bool(lo >= self.ends[0] - self.slack) and bool(hi <= self.ends[1] + self.slack)
 
     @property

@@ -128,8 +128,11 @@ def test_the_command_says_what_holds(written):
     found = written["head"]
     files = [found.folder / name for name in found.claims.filter(tolerance="0")["certificate"][:2]]
     said = identilens("check", *files, code=0).output
-    assert "holds. Stated: attention to 'storm' minus that to 'ferry' is between 0.0" in said
-    assert "(outcome head, up to 0)" in said
+    assert "holds. Stated: between 0.0" in said
+    assert "by at most 0;" in said
+    unchecked = said.replace("\n", " ").split("Not checked", 1)[1]
+    assert "that they are of attention to 'storm' minus that to 'ferry'" in unchecked
+    assert "stand for outcome head, up to 0." in unchecked
     assert "That it is > 0 is true in every alternative." in said
     digest = found.provenance["model"]["sha256"][:16]
     assert (
@@ -138,7 +141,7 @@ def test_the_command_says_what_holds(written):
     )
     assert str(Path(found.provenance["model"]["name"]).parent) not in said
     assert "2 of 2 certificates hold." in said
-    assert "Of the alternatives, some have 0.0" in said
+    assert "Of these weights, some have 0.0" in said
     off = changed(files[0], witnesses=lambda rows: rows + 1e-4 * (np.arange(rows.shape[1]) == 3))
     assert "rows in the file are none" in identilens("check", off, code=1).output
     bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
@@ -231,7 +234,7 @@ def test_an_end_that_the_signs_prove_is_not_below_zero_by_rounding():
     sentences = CertificateFile(
         replace(certificate, witnesses=held["row"].expand(2, -1)), said
     ).sentences()
-    assert "Stated: it is between 0 and 0.5" in sentences
+    assert "Stated: between 0 and 0.5" in sentences
     assert "Proven: between 0 and 0.5" in sentences
 
 

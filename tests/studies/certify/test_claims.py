@@ -266,9 +266,9 @@ def test_words_that_only_look_like_numbers_are_words(word):
     assert claim.keys == ("bread", word)
 
 
-@pytest.mark.parametrize("words", ["3 > 2", "0.5 < 1", "bread > 2", "bread < -0.1", "1e-1 > bread"])
+@pytest.mark.parametrize("words", ["3 > 2", "0.5 < 1", "2 > bread", "1e-1 > bread"])
 def test_numbers_in_the_wrong_place_are_refused(words):
-    with pytest.raises(SettingError, match=r"a share from 0 to 1.*claims\.mass or order"):
+    with pytest.raises(SettingError, match=r"words that are numbers.*claims\.mass or order"):
         Claim.read(words)
 
 

@@ -100,9 +100,6 @@ class CertificateFile:
         certificate, said = self.certificate, self.said
         lo, hi = certificate.proven().tolist()
         stated = _without_rounding(certificate, certificate.ends)
-        kept = f"outcome {said['outcome']}, up to {said['tolerance']}"
-        if said["outcome"] not in EXACT:
-            kept += ", to first order"
         compared = ""
         if said["sign"]:
             verdict = verdict_of(said["sign"], said["bound"], lo, hi) if certificate.holds else OPEN
@@ -113,13 +110,15 @@ class CertificateFile:
         if certificate.met is not None:
             reached = _without_rounding(certificate, certificate.met)
             met = "some have {:.6g}, some {:.6g}".format(*reached)
+        order = "" if said["outcome"] in EXACT else ", to first order"
         return (
-            f"{'holds' if certificate.holds else 'does not hold'}. Stated: {said['subject']} is between "
-            f"{stated[0]:.6g} and {stated[1]:.6g} in every alternative ({kept}). Proven: between {lo:.6g} and "
-            f"{hi:.6g}; the row itself has {float(certificate.functional @ certificate.row):.6g}. Of the alternatives, "
-            f"{met}.{compared} "
-            f"The numbers are of {shortened(of, _COUNTED) or 'no key'}. That these are the words of "
-            f"{said['words']!r}, {said['where']}, is what the file says; it is not checked."
+            f"{'holds' if certificate.holds else 'does not hold'}. Stated: between {stated[0]:.6g} and "
+            f"{stated[1]:.6g}. Proven: between {lo:.6g} and {hi:.6g}, for all weights of the same sum that move what "
+            f"they mix with the file's factor by at most {float(certificate.tolerance):.6g}; the row itself has "
+            f"{float(certificate.functional @ certificate.row):.6g}. Of these weights, {met}.{compared} "
+            f"The numbers are of {shortened(of, _COUNTED) or 'no key'}. Not checked, since nothing in the file ties it "
+            f"to the numbers: that they are of {said['subject']}, {said['words']!r}, {said['where']}; and that the "
+            f"factor and the limit stand for outcome {said['outcome']}, up to {said['tolerance']}{order}."
         )
 
 
@@ -157,6 +156,8 @@ def _check(numbers: Mapping[str, torch.Tensor], said: Any) -> None:
         for size, axis in zip(tensor.shape, expected, strict=True):
             if size != sizes.setdefault(axis, axis if isinstance(axis, int) else size):
                 raise ValueError(f"{name!r} has {size} entries along {axis}, others {sizes[axis]}")
+    if said["outcome"] != "layer" and numbers["blocks"].unique().numel() > 1:
+        raise ValueError("it has several rows of attention, which only the outcome layer has")
     row, tolerance = numbers["row"], numbers["tolerance"]
     if not len(row) or row.min() < 0 or tolerance < 0:
         raise ValueError("expected weights of at least 0, and a tolerance of at least 0")
