@@ -87,10 +87,6 @@ TOPICS = {
             "bundled_model",
             "attentions",
             "register_attention",
-            "record",
-            "write_recording",
-            "RecordedLayer",
-            "Recording",
         ),
     ),
     "inputs": Topic(

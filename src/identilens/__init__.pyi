@@ -10,11 +10,7 @@ from .models.loading import load as load
 from .models.media import Audio as Audio
 from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
-from .models.recording import RecordedLayer as RecordedLayer
-from .models.recording import record as record
-from .models.recording import write_recording as write_recording
 from .models.registration import register_attention as register_attention
-from .models.replayed import Recording as Recording
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
 from .runs.workers import Local as Local
