@@ -102,8 +102,6 @@ TOPICS = {
             "Comparison",
             "compare_models",
             "ModelComparison",
-            "card",
-            "rerun",
             "verify",
             "Local",
             "Ray",

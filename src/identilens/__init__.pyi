@@ -1,7 +1,6 @@
 from . import claims as claims
 from . import lab as lab
-from .cli.rerun import rerun as rerun
-from .cli.rerun import verify as verify
+from .cli.verify import verify as verify
 from .demo.examples import examples as examples
 from .models.attentions import attentions as attentions
 from .models.bundled import bundled_model as bundled_model
@@ -22,7 +21,6 @@ from .studies.answer.study import answer as answer
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
 from .studies.by_depth import ModelComparison as ModelComparison
-from .studies.by_depth import card as card
 from .studies.by_depth import compare_models as compare_models
 from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify

@@ -1,7 +1,6 @@
-"""Audits of several models by relative depth, and the lines for a model card."""
+"""Audits of several models by relative depth."""
 
 import json
-import re
 from copy import deepcopy
 from dataclasses import replace
 
@@ -88,8 +87,6 @@ def test_an_audit_without_rows_and_removals_has_gaps(tmp_path):
     found = idl.compare_models(audit)
     assert found.table["certain_mass"].null_count() == len(found.table) == 2
     assert "certain mass" not in found.summary().text
-    assert "| – | – |" in idl.card(audit)
-    assert "when a head is removed" not in idl.card(audit)
     assert "Certain mass" not in json.dumps(found.charts()["depth"].to_dict()["params"])
 
 
@@ -100,33 +97,17 @@ def test_the_chart_has_a_line_for_each_model_and_a_choice_of_measures(found):
     assert len(choice["bind"]["labels"]) == 5
 
 
-def test_a_card_is_markdown_with_the_figures_of_the_audit(audits):
-    text = idl.card(audits[0])
-    rows = [line for line in text.splitlines() if line.startswith("| encoder")]
-    assert len(rows) == 3
-    shares = [float(row.split("|")[5].removesuffix(" % ")) for row in rows]
-    assert shares == pytest.approx(
-        [100 * one for one in audits[0].by_layer()["null_share"]], abs=0.051
-    )
-    assert audits[0].provenance["model"]["sha256"][:16] in text
-    assert f"\n{audits[0].provenance['model']['name']}: Certain" in text
-    assert not re.search(r"<(?!br)", text), "names of tokens are no markup"
-
-
 @pytest.mark.parametrize("given", [0, 1])
 def test_other_results_are_refused(given, found):
     with pytest.raises(InputError, match=r"expected results of audits; got .*identilens audit"):
         idl.compare_models(*given * [found])
 
 
-def test_the_command_line_compares_many_and_writes_the_card(audits, tmp_path):
+def test_the_command_line_compares_many_(audits, tmp_path):
     runs = [str(one.folder) for one in audits]
     shown = json.loads(identilens("compare", *runs, "--by-depth", "--json").output)
     assert [row["depth"] for row in shown] == [0, 0.5, 1, 0, 1]
     shown = identilens("compare", *runs, runs[0], "--out", str(tmp_path / "many.html")).output
     assert "bert (2), encoder" in shown
     assert "Layers by relative depth" in (tmp_path / "many.html").read_text()
-    assert identilens("card", runs[0]).output.startswith("## Attention")
-    identilens("card", runs[0], "--out", str(tmp_path / "card.md"))
-    assert (tmp_path / "card.md").read_text() == idl.card(audits[0])
     assert "--by-depth" in failing("compare", *runs)

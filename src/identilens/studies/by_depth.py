@@ -1,7 +1,6 @@
-"""Audits of several models, or of checkpoints of one training run, by relative depth; and lines for a model card."""
+"""Audits of several models, or of checkpoints of one training run, by relative depth."""
 
 from dataclasses import dataclass
-from html import escape
 from typing import ClassVar
 
 import polars as pl
@@ -221,65 +220,3 @@ def _layers(label: str, audit: Audit) -> pl.DataFrame:
     layers = layers.join(known, on=by, how="left").sort(by)
     place, last = pl.int_range(pl.len()).over("kind"), (pl.len().over("kind") - 1).clip(1)
     return layers.with_columns(depth=place / last, model=pl.lit(label)).select(list(kinds))
-
-
-def card(audit: Result) -> str:
-    """Return what an audit found as Markdown for a model card: a paragraph, a table by layer, and how to repeat it.
-
-    Raises:
-        InputError: For other results than audits.
-
-    Examples:
-        >>> import identilens as idl
-        >>> text = idl.card(idl.audit(idl.load("bundled-decoder"), idl.examples()[0]))
-        >>> text.splitlines()[0]
-        '## Attention: what is certain, and what matters'
-    """
-    found, record = compare_models(audit), audit.provenance
-    columns = {
-        "kind": "kind",
-        "layer": "layer",
-        "certain_mass": "certain mass",
-        "certain_mass_bfloat16": "up to bfloat16's rounding",
-        "null_share": "null share",
-        "effect": "mean change without a head",
-        "largest_effect": "largest change",
-    }
-    cells = [
-        [_cell(row[name], "effect" not in name) for name in columns]
-        for row in found.table.iter_rows(named=True)
-    ]
-    units = {
-        "prediction": "nats of the prediction",
-        "states": "relative change of the final states",
-    }
-    change = units.get(str(found.table["outcome"].first()))
-    model, texts = record["model"], record["texts"]["count"]
-    table = [list(columns.values()), ["---"] * len(columns), *cells]
-    return "\n".join(
-        [
-            "## Attention: what is certain, and what matters",
-            "",
-            # Names of tokens may look like markup.
-            escape(f"{model['name']}: {audit.summary().text}", quote=False).replace("\n", "\n\n"),
-            "",
-            *(f"| {' | '.join(row)} |" for row in table),
-            "",
-            f"Means over {counted(texts, 'text')} of {found.table['keys'].mean():.0f} keys on average, all heads and, "
-            "of certain mass, the rows that were drawn. Certain mass: at least this share of a row's attention lies on "
-            "the same keys in all weights with which the head's output stays the same. Null share: squared weight in "
-            "directions without effect on the output. "
-            + (f"Change: {change} when a head is removed. " if change else "")
-            + f"Measured with identilens {record['libraries']['identilens']} in {model['dtype']}; parameters sha256 "
-            f"{model['sha256'][:16]}, run {record['fingerprint'][:16]}.",
-            "",
-        ]
-    )
-
-
-def _cell(value: str | int | float | None, share: bool) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return percent(value) if share else f"{value:.3g}"
-    return str(value)
