@@ -20,12 +20,12 @@ from .studies.answer.result import Answers as Answers
 from .studies.answer.study import answer as answer
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
-from .studies.by_depth import ModelComparison as ModelComparison
-from .studies.by_depth import compare_models as compare_models
 from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify
 from .studies.comparison import Comparison as Comparison
+from .studies.comparison import ModelComparison as ModelComparison
 from .studies.comparison import compare as compare
+from .studies.comparison import compare_models as compare_models
 from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.influence.result import Influence as Influence

@@ -284,7 +284,7 @@ def test_runs_are_verified_and_compared(client, tmp_path, monkeypatch):
     said = identilens(
         "compare", url, f"s3://{BUCKET}/other", "--out", tmp_path / "compared.html", code=0
     ).output
-    assert "audit: first run, bundled on 1 text" in said
+    assert "a: bundled on 1 text, audit" in said
     assert (tmp_path / "compared.html").stat().st_size > 10_000
     assert f"{url}-gone contains no result of identilens" in failing("compare", url, f"{url}-gone")
     assert f"{url}-gone contains no result" in failing("verify", f"{url}-gone")

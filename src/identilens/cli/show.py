@@ -10,8 +10,7 @@ from identilens.errors import InputError
 from identilens.runs.bucket import displayed, url_in
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
-from identilens.studies.by_depth import compare_models
-from identilens.studies.comparison import compare
+from identilens.studies.comparison import compare, compare_models
 from identilens.studies.reports import load_result, write_report
 
 _Out = Annotated[Path | None, Parameter(alias="-o")]
