@@ -146,3 +146,10 @@ def test_least_norm_equals_a_general_solver(seed, n, sharpness):
     assert found.gap <= 1e-12
     assert np.abs(found.point.numpy() - reference.x).max() < 1e-5
     assert float(found.point @ found.point) <= reference.x @ reference.x + 1e-7
+
+
+def test_least_norm_of_a_row_that_is_nearly_one_hot_is_proven():
+    row, T = random_row(174, 30, 10, 30.0)
+    found = SharedPrograms(kept_basis(T)).least_norm(row)
+    assert found.gap <= 1e-12
+    assert found.error <= 1e-12
