@@ -50,7 +50,7 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
 test-recipes: ## the recipes for other tools, each in an environment of its own
-	for tool in bertviz nnsight captum torchao transformer_lens interp_engine; do \
+	for tool in bertviz nnsight captum torchao; do \
 		test -x .venv-$$tool/bin/python || $(PYTHON) -m venv .venv-$$tool || exit 1; \
 		.venv-$$tool/bin/python -m pip install --quiet $(TORCH) || exit 1; \
 		.venv-$$tool/bin/python -m pip install --quiet --editable '.[demo,dev]' $$tool || exit 1; \

@@ -112,16 +112,6 @@ def one_layer() -> bool:
         solver.least(costs).numpy() - by_clarabel(costs, kept.row, values, blocks, allowed)
     )
     met &= report("largest difference", apart.max(), 1e-6, at_least=False)
-    quick = kept.solver(0.01, quick=True)
-    exact = partial(kept.solver(0.01).ends)
-    found, close = turns([exact, quick.ends], 1)
-    met &= report("exact ends / quick bounds, the keys of one head", ratios(found, close), 4)
-    met &= report("seconds, bounds on both ends of these keys", close, 10, at_least=False)
-    print(f"largest distance of a bound from an alternative: {quick.gap:.3f}")
-    wide = [
-        float((one - other).abs().mean()) for one, other in zip(exact(), quick.ends(), strict=True)
-    ]
-    print(f"the bounds are {wide[0]:.4f} below and {wide[1]:.4f} above the ends, in the mean")
     return met
 
 

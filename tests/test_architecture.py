@@ -29,11 +29,10 @@ BELOW = {
     "runs": {"errors", "charts"},
     "studies": {"errors", "linalg", "measures", "models", "claims", "runs", "charts"},
     "lab": {"errors", "linalg", "measures", "models", "runs", "charts", "studies"},
-    "families": {"errors"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "studies", "lab"},
     "explorer": {"errors", "measures", "models", "charts", "runs.settings", "studies"},
-    "cli": {"errors", "models", "runs", "studies", "reproduce", "families", "demo", "explorer"},
+    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo", "explorer"},
     "__main__": {"cli"},
 }
 """What each package may import, beside itself."""

@@ -1,7 +1,6 @@
 from . import claims as claims
 from . import lab as lab
-from .cli.rerun import rerun as rerun
-from .cli.rerun import verify as verify
+from .cli.verify import verify as verify
 from .demo.examples import examples as examples
 from .models.attentions import attentions as attentions
 from .models.bundled import bundled_model as bundled_model
@@ -10,11 +9,7 @@ from .models.loading import load as load
 from .models.media import Audio as Audio
 from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
-from .models.recording import RecordedLayer as RecordedLayer
-from .models.recording import record as record
-from .models.recording import write_recording as write_recording
 from .models.registration import register_attention as register_attention
-from .models.replayed import Recording as Recording
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
 from .runs.workers import Local as Local
@@ -25,13 +20,12 @@ from .studies.answer.result import Answers as Answers
 from .studies.answer.study import answer as answer
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
-from .studies.by_depth import ModelComparison as ModelComparison
-from .studies.by_depth import card as card
-from .studies.by_depth import compare_models as compare_models
 from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify
 from .studies.comparison import Comparison as Comparison
+from .studies.comparison import ModelComparison as ModelComparison
 from .studies.comparison import compare as compare
+from .studies.comparison import compare_models as compare_models
 from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.influence.result import Influence as Influence

@@ -23,10 +23,8 @@ from identilens.cli import (
     commands,
     demo,
     explore,
-    families,
     options,
     reproductions,
-    rerun,
     selfcheck,
     show,
 )  # fmt: skip
@@ -38,21 +36,13 @@ from identilens.cli.options import (
     TextOptions,
 )
 from identilens.demo.examples import STORY
-from identilens.errors import CheckFailedError, InputError, SettingError
-from identilens.families.table import MEANINGS, Trial
+from identilens.errors import CheckFailedError, InputError, JoinedTextsError, SettingError
 from identilens.models.proof import Check
 from identilens.runs.workers import Local, Ray
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 TEN = [word for letter in "abcdefghij" for word in ("--text", letter)]
-TRIALS = {
-    "a": Trial("a", "served", "AModel", "at the interface", "texts", 2, 1.5e-7),
-    "b": Trial("b", "served", "BModel", "followed", "images", 3, None, "only its encoder"),
-    "c": Trial("c", "refused", reason="it draws"),
-    "d": Trial("d", "no attention"),
-    "e": Trial("e", "part"),
-}
 
 
 @pytest.mark.parametrize(
@@ -68,28 +58,6 @@ def test_the_help_has_commands_under_headings(words, headings):
     assert found == headings
     under = dict(zip(found, re.split("╭─", said)[1:], strict=True))
     assert "│ dyck " in under["Commands"] if words else "│ lab " in under["Papers"]
-
-
-def test_families_are_counted_and_told(monkeypatch):
-    monkeypatch.setattr(families, "read_table", lambda: TRIALS)
-    monkeypatch.setattr(families, "known", lambda name, table: name)
-    written = identilens("families", code=0).output
-    assert "5 model types of transformers" in written
-    for outcome, count in (("served", 2), ("refused", 1), ("part", 1), ("crash", 0)):
-        assert f"│ {outcome} │ {count} │ {MEANINGS[outcome]} │" in written
-    assert "served: a, b refused: c no attention: d part: e For one model type:" in written
-    told = {name: identilens("families", "--family", name, code=0).output for name in TRIALS}
-    assert told == {
-        "a": "a: served, captured with proof. AModel on texts; 2 attention layers of a tiny model, at the interface. "
-        "Weights differ from its own output_attentions by at most 1.5e-07.",
-        "b": "b: served, captured with proof. only its encoder BModel on images; 3 attention layers of a tiny model, "
-        "followed.",
-        "c": "c: refused, an error says why, and what to do. it draws What to do: use a model of a served type. The "
-        "command identilens families lists them.",
-        "d": "d: no attention, refused: the model has no softmax. What to do: use a model of a served type. The "
-        "command identilens families lists them.",
-        "e": "e: part, a part of other models, tried within them.",
-    }
 
 
 @pytest.mark.parametrize("decoder", [False, True])
@@ -139,12 +107,35 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
         return [Check("one", 0.00125, 1e-2, "relative"), Check("two", 0.0, 0.0, "number")]
 
     monkeypatch.setattr(ModelOptions, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
-    monkeypatch.setattr(selfcheck, "run_selfcheck", checked)
+    monkeypatch.setattr(selfcheck, "proof", checked)
     written = identilens("selfcheck", "--model", "m", *given, code=0).output
     assert asked == [(inputs, 7 if "--max-length" in given else None)]
     assert "selfcheck of m" in written
     assert "│ one │ 1.25e-03 │ 1e-02 │ passed │ relative │" in written
     assert "│ two │ 0.00e+00 │ 0e+00 │ passed │ number │" in written
+
+
+def test_selfcheck_lists_types_or_asks_for_a_model():
+    listed = identilens("selfcheck", "--list", code=0).output
+    assert {"bert", "llama"} <= set(listed.split(", "))
+    assert "resnet" not in listed
+    assert "give --model MODEL, or --list" in failing("selfcheck")
+
+
+def test_texts_that_run_alone_are_proven_alone_and_the_worst_counts():
+    def prove(items):
+        sizes.append(len(items))
+        if len(items) > 1:
+            raise JoinedTextsError("one text at a time")
+        return [Check("one", figures[items[0]], 1.0, ""), Check("two", -items[0], 1.0, "")]
+
+    lens, sizes = SimpleNamespace(read=lambda texts, _: texts, prove=prove), []
+    figures = {8: 0.1, 5: 0.3, 6: 0.2}
+    found = selfcheck.proof(lens, [8, 5, 6])
+    assert sizes == [3, 1, 1, 1]
+    assert {check.name: check.figure for check in found} == {"one": 0.3, "two": -5}
+    figures[8] = float("nan")
+    assert not all(check.passed for check in selfcheck.proof(lens, [8, 5, 6]))
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
@@ -303,32 +294,6 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
     assert "engine" not in asked[-1][2]
     assert asked[-1][0].seed == 2
-
-
-def test_a_run_again_goes_beside_the_first(monkeypatch, tmp_path, capsys):
-    asked = []
-    groups = {"settings": ToySettings(seed=1)}
-    monkeypatch.setattr(
-        rerun, "_options_of_run", lambda *given: asked.append(given) or (ToyStudy, groups)
-    )
-    monkeypatch.setattr(rerun, "downloaded", Path)
-    monkeypatch.setattr(rerun, "read_record", lambda folder: {"folder": str(folder)})
-    monkeypatch.setattr(rerun, "model_and_texts", lambda *given: (True, f"compared {len(given)}"))
-    monkeypatch.setattr(
-        rerun, "study_command", lambda study: lambda **given: asked.append((study, given))
-    )
-    folder = str(tmp_path / "run")
-    rerun.rerun_folder(folder, overwrite=True)
-    assert asked[0] == (Path(folder), {}, False, {})
-    run = asked[1][1]["run"]
-    assert (asked[1][0], asked[1][1]["settings"]) == (ToyStudy, groups["settings"])
-    assert (run.out, run.resume, run.overwrite) == (f"{folder}-again", False, True)
-    assert capsys.readouterr().out == f"results: {folder}-again\nagainst {folder}: compared 2.\n"
-    rerun.rerun_folder("s3://b/run/", out="new", resume=True, trust_remote_code=True)
-    assert asked[2][2] is True
-    assert (asked[3][1]["run"].out, asked[3][1]["run"].resume) == ("new", True)
-    rerun.rerun_folder("s3://b/run/")
-    assert asked[5][1]["run"].out == "s3://b/run-again"
 
 
 def test_engines_and_their_options():

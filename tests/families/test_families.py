@@ -1,20 +1,15 @@
 """Tiny models of model types by their name alone: served, refused with a reason, or a defect that is told."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from transformers import BertConfig
 
 import families.trial as trials
-from families.run import write_table
 from families.tiny import LADDER, VOCABULARY, model_types, sized, tiny_models
 from families.trial import AGREEMENT, trial
-from helpers.command import failing, identilens
-from identilens.errors import InputError
-from identilens.families import table as packaged
-from identilens.families.table import Trial, known, read_table
+from identilens.cli.selfcheck import served_types
 from identilens.models import Lens
 
 
@@ -94,43 +89,20 @@ def test_sizes_keep_their_proportions():
     assert next(tiny_models("llama")).config.num_key_value_heads == 32
 
 
-def test_names_of_types():
-    assert known("Deberta_V2", ["bert", "deberta-v2"]) == "deberta-v2"
-    with pytest.raises(InputError, match=r"has no model type 'lama'.*nearest are llama"):
-        known("lama", model_types())
-
-
-def test_the_table_comes_back_as_it_was_written(tmp_path, monkeypatch):
-    made = [
-        Trial("a", "served", "A", "interface", "text", 2, 1e-8, "b, c"),
-        Trial("d", "not built", reason='"e"'),
-    ]
-    write_table(made, tmp_path / "families.csv")
-    monkeypatch.setattr("identilens.families.table.files", lambda _: tmp_path)
-    assert read_table() == {one.family: one for one in made}
-
-
-def test_the_packaged_table_holds_every_type():
-    table = read_table()
+def test_the_page_holds_every_type_and_the_package_those_that_are_served():
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    outcomes = {}
+    for section in page.split("\n## ")[1:]:
+        outcome, *lines = section.splitlines()
+        cells = [line.split(" | ") for line in lines if line.startswith("| ")][1:]
+        outcomes |= {one[0].removeprefix("| "): (outcome.lower(), one) for one in cells}
     # This library's own types are registered where its models were imported.
-    # A lower version of transformers has fewer types than the table.
-    assert set(model_types()) - {"identilens_dyck", "identifiable_encoder"} <= set(table)
-    assert [one for one in table.values() if one.outcome in ("crash", "wrong")] == []
-    assert sum(one.outcome == "served" for one in table.values()) >= 370
-    assert all(one.reason for one in table.values() if one.outcome != "served")
-    assert table["llama"] == replace(trial("llama"), difference=table["llama"].difference)
-
-
-def test_the_command_tells_what_a_type_is():
-    assert "served" in identilens("families", code=0).output
-    told = identilens("families", "--family", "bert", code=0).output
-    assert told.startswith(
-        "bert: served, captured with proof. BertModel on text; 2 attention layers"
-    )
-    assert "resnet: no attention" in identilens("families", "--family", "resnet", code=0).output
-    assert "The nearest are" in failing("families", "--family", "berd")
-
-
-def test_the_table_names_no_place_of_a_machine():
-    held = Path(packaged.__file__).with_name("families.csv").read_text(encoding="utf-8")
-    assert not re.search(r"['\" ]/(?:[\w.-]+/){2}", held)
+    # A lower version of transformers has fewer types than the page.
+    assert set(model_types()) - {"identilens_dyck", "identifiable_encoder"} <= set(outcomes)
+    assert {"crash", "wrong"}.isdisjoint(outcome for outcome, _ in outcomes.values())
+    served = [family for family, (outcome, _) in outcomes.items() if outcome == "served"]
+    assert served == served_types()
+    assert len(served) >= 370
+    assert all(one[2].strip(" |") for outcome, one in outcomes.values() if outcome != "served")
+    assert trial("llama").outcome == "served"
+    assert not re.search(r"['\" ]/(?:[\w.-]+/){2}", page), "no place of a machine"

@@ -22,7 +22,7 @@ NOISE = {
 
 SOLVED = {
     "certain_mass", "certain_mass_bfloat16", "certain_mass_error", "sink_lo", "sink_hi", "lo", "hi", "gap", "farthest",
-    "distance_bound", "radius",
+    "distance_bound", "radius", "minimum_norm",
 }  # fmt: skip
 """Columns that programs are solved for."""
 

@@ -1,9 +1,7 @@
 """Work that is done on the processor and on a second device, and how the numbers differ."""
 
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -31,13 +29,6 @@ def _lens(family: str, device: Any) -> idl.Lens:
 
 def _classifier(device: Any) -> idl.Lens:
     return idl.Lens(classifier().model.to(device))
-
-
-def _recorded(device: Any) -> Any:
-    file = Path(tempfile.mkdtemp()) / "text.safetensors"
-    idl.record(_lens("llama", device), TEXT[0], file)
-    recording = idl.load(file)
-    return idl.audit(recording, recording.texts, certain_rows=1)
 
 
 def _in_half(device: Any) -> Any:
@@ -71,7 +62,6 @@ WORK: dict[str, Callable[[Any], Any]] = {
         _lens("llama", device), TEXT, layers=(1,), certain_rows=1, matrices=True
     ),
     "audit in bfloat16": _in_half,
-    "audit of a recording": _recorded,
     "certify": lambda device: idl.certify(
         _lens("bert", device), TEXT, **HEAD, queries=(3,), tolerance=("0", "1%"), order=True
     ),

@@ -68,25 +68,6 @@ def test_certified_and_equal_to_clarabel(kind, tolerance):
     assert compared > 10 or "spread" in kind
 
 
-@pytest.mark.parametrize("tolerance", [2**-8, 0.1])
-@pytest.mark.parametrize("kind", ["plain", "equal values", "near-zero weights", "norms spread"])
-def test_quick_bounds_are_proven_and_their_gap_is_stated(kind, tolerance):
-    row, T = case(kind, 1)
-    shared, costs, rows, reach = programs(row, T, tolerance)
-    exact, quick = (solve(costs, rows, reach) for solve in (shared.minimise, shared.bracket))
-    assert (quick.bounds <= exact.values + 1e-9).all()
-    assert (quick.values >= exact.bounds - 1e-9).all()
-    proven = shared.proven(costs, rows, quick.multipliers, reach)
-    torch.testing.assert_close(quick.bounds, torch.minimum(proven, quick.values))
-    torch.testing.assert_close(quick.values, (costs * quick.points).sum(1))
-    assert (quick.points >= 0).all()
-    torch.testing.assert_close(quick.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
-    moved = torch.linalg.norm((quick.points - rows) @ shared.kept / reach.clamp_min(1e-30), dim=1)
-    assert (moved[reach.amin(1) > 0] <= 1 + 1e-6).all()
-    if kind != "norms spread":
-        assert float((exact.bounds - quick.bounds).mean()) <= 0.02
-
-
 def test_rows_beside_each_other_keep_their_own_sums():
     """Two rows whose outputs add up: what one gives up the other must bring, within the tolerance."""
     (one, T), (other, U) = random_row(0, 9, 4, 2.0), random_row(1, 7, 4, 2.0)
@@ -129,13 +110,10 @@ def test_heads_beside_each_other(width):
     shared, row, values, allowed, reach = beside(3, 12, 5, width)
     costs = torch.eye(len(row)).double()[::5]
     rows, reach = row.expand(len(costs), -1), reach.expand(len(costs), -1)
-    exact, quick = (solve(costs, rows, reach) for solve in (shared.minimise, shared.bracket))
+    exact = shared.minimise(costs, rows, reach)
     for at, cost in enumerate(costs):
         expected = by_clarabel(cost, row, values, allowed, shared._blocks)
         assert float(exact.bounds[at]) == pytest.approx(expected, abs=1e-6)
-    assert (quick.bounds <= exact.values + 1e-9).all()
-    assert (quick.values >= exact.bounds - 1e-9).all()
-    assert float((exact.bounds - quick.bounds).max()) <= 0.02
 
 
 @pytest.mark.parametrize("width", [15, 8])
@@ -143,11 +121,7 @@ def test_products_by_parts_equal_those_with_the_whole(width):
     columns = beside(3, 12, 5, width)[0]._columns
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(4, 36, generator=generator, dtype=torch.float64)
-    kept, parts = columns.kept, columns.by_row(points)
-    torch.testing.assert_close(columns.onto(parts), points @ kept)
-    torch.testing.assert_close(
-        columns.across(points @ kept), columns.by_row(points @ kept @ kept.T)
-    )
+    kept = columns.kept
     whole = columns.frame.T @ columns.gram(points) @ columns.frame
     torch.testing.assert_close(
         whole, torch.stack([kept.T @ torch.diag(one) @ kept for one in points])

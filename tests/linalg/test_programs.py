@@ -9,7 +9,8 @@ from scipy.optimize import linprog, minimize
 
 from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
 from identilens.errors import NumericalError
-from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms, least_norm
+from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def test_nan_is_refused_with_the_sizes():
     ],
 )
 def test_least_norm_by_hand(T, row, least):
-    found = least_norm(torch.as_tensor(row, dtype=torch.float64), kept_basis(T))
+    weights = torch.as_tensor(row, dtype=torch.float64)
+    found = SharedPrograms(kept_basis(T)).least_norm(weights)
     assert found.point.tolist() == pytest.approx(least, abs=1e-12)
     assert found.gap <= 1e-12
 
@@ -125,7 +127,7 @@ def test_least_norm_by_hand(T, row, least):
 def test_least_norm_equals_a_general_solver(seed, n, sharpness):
     row, T = random_row(seed, n, max(1, n // 3), sharpness)
     kept = kept_basis(T)
-    found = least_norm(row, kept)
+    found = SharedPrograms(kept).least_norm(row)
     reference = minimize(
         lambda x: x @ x / 2,
         row.numpy(),
@@ -144,3 +146,10 @@ def test_least_norm_equals_a_general_solver(seed, n, sharpness):
     assert found.gap <= 1e-12
     assert np.abs(found.point.numpy() - reference.x).max() < 1e-5
     assert float(found.point @ found.point) <= reference.x @ reference.x + 1e-7
+
+
+def test_least_norm_of_a_row_that_is_nearly_one_hot_is_proven():
+    row, T = random_row(174, 30, 10, 30.0)
+    found = SharedPrograms(kept_basis(T)).least_norm(row)
+    assert found.gap <= 1e-12
+    assert found.error <= 1e-12

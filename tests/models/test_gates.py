@@ -11,9 +11,9 @@ import identilens as idl
 from helpers.gated import GATED, gated
 from helpers.heads import watched_attention
 from helpers.zoo import _LLAMA, _random, ids
+from identilens.cli.selfcheck import proof
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.studies.audit.selfcheck import selfcheck
 from identilens.studies.outcomes import of_layer
 
 
@@ -196,4 +196,4 @@ def test_sinks_of_each_query_and_attention_over_layers_are_told_apart():
         assert layer.site.gated
         torch.testing.assert_close(layer.weights, weights[0], atol=1e-6, rtol=0)
         assert bool((layer.weights.sum(-1) < 0.999).any())
-    assert all(check.passed for check in selfcheck(lens, [ids(9), ids(6, 1)]))
+    assert all(check.passed for check in proof(lens, [ids(9), ids(6, 1)]))

@@ -326,20 +326,3 @@ def test_what_never_ends_is_not_read(tmp_path, name, kind):
         idl.load(tmp_path)
     message = failing("audit", "-m", tmp_path, "-t", "some words", "-o", tmp_path / "out")
     assert f"{name} is a pipe or a device" in message
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"dtype": "float64"},
-        {"device": "cpu"},
-        {"revision": "main"},
-        {"attn_implementation": "sdpa"},
-    ],
-)
-def test_a_recording_is_loaded_as_it_was_written(option, tmp_path):
-    [(name, value)] = option.items()
-    with pytest.raises(
-        InputError, match=rf"expected {name} to be left out: a recording stays .*; got '?{value}"
-    ):
-        idl.load(tmp_path / "text.safetensors", **option)

@@ -9,8 +9,8 @@ import identilens as idl
 from helpers.gated import NORMED, normed
 from helpers.heads import watched_attention
 from helpers.zoo import ids
+from identilens.cli.selfcheck import proof
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.studies.audit.selfcheck import selfcheck
 
 
 @pytest.mark.parametrize("family", sorted(NORMED))
@@ -85,7 +85,7 @@ def test_a_prediction_takes_the_norm_into_account():
 
 
 def test_the_checks_of_a_users_own_model_pass():
-    checks = selfcheck(normed(), [ids(9), ids(6, 1)])
+    checks = proof(normed(), [ids(9), ids(6, 1)])
     assert all(check.passed for check in checks)
     text = idl.audit(normed(), [ids(6)], certain_rows=0, effects="none").summary().text
     assert "The model normalises what its heads mix" in text

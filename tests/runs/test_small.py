@@ -393,7 +393,7 @@ def test_a_request_is_read_as_it_was_written(tmp_path, monkeypatch):
     }, "a model's folder is found from everywhere; a word that a folder has as its name stays a word"  # fmt: skip
     assert list(found.lost) == ["texts", "odd"]
     assert (tmp_path / NAME).read_text().splitlines()[0] == (
-        f"# Run it again: identilens rerun FOLDER, or identilens lab toy --config {NAME} --out NEW"
+        f"# Run it again: identilens lab toy --config {NAME} --out NEW"
     )
     with pytest.raises(InputError, match=r"one of \[audit\], \[mixing\]"):
         Request.read(tmp_path, ["audit", "mixing"])

@@ -265,20 +265,12 @@ def test_the_command_line(client, monkeypatch):
     assert "pass --out FOLDER" in failing("figures", url)
 
 
-def test_runs_are_repeated_and_compared(client, tmp_path, monkeypatch):
+def test_runs_are_verified_and_compared(client, tmp_path, monkeypatch):
     url = f"s3://{BUCKET}/again"
     chosen = ["--model", "bundled", "--layers", "3", "--certain-rows", "0", "--examples", "0"]
     identilens("audit", *chosen, "--text", "Nobody came.", "--out", url, code=0)
     elsewhere(monkeypatch)
-    said = identilens("rerun", url, code=0).output
-    assert f"results: {url}-again" in said
-    assert f"against {url}: the same model and texts." in said
-    stored = objects(client, "again-again")
-    assert stored["table.parquet"] == objects(client, "again")["table.parquet"]
-    assert "already contains this run, finished" in failing("rerun", url)
-    identilens("rerun", url, "--out", tmp_path / "here", code=0)
-    assert (tmp_path / "here" / "table.parquet").read_bytes() == stored["table.parquet"]
-    assert idl.rerun(url, out=f"s3://{BUCKET}/third").table.equals(idl.load_result(url).table)
+    assert "identical, every column" in identilens("verify", url, code=0).output
     identilens(
         "audit",
         *chosen,
@@ -292,10 +284,10 @@ def test_runs_are_repeated_and_compared(client, tmp_path, monkeypatch):
     said = identilens(
         "compare", url, f"s3://{BUCKET}/other", "--out", tmp_path / "compared.html", code=0
     ).output
-    assert "audit: first run, bundled on 1 text" in said
+    assert "a: bundled on 1 text, audit" in said
     assert (tmp_path / "compared.html").stat().st_size > 10_000
     assert f"{url}-gone contains no result of identilens" in failing("compare", url, f"{url}-gone")
-    assert f"{url}-gone contains no run.toml" in failing("rerun", f"{url}-gone")
+    assert f"{url}-gone contains no result" in failing("verify", f"{url}-gone")
 
 
 def test_a_study_joins_an_audit(client, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ Usage: PYTHONPATH=tools python -m families.run [--work FILE] [--only FAMILY ...]
 """
 
 import argparse
-import csv
 import json
 import multiprocessing
 import os
@@ -13,7 +12,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,9 +21,9 @@ from typing import Any
 import torch
 import transformers
 
+from families.table import MEANINGS, Trial
 from families.tiny import model_types
 from families.trial import trial
-from identilens.families.table import MEANINGS, Trial
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 10 * 2**30
@@ -80,16 +79,6 @@ class Worker:
         other.close()
 
 
-def write_table(trials: Iterable[Trial], file: Path) -> None:
-    """Write trials as CSV."""
-    with file.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(
-            lines, [column.name for column in fields(Trial)], lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(asdict(trial) for trial in trials)
-
-
 def page(trials: Sequence[Trial]) -> str:
     """Return docs/families.md."""
     counts = Counter(one.outcome for one in trials)
@@ -101,14 +90,14 @@ def page(trials: Sequence[Trial]) -> str:
         "made from the names in its default",
         "configuration, is run on random token ids (ragged, padded on either side), random pixels and random samples, "
         "whichever it takes.",
-        "Capture has to prove itself on it. `make families` makes this page and the table that `identilens families` "
-        "reads.", "",
+        "Capture has to prove itself on it. `make families` makes this page and the list that `identilens selfcheck "
+        "--list` prints.", "",
         "| outcome | types | meaning |", "|---|---|---|",
         *(f"| {name} | {counts[name]} | {meaning} |" for name, meaning in MEANINGS.items()), "",
         f"Of the served types, {len(agreeing)} give weights of their own for each text alone with `output_attentions`; "
         f"captured weights differ from them by at most {worst:.0e}.",
         "",
-        "```console", "$ identilens families --family llama", "```",
+        "```console", "$ identilens selfcheck --list", "```",
         "",
     ]  # fmt: skip
     for name in MEANINGS:
@@ -145,7 +134,7 @@ def cell(text: str) -> str:
 
 
 def main() -> None:
-    """Try the types that the file of trials does not hold yet, then write the table and the page."""
+    """Try the types that the file of trials does not hold yet, then write the list and the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--work", type=Path, default=ROOT / "build" / "families.jsonl", help="trials, a line each"
@@ -177,7 +166,8 @@ def main() -> None:
         Trial(**{name: value for name, value in done[family].items() if name in names})
         for family in types
     ]
-    write_table(trials, ROOT / "src" / "identilens" / "families" / "families.csv")
+    served_types = "".join(f"{one.family}\n" for one in trials if one.outcome == "served")
+    (ROOT / "src" / "identilens" / "models" / "served.txt").write_text(served_types, "utf-8")
     (ROOT / "docs" / "families.md").write_text(page(trials), encoding="utf-8")
     defects = [one for one in trials if one.outcome in ("crash", "wrong")]
     print(

@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from families.inputs import candidates
+from families.table import Trial
 from families.tiny import is_part, tiny_models
 from identilens.errors import IdentilensError
-from identilens.families.table import Trial
 from identilens.models.capture import Lengths
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import SUM_ERROR

@@ -157,24 +157,14 @@ COMMANDS = {
         "identilens.cli.show:compare_runs",
         "Compare finished runs: two of a study, or audits of many models.",
     ),
-    "card": (
-        RESULTS,
-        "identilens.cli.show:model_card",
-        "Write what an audit found as Markdown for a model card.",
-    ),
     "figures": (
         RESULTS,
         "identilens.cli.show:figures",
         "Write the charts of a finished run as files for print.",
     ),
-    "rerun": (
-        RESULTS,
-        "identilens.cli.rerun:rerun_folder",
-        "Run a finished or interrupted run again, from its run.toml.",
-    ),
     "verify": (
         RESULTS,
-        "identilens.cli.rerun:verify_folder",
+        "identilens.cli.verify:verify_folder",
         "Run a finished run again, and say whether its tables are identical.",
     ),
     "check": (
@@ -186,12 +176,7 @@ COMMANDS = {
     "selfcheck": (
         CHECKS,
         "identilens.cli.selfcheck:selfcheck",
-        "Check that capture is faithful on a model.",
-    ),
-    "families": (
-        CHECKS,
-        "identilens.cli.families:families",
-        "List the supported model types, and why others are not supported.",
+        "Check that capture is faithful on a model, or list the model types that are supported.",
     ),
 }
 """Commands that are not studies: heading in the help, module and function, and the help line."""

@@ -19,8 +19,6 @@ from identilens.models.chats import Chat, read_chats, read_place
 from identilens.models.lens import Lens
 from identilens.models.loading import load, refuse_endless_files
 from identilens.models.media import read_audio, read_image
-from identilens.models.recording import SUFFIX
-from identilens.models.replayed import Recording
 from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
 from identilens.runs.request import MOST_CHARACTERS
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
@@ -39,8 +37,7 @@ class ModelOptions(Settings):
     """The model.
 
     Attributes:
-        model: Hub id or local folder of a transformers model, one of the bundled models (bundled, bundled-decoder), or
-            a recording of attention (.safetensors), which brings its text.
+        model: Hub id or local folder of a transformers model, or one of the bundled models (bundled, bundled-decoder).
         device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
         device_map: Where parameters are kept, in place of a device: auto (the devices, then memory, then disk), or disk
             (every layer is read from the checkpoint as it runs, for models larger than memory).
@@ -305,14 +302,9 @@ def load_inputs(
 ) -> list[Any]:
     """Return the inputs that a study takes, from their groups of options unless they are given.
 
-    Texts are read first, so that errors in them appear before a model is loaded; a recording brings its own.
+    Texts are read first, so that errors in them appear before a model is loaded.
     """
     inputs = {name: given[name] for name in takes if given.get(name) is not None}
-    own = "lens" in takes and groups.get("texts") == TextOptions()
-    if own and "lens" not in inputs and Path(groups["lens"].model).suffix == SUFFIX:
-        inputs["lens"] = groups["lens"].load()
-    if own and isinstance(inputs.get("lens"), Recording):
-        inputs.setdefault("texts", inputs["lens"].texts)
     for name in reversed(takes):
         if name not in inputs:
             cut = {"max_length": max_length} if name == "texts" else {}

@@ -1,16 +1,20 @@
-"""``identilens selfcheck``: is capture faithful on this model."""
+"""``identilens selfcheck``: is capture faithful on this model; and which model types are supported."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from importlib.resources import files
+from math import isnan
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
 from identilens.cli.options import ModelOptions, TextOptions, console
-from identilens.errors import CheckFailedError
-from identilens.runs.settings import Positive
-from identilens.runs.terminal import plain
-from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
+from identilens.errors import CheckFailedError, InputError, JoinedTextsError
+from identilens.models.lens import Lens
+from identilens.models.proof import Check
+from identilens.runs.settings import Positive, Settings, Switch
+from identilens.runs.terminal import plain, say
 
 _TEXTS = (
     "The keeper of the lighthouse wrote down every ship, although none had stopped there for years.",
@@ -33,15 +37,33 @@ class SelfcheckOptions(TextOptions):
     max_length: Positive | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(Settings):
+    """What is listed in place of a check.
+
+    Attributes:
+        list: Print the model types of transformers of which a tiny model was captured with proof, and check nothing.
+    """
+
+    list: Switch = False
+
+
 def selfcheck(
     *,
-    model: Annotated[ModelOptions, Parameter(name="*", group="Model")],
+    model: Annotated[ModelOptions | None, Parameter(name="*", group="Model")] = None,
     on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
+    types: Annotated[ListOptions, Parameter(name="*", group="Model types")] = ListOptions(),
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure.
 
-    At most the first 8 texts are used, or as many as --limit says, in one batch. The default are two short texts.
+    These are the checks of the first batch of every run. At most the first 8 texts are used, or as many as --limit
+    says, in one batch. The default are two short texts.
     """
+    if types.list:
+        say(", ".join(served_types()))
+        return
+    if model is None:
+        raise InputError("give --model MODEL, or --list for the model types that are supported.")
     lens = model.load()
     if on == SelfcheckOptions():
         inputs = (
@@ -49,7 +71,7 @@ def selfcheck(
         )
     else:
         inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
-    checks = run_selfcheck(lens, inputs, on.max_length)
+    checks = proof(lens, inputs, on.max_length)
     view = Table(title=plain(f"selfcheck of {model.model}"))
     for name in ("check", "figure", "limit", "result", "meaning"):
         view.add_column(name, justify="right" if name in ("figure", "limit") else "left")
@@ -59,3 +81,21 @@ def selfcheck(
     console.print(view)
     if not all(check.passed for check in checks):
         raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")
+
+
+def served_types() -> list[str]:
+    """Return the model types of which a tiny model was captured with proof; ``make families`` tries them."""
+    return files("identilens.models").joinpath("served.txt").read_text(encoding="utf-8").split()
+
+
+def proof(lens: Lens, texts: Any, max_length: int | None = None) -> Sequence[Check]:
+    """Return the checks of capture on some texts; of texts that run one by one, the worst of each check."""
+    items = lens.read(texts, max_length)
+    try:
+        return lens.prove(items)
+    except JoinedTextsError:
+        checks = [check for item in items for check in lens.prove([item])]
+    # Nothing is worse than a figure that is not a number.
+    rising = sorted(checks, key=lambda check: (isnan(check.figure), check.figure))
+    worst = {check.name: check for check in rising}
+    return [worst[name] for name in dict.fromkeys(check.name for check in checks)]

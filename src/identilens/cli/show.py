@@ -1,4 +1,4 @@
-"""``identilens report``, ``compare``, ``card`` and ``figures``: the report and the charts of finished runs."""
+"""``identilens report``, ``compare`` and ``figures``: the report and the charts of finished runs."""
 
 import sys
 from pathlib import Path
@@ -8,11 +8,9 @@ from cyclopts import Parameter
 
 from identilens.errors import InputError
 from identilens.runs.bucket import displayed, url_in
-from identilens.runs.files import write_text
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
-from identilens.studies.by_depth import card, compare_models
-from identilens.studies.comparison import compare
+from identilens.studies.comparison import compare, compare_models
 from identilens.studies.reports import load_result, write_report
 
 _Out = Annotated[Path | None, Parameter(alias="-o")]
@@ -58,21 +56,6 @@ def compare_runs(
     if out is not None:
         written = comparison.to_html(out if out.suffix else f"{out}.html")
         print(f"report: {printable(str(written))}", file=sys.stderr)
-
-
-def model_card(run: str, /, *, out: _Out = None) -> None:
-    """Write what an audit found as Markdown, for a model card.
-
-    Args:
-        run: Folder or URL of the audit.
-        out: File to write. Default: the terminal.
-    """
-    text = card(load_result(run))
-    if out is None:
-        print(printable(text, "\n"))
-    else:
-        write_text(out, text)
-        say(f"model card: {printable(str(out))}")
 
 
 def figures(

@@ -54,25 +54,6 @@ class Columns:
         first, second = self._pairs
         return self.kept[:, first] * self.kept[:, second]
 
-    def to(self, dtype: torch.dtype) -> "Columns":
-        """Return the columns in another precision."""
-        return Columns(self.kept.to(dtype), self.rows)
-
-    def by_row(self, points: Float[Tensor, "program key"]) -> Float[Tensor, "row program own"]:
-        """Return each row's part of the points."""
-        return points.unflatten(1, (self.rows, -1)).transpose(0, 1).contiguous()
-
-    def onto(self, points: Float[Tensor, "row program own"]) -> Float[Tensor, "program rho"]:
-        """Return xᵀ B of each point, given by its parts."""
-        bases, coordinates = self._parts
-        return (points @ bases).transpose(0, 1).flatten(1) @ coordinates
-
-    def across(self, multipliers: Float[Tensor, "program rho"]) -> Float[Tensor, "row program own"]:
-        """Return B y of all multipliers, by parts."""
-        bases, coordinates = self._parts
-        inside = (multipliers @ coordinates.mT).unflatten(1, bases.shape[::2])
-        return inside.transpose(0, 1) @ bases.mT
-
     def gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
         """Return Bᵀ D B for each diagonal D, in the coordinates of the frame."""
         keys, rho = self.kept.shape

@@ -13,15 +13,17 @@ from identilens.linalg.cone import Scaling, product, quotient, room
 from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
+    LeastNorm,
     RowPrograms,
     least_bases,
 )
-from identilens.linalg.splitting import split
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
 _CLOSE = 1e-9
 """Complementarity at which programs count as solved."""
+_CLOSEST = 1e-16
+"""Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
 _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
@@ -189,23 +191,26 @@ class SharedPrograms:
         return optima
 
     @one_thread()
-    def bracket(
-        self,
-        costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        reach: Float[Tensor, "program rho"],
-    ) -> Optima:
-        """Return proven bounds on what `minimise` returns, and alternatives near the optima: several times faster.
+    def least_norm(self, weights_row: Float[Tensor, " key"]) -> LeastNorm:
+        """Return the point of least ‖x‖ in P of a row a, proven by the dual: ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2.
 
-        For many keys, of all heads of a layer; `Optima.gap` says how near the bounds are to the alternatives.
+        Raises:
+            NumericalError: The answer is infeasible or not proven optimal.
         """
-
-        def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            points, multipliers = split(costs, rows, self._columns, reach)
-            points = self.within(points, rows, reach)
-            return self._bounded(costs, rows, reach, points, multipliers)[0]
-
-        return Optima(*self._in_parts(solve, costs, rows, reach, equations=False))
+        row = weights_row.detach().double().cpu()[None]
+        right, reach = row @ self.kept, self.kept.new_zeros(1, self.kept.shape[1])
+        points, multipliers = self._interior(_CLOSEST, torch.zeros_like(row), right, reach, 1.0)
+        point = self.within(self._corrected(points, row, reach), row, reach)[0]
+        inside = (self.kept @ multipliers[0]).clamp_min(0.0)
+        least = float(multipliers[0] @ right[0] - inside.square().sum() / 2)
+        gap = max(0.0, float(point.square().sum()) / 2 - least)
+        error = float(((point - row[0]) @ self.kept).abs().max())
+        if not (error <= ACCEPTED_ERROR and gap <= ACCEPTED_ERROR):
+            raise NumericalError(
+                f"expected a least-norm alternative proven to {ACCEPTED_ERROR:g}; got an output error {error:.1e} and "
+                f"a duality gap {gap:.1e}; the values may be too badly scaled: try a larger tolerance."
+            )
+        return LeastNorm(point, gap, error)
 
     def proven(
         self,
@@ -271,11 +276,10 @@ class SharedPrograms:
         costs: Tensor,
         rows: Tensor,
         reach: Tensor | None,
-        equations: bool = True,
     ) -> tuple[Tensor, ...]:
         """Return what ``solve`` returns for all programs, so many at a time that they and their equations fit."""
         keys, rho = self.kept.shape
-        size = max(1, _NUMBERS // (2 * rho * rho * equations + 8 * keys))
+        size = max(1, _NUMBERS // (2 * rho * rho + 8 * keys))
         reach = self.kept.new_zeros(len(costs), rho) if reach is None else reach
         inputs = (one.split(size) for one in (costs, rows, reach))
         parts = [solve(*part) for part in zip(*inputs, strict=True)]
@@ -301,9 +305,11 @@ class SharedPrograms:
         costs: Float[Tensor, "program key"],
         right: Float[Tensor, "program rho"],
         reach: Float[Tensor, "program rho"],
+        curvature: float = 0.0,
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
         """Return points and multipliers that are as nearly optimal as asked, or as the method comes.
 
+        The cost of x is c·x + ``curvature`` ‖x‖²/2.
         (1, u) with xᵀB = right + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
         """
         x, y, s = _start(costs, right, self.kept)
@@ -315,7 +321,8 @@ class SharedPrograms:
         )
         points, multipliers, open_ = x.clone(), y.clone(), torch.arange(len(costs))
         for _ in range(_STEPS):
-            primal, dual = right + reach * u - x @ self.kept, costs - y @ self.kept.mT - s
+            primal = right + reach * u - x @ self.kept
+            dual = costs + curvature * x - y @ self.kept.mT - s
             mean = (x * s).sum(1, keepdim=True) + z + (u * reach * y).sum(1, keepdim=True)
             mean = mean / (x.shape[1] + 1)
             worst = [mean[:, 0] * x.shape[1], *(one.abs().amax(1) for one in (primal, dual))]
@@ -339,6 +346,7 @@ class SharedPrograms:
                 ellipsoid,
                 (primal, dual),
                 mean,
+                curvature,
             )
             x, y, s, u, z = (one + move for one, move in zip((x, y, s, u, z), moves, strict=True))
         return points, multipliers
@@ -353,10 +361,11 @@ class SharedPrograms:
         ellipsoid: Tensor,
         residuals: tuple[Tensor, Tensor],
         mean: Tensor,
+        curvature: float,
     ) -> tuple[Tensor, ...]:
         """Return by how much x, y, s, and of the cone's vectors u and z_0, change in a step."""
         primal, dual = residuals
-        scaling, ratio = Scaling.between(v, z), x / s
+        scaling, ratio = Scaling.between(v, z), x / (s + curvature * x)
         across = scaling.point[:, 1:]
         flat = 2 * scaling.point[:, :1].square() - 1
         leaning = 2 * scaling.point[:, :1] * across / flat
@@ -374,10 +383,11 @@ class SharedPrograms:
         # The products x s are to change by this and v + W² z by the turn, at first all the way to zero.
         for corrected in (False, True):
             level = turn[:, 1:] - leaning * turn[:, :1]
-            right = primal + (ratio * dual - products / s) @ self.kept + reach * level
+            right = primal + (ratio * (dual - products / x)) @ self.kept + reach * level
             dy = self._columns.solve(factor, right)
             ds, dz = dual - dy @ self.kept.mT, reach * dy
-            dx = (products - x * ds) / s
+            dx = (products - x * ds) / (s + curvature * x)
+            ds = ds + curvature * dx
             inner = (across * dz).sum(1, keepdim=True)
             du = level - scaling.size.square() * (dz - 2 * across * inner / flat)
             first = turn[:, :1] / (scaling.size.square() * flat)

@@ -1,4 +1,4 @@
-"""Linear programs and the least-norm program over one row's alternatives on the simplex.
+"""Linear programs over one row's alternatives on the simplex.
 
 Every program runs over P = {x >= 0 : xᵀ B = aᵀ B}, where B's orthonormal columns span [T, 1]: the
 distributions which give the same output as the weights a. Answers carry a certificate that is
@@ -27,10 +27,6 @@ _PIVOT = 1e-9
 """Least entry that a tableau is divided by."""
 _PIVOTS = 4
 """Pivots of a program, at most, for each key."""
-
-_STEPS, _CLOSE = 60, 1e-14
-"""Steps of the least norm's method at most, and the infeasibility and complementarity after which it ends."""
-_INSIDE, _SHORT_OF_ZERO, _RIDGE = 0.1, 0.995, 1e-16
 
 _OPTIONS = {
     "presolve": "off",
@@ -249,86 +245,3 @@ def least_bases(
             inside[every, leaving],
         )
     return found
-
-
-def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:
-    """Return the distribution of least ‖x‖ with x >= 0 and xᵀ B = aᵀ B.
-
-    A quadratic program by Mehrotra's predictor-corrector method, whose steps have as many equations as B columns. The
-    active set is then solved once more directly, and optimality proven by the dual: for any y,
-    ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2. Takes what `RowPrograms` does. Memory for a few copies of B.
-
-    Raises:
-        NumericalError: The answer is infeasible or not proven optimal.
-    """
-    weights = weights_row.detach().double().cpu().numpy()
-    basis = kept.detach().double().cpu().numpy()
-    y = right_side = basis.T @ weights
-    particular = basis @ right_side
-    x = np.maximum(particular, _INSIDE / len(weights))
-    s = np.maximum(x - particular, _INSIDE * x.mean())
-    for _ in range(_STEPS):
-        dual, primal, mean = basis @ y + s - x, right_side - basis.T @ x, float(x @ s) / len(x)
-        if not max(np.abs(dual).max(), np.abs(primal).max(), mean) > _CLOSE:
-            break
-        moves = _newton(basis, x, s, dual, primal, mean)
-        x, y, s = (one + move for one, move in zip((x, y, s), moves, strict=True))
-    return _polished(basis, np.maximum(x, 0.0), weights, y)
-
-
-def _newton(
-    basis: np.ndarray,
-    x: np.ndarray,
-    s: np.ndarray,
-    dual: np.ndarray,
-    primal: np.ndarray,
-    mean: float,
-) -> tuple[np.ndarray, ...]:
-    """Return the moves of x, y and s in a step, short of where an entry is zero."""
-    share = x / (x + s)
-    equations = basis.T @ (share[:, None] * basis)
-    equations[np.diag_indices_from(equations)] += _RIDGE
-
-    # The products x s are to change by this, at first all the way to zero.
-    wanted, moves = -x * s, ()
-    for _ in range(2):
-        given = dual + wanted / x
-        dy = np.linalg.solve(equations, primal - basis.T @ (share * given))
-        dx = share * (given + basis @ dy)
-        ds = (wanted - s * dx) / x
-        step = 1 / max(1.0, float((-dx / x).max()), float((-ds / s).max()))
-        moves = tuple(_SHORT_OF_ZERO * step * move for move in (dx, dy, ds))
-        wanted = (1 - step) ** 3 * mean - x * s - dx * ds
-    return moves
-
-
-def _polished(
-    basis: np.ndarray, point: np.ndarray, weights: np.ndarray, multipliers: np.ndarray
-) -> LeastNorm:
-    """Solve the equations on the support of the point and measure the duality gap."""
-    right_side = basis.T @ weights
-    support = point > 1e-9 * point.max()
-    solved = np.linalg.lstsq(basis[support].T @ basis[support], right_side, rcond=1e-13)[0]
-    better = np.zeros_like(point)
-    better[support] = basis[support] @ solved
-    if better.min() >= 0 and _lost(basis, better, weights) <= max(
-        1e-12, _lost(basis, point, weights)
-    ):
-        point = better
-    # Any multipliers prove a bound; on a small support those of the solver are the ones that prove a good one.
-    dual = max(
-        float(right_side @ tried) - float(np.square(np.maximum(basis @ tried, 0.0)).sum()) / 2
-        for tried in (solved, multipliers)
-    )
-    gap = max(0.0, float(point @ point) / 2 - dual)
-    error = _lost(basis, point, weights)
-    if not (error <= ACCEPTED_ERROR and gap <= ACCEPTED_ERROR):
-        raise NumericalError(
-            f"expected a least-norm alternative proven to {ACCEPTED_ERROR:g}; got an output error {error:.1e} and a "
-            f"duality gap {gap:.1e}; the values may be too badly scaled: try a larger tolerance."
-        )
-    return LeastNorm(point=torch.from_numpy(point), gap=gap, error=error)
-
-
-def _lost(basis: np.ndarray, point: np.ndarray, weights: np.ndarray) -> float:
-    return float(np.abs(basis.T @ (point - weights)).max(initial=0.0))

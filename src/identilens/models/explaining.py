@@ -37,7 +37,7 @@ def explained(model: str) -> Iterator[None]:
         first = str(error).strip().split("\n")[0]
         raise UnsupportedModelError(
             f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens families`)."
+            "them; if it does, choose a model of another family (`identilens selfcheck --list`)."
         ) from error
 
 

@@ -297,8 +297,8 @@ class CapturedLayer:
         visible, bias, scaling = part.visible(), part.bias, call.arguments.get("scaling")
         layer = cls(
             site,
-            call.query[0, ..., : call.d_k].clone(),
-            call.key[0, ..., : call.d_k].clone(),
+            call.query[0].clone(),
+            call.key[0].clone(),
             call.value[0].clone(),
             output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),

@@ -75,17 +75,6 @@ class AttentionCall:
         """What the outputs of the heads are multiplied with before they are projected, if anything."""
         return None if self.gating is None else self.gating()
 
-    @property
-    def d_k(self) -> int:
-        """Size of a query; 0 where weights were recorded in place of queries and keys."""
-        return 0 if "recorded" in self.arguments else self.query.shape[-1]
-
-    @property
-    def known(self) -> Sequence[int]:
-        """The rows whose weights are known: all, but of a recording of some rows."""
-        rows = self.arguments.get("recorded")
-        return range(self.query.shape[2]) if rows is None else rows.tolist()
-
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
         places = places_of(texts)
@@ -372,8 +361,6 @@ def _intercepted(
     if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
         return own(module, query, key, value, attention_mask, **arguments)
     handler, index = next_call()
-    # A recording gives its output whole, and its weights row by row.
-    eager = getattr(module, "recorded_weights", eager)
     return handler(
         AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
     ), None

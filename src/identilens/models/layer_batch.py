@@ -74,7 +74,7 @@ class LayerBatch(Layer):
         self.has_sink = call.has_sink
         self._step = step
         self._scratch = scratch
-        self.n_query, self.d_k = call.query.shape[-2], call.d_k
+        self.n_query, self.d_k = call.query.shape[-2:]
         self.n_key, self.d_v = call.value.shape[-2:]
         self._lower = factor.lower.to(torch.promote_types(call.query.dtype, torch.float32))
         self._group = site.heads // call.value.shape[1]

@@ -166,7 +166,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             raise UnsupportedModelError(
                 f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}) by more "
                 "than a length, so that no matrix gives the output of a head. Choose a model of another family "
-                "(`identilens families`)."
+                "(`identilens selfcheck --list`)."
             )
         if others:
             raise UnsupportedModelError(

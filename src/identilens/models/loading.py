@@ -31,8 +31,6 @@ from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 from identilens.models.offloading import on_disk
 from identilens.models.placing import Dtype, check_map, first_line, precision_name, usable_device
-from identilens.models.recording import SUFFIX
-from identilens.models.replayed import Recording
 
 _NAMED = 8
 """Largest number of weights that an error names."""
@@ -55,8 +53,7 @@ def load(
 
     Args:
         model: Hub id (``"bert-base-uncased"``), folder with config, safetensors and tokenizer, ``"bundled"`` (the
-            encoder of the extra ``demo``) or ``"bundled-decoder"``; or a file that `record` or `write_recording` wrote,
-            of which a `Recording` is returned.
+            encoder of the extra ``demo``) or ``"bundled-decoder"``.
         dtype: Precision of the loaded model; ``"auto"`` is the precision of the checkpoint.
         device: Device of the model. Default: CUDA if it is available, else the CPU.
         device_map: Where parameters are kept, in place of ``device``: ``"auto"`` fills the devices, then the memory,
@@ -88,16 +85,6 @@ def load(
         )
     if not isinstance(trust_remote_code, bool):
         raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
-    if Path(model).suffix == SUFFIX:
-        _refuse_choices(
-            dtype=None if dtype == "auto" else dtype,
-            device=device,
-            device_map=device_map,
-            quantization=quantization,
-            attn_implementation=attn_implementation,
-            revision=revision,
-        )
-        return Recording(model)
     place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(place).exists():
@@ -128,13 +115,6 @@ def load(
             **common,
         }
     return lens
-
-
-def _refuse_choices(**chosen: Any) -> None:
-    """Raise for options with which a recording is to be loaded."""
-    for name, value in chosen.items():
-        if value is not None:
-            raise SettingError(name, "to be left out: a recording stays as it was written", value)
 
 
 def _loaded(

@@ -297,10 +297,9 @@ class Proof:
         few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
         kind, texts = self.sites[call.index].kind, range(len(self.items))
         kept = [self.lengths.of(text, kind, call)[0] for text in texts]
-        known = call.known
-        drawn = {known[at] for at in drawn_places(len(known), few, call.index)}
-        own = {one - 1 for one in kept} | {*drawn_places(min(kept), _LEAST_ROWS, call.index)}
-        return sorted(drawn | (own & {*known}))
+        drawn = {*drawn_places(queries, few, call.index)}
+        last = {count - 1 for count in kept}
+        return sorted(drawn | last | {*drawn_places(min(kept), _LEAST_ROWS, call.index)})
 
     def _check_padding(self, call: AttentionCall, text: int) -> None:
         kind = self.sites[call.index].kind
@@ -318,9 +317,7 @@ class Proof:
         kept, columns = self.lengths.of(0, site.kind, call)
         least, most = _EFFECTIVE_ROWS
         count = min(most, max(least, _ROW_ENTRIES // (site.heads * columns)))
-        known = [row for row in call.known if row < kept]
-        places = [known[at] for at in drawn_places(len(known), count, call.index)]
-        rows = call.only([0], kept, columns).rows(places)
+        rows = call.only([0], kept, columns).rows(drawn_places(kept, count, call.index))
         layer = CapturedLayer.of(rows, site, *rows.attend(), moved=False)
         if not bool(torch.isfinite(layer.head_output.sum())):
             return

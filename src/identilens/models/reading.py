@@ -61,8 +61,8 @@ def keeping(
     def keep(call: AttentionCall) -> Tensor:
         wanted = number in (None, call.index)
         heads, queries = call.query.shape[1:3]
-        # Eager attention, as in whole maps, where it is small and known.
-        whole = len(call.known) == queries and heads * queries * call.key.shape[2] <= _WEIGHTS
+        # Eager attention, as in whole maps, where it is small.
+        whole = heads * queries * call.key.shape[2] <= _WEIGHTS
         whole |= rows is None and wanted
         output, weights = call.attend() if whole else (call.run(), None)
         if wanted:

@@ -61,9 +61,7 @@ class Request:
                     lines.append(f"{name} = {toml_value(_absolute(name, value))}")
                 except (TypeError, ValueError):
                     lost.append(name)
-        head = [
-            f"# Run it again: identilens rerun FOLDER, or identilens {self.study} --config {NAME} --out NEW"
-        ]
+        head = [f"# Run it again: identilens {self.study} --config {NAME} --out NEW"]
         head += [_LOST + ", ".join(lost)] if lost else []
         table = f"[{'.'.join(self.study.split())}]"
         write_text(folder / NAME, "\n".join([*head, table, *lines, ""]))

@@ -1,22 +1,17 @@
-"""Two results of one study beside each other: texts, models or checkpoints, measure by measure, with their spread."""
+"""Results beside each other: two of one study, measure by measure, or audits of many models by relative depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import isfinite
 from typing import Any, ClassVar
 
 import polars as pl
 
-from identilens.charts.cells import heat
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, choose, scatter
-from identilens.charts.page import Section
+from identilens.charts.kit import Charts, choose, lines, scatter
 from identilens.errors import InputError
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, Tables, decimals
-from identilens.studies.head_views import choose_kind
+from identilens.runs.tables import Row, decimals
+from identilens.studies.audit.result import Audit
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
 _TEXT = "text"
@@ -33,14 +28,13 @@ _LEFT_OUT = (
 )
 """Measures of rounding and of errors, and those whose mean over a row is 1 over its keys whatever the model does."""
 
-_FIRST = "certain_mass_bfloat16"
-"""The measure that the finding always names where both results have it."""
-
 ROUNDING = 1e-9
 """Differences up to this, absolutely or as a share of the larger mean, are rounding."""
 
 LENGTH_CHANGE = 0.1
 """Change of the mean number of keys, as a share, from which on the finding warns."""
+
+_MEASURES = ("certain_mass", "certain_mass_bfloat16", "null_share", "effect", "largest_effect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +44,7 @@ class Comparison(Result):
     Attributes:
         table: One row for each measure, over all places that both results have: means of a and b (the first and the
             second result), their difference b − a, its standard error over texts (paired where these are the same),
-            and the spread over places.
+            the spread (standard deviation) of the differences over places, and the number of these places.
         places: The same for each place (kind, layer, head) and measure.
 
     Examples:
@@ -81,107 +75,91 @@ class Comparison(Result):
 
     places: pl.DataFrame
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """What the two results are called: their models where these differ, else the first and the second run."""
-        models = tuple(self.provenance["settings"]["models"])
-        return models if models[0] != models[1] else ("first run", "second run")
-
-    @property
-    def _change(self) -> str:
-        return f"{self.names[1]} minus {self.names[0]}"
-
-    def _named_columns(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a table for readers: with the names of both results, and 0 for what is only rounding."""
-        # 0.0 is added so that -0.0 is shown as 0, too.
-        shown = frame.with_columns(pl.col("^(difference|error|spread)$").round(9) + 0.0)
-        return shown.rename(dict(zip("ab", self.names, strict=True)))
-
     def subject(self) -> str:
         """Return what was compared."""
-        settings, (first, second) = self.provenance["settings"], self.names
-        return (
-            f"Two runs of {settings['study']}: {first}, {settings['a']}; {second}, {settings['b']}"
-        )
+        return "a: {a}; b: {b}".format(**self.provenance["settings"])
 
     def summary(self) -> Finding:
-        """Return certain mass, and the measures that differ most, in standard errors of their differences."""
-        larger = pl.max_horizontal(pl.col("a").abs(), pl.col("b").abs())
-        known = self.table.filter(pl.col("difference").is_finite()).with_columns(
-            equal=pl.col("difference").abs() <= ROUNDING * larger.clip(lower_bound=1),
-            size=pl.when(pl.col("error") > 0).then((pl.col("difference") / pl.col("error")).abs()),
-            share=pl.col("difference").abs() / larger,
-            first=pl.col("measure") == _FIRST,
-        )
-        order = ["first", "size", "share"]
-        apart = known.filter(~pl.col("equal") | pl.col("first")).sort(
-            order, descending=True, nulls_last=True
-        )
-        shown = list(apart.head(_SHOWN).iter_rows(named=True))
-        lines = [self.subject() + "."]
-        if different := self.provenance["settings"].get("different"):
-            lines.append(f"Their settings differ: {', '.join(different)}.")
-        lengths = self.provenance["settings"].get("mean_keys")
-        if lengths is not None and abs(lengths[0] - lengths[1]) > LENGTH_CHANGE * max(lengths):
-            lines.append(
-                f"The texts differ in length (on average {lengths[0]:.0f} and {lengths[1]:.0f} keys): nullity, null "
-                "share, certain mass and norm shares change with length alone. Compare texts of one length."
+        """Return the measures that differ most, in standard errors of their differences."""
+        change, larger = pl.col("difference").abs(), pl.max_horizontal(pl.col("a", "b").abs())
+        apart = self.table.filter(change > ROUNDING * larger.clip(1))
+        order = [change / pl.col("error"), change / larger]
+        shown = apart.sort(order, descending=True, nulls_last=True).head(_SHOWN)
+        said = [self.subject(), *map(_sentence, shown.iter_rows(named=True))]
+        keys = self.provenance["settings"]["keys"]
+        if keys and abs(keys[0] - keys[1]) > LENGTH_CHANGE * max(keys):
+            said.append(
+                f"The texts differ in length (on average {keys[0]:.0f} and {keys[1]:.0f} keys): nullity, null share, "
+                "certain mass and norm shares change with length alone. Compare texts of one length."
             )
-        lines += [_sentence(row, self.names) for row in shown]
-        if any(_UNSURE in line for line in lines):
-            lines.append(
-                "Within two standard errors, the choice of texts alone may make the difference."
-            )
-        if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
-            lines.append(f"Means equal up to rounding: {', '.join(map(_named, equal))}.")
-        numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
-        headline = [
-            (_with_error(row), f"{_named(row['measure'])}, {self._change}") for row in shown
-        ]
-        return Finding("\n".join(lines), numbers, headline[:4])
-
-    def overview(self) -> Tables:
-        """Return the differences of the means."""
-        return {f"Differences, {self._change}. {_COLUMNS}": self._named_columns(self.table)}
+        return Finding("\n".join(said), dict(self.table.select("measure", "difference").rows()), [])
 
     def charts(self) -> Charts:
-        """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
-        comparable = self.places.drop_nulls("difference")
-        measures = comparable["measure"].unique(maintain_order=True).to_list()
-        if not measures:
-            return {}
-        first, second = self.names
-        both = scatter(
-            comparable.select("measure", "a", "b", "layer", "head"),
-            "a",
-            "b",
-            "layer",
-            also=("layer", "head"),
-            x_title=first.capitalize(),
-            y_title=second.capitalize(),
-            color_title="Layer",
-            title="Every place in both results",
-        )
-        charts: Charts = {
-            "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
-        }
-        if comparable["head"].n_unique() > 1:
-            charts |= {
-                f"difference_{name}": _difference(
-                    comparable.filter(measure=name), name, self._change
-                )
-                for name in measures
-            }
-        return charts
+        """Return ``a_and_b``, a point for each place, of one measure at a time."""
+        index = ["measure", "a", "b", "layer", "head"]
+        chart = scatter(self.places.select(index), "a", "b", "layer", also=("layer", "head"))
+        return {"a_and_b": choose(chart, "measure", "Measure", self.table["measure"].to_list())}
 
-    def sections(self) -> list[Section]:
-        """Return the table, the charts, and all places."""
-        charts = list(self.charts())
-        return [
-            Section("means", "Means", [_MEANS], charts[:1], self._named_columns(self.table)),
-            Section("heads", "Head by head", [f"{_HEADS}, {self._change}."], charts[1:]),
-            Section("places", "All places in numbers", frame=self._named_columns(self.places)),
+
+@dataclass(frozen=True, kw_only=True)
+class ModelComparison(Result):
+    """Audits of several models beside each other, layer by layer.
+
+    Attributes:
+        table: One row for each audit and layer: ``depth`` from 0 (first layer with attention) to 1 (last), mean number
+            of keys, certain mass, exact and up to bfloat16's rounding, null share, and the mean and the largest change
+            of the model's answer without one of its heads (``outcome``: nats of the prediction, or relative change of
+            states). Missing where an audit did not look at it.
+
+    Examples:
+        >>> import identilens as idl
+        >>> models, text = ("bundled", "bundled-decoder"), idl.examples()[0]
+        >>> audits = [idl.audit(idl.load(name), text, certain_rows=2) for name in models]
+        >>> idl.compare_models(*audits).table.group_by("model", maintain_order=True).len().rows()
+        [('bundled', 6), ('bundled-decoder', 4)]
+    """
+
+    analysis: ClassVar = "compare-models"
+    title: ClassVar = "Models by depth"
+    schema: ClassVar = {
+        "table": {
+            "model": pl.String,
+            "kind": pl.String,
+            "layer": pl.Int64,
+            **decimals("depth", "keys"),
+            "outcome": pl.String,
+            **decimals(*_MEASURES),
+        }
+    }
+    keys: ClassVar = {"table": ("model", "kind", "layer")}
+
+    def subject(self) -> str:
+        """Return how many audits are compared."""
+        return f"{self.table['model'].n_unique()} audits"
+
+    def summary(self) -> Finding:
+        """Return the means of each model over its layers."""
+        groups = self.table.group_by("model", "kind", maintain_order=True)
+        means = groups.agg(
+            pl.col("certain_mass_bfloat16", "null_share").mean().round(3).cast(pl.String)
+        ).fill_null("not looked at")
+        said = [
+            f"{model}, {kind}: certain mass up to bfloat16's rounding {certain}, null share {null}."
+            for model, kind, certain, null in means.iter_rows()
         ]
+        if not self.provenance["settings"]["same_texts"]:
+            said.append(
+                "The audits are of different texts, with whose length and kind measures change."
+            )
+        return Finding("\n".join(said), {}, [])
+
+    def charts(self) -> Charts:
+        """Return ``depth``: one line for each model, of one measure at a time."""
+        named = self.table.with_columns(model=pl.format("{} ({})", "model", "kind"))
+        index = ["model", "depth", "layer"]
+        frame = named.unpivot(list(_MEASURES), index=index, variable_name="measure").drop_nulls()
+        chart = lines(frame, "depth", "value", "model", also=("layer",), x_title="Relative depth")
+        return {"depth": choose(chart, "measure", "Measure", list(_MEASURES))}
 
 
 def compare(a: Result, b: Result) -> Comparison:
@@ -205,168 +183,121 @@ def compare(a: Result, b: Result) -> Comparison:
         raise InputError(
             f"expected two results of one study; got {kinds[0]} and {kinds[1]}. Compare runs of the same study."
         )
-    tables = [one.compared for one in (a, b)]
+    tables = [one.compared.drop(_LEFT_OUT, strict=False) for one in (a, b)]
     places = [name for name in _PLACES if name in tables[0].columns]
-    schema = tables[0].drop(_LEFT_OUT, strict=False).schema
-    common = schema.keys() & {*tables[1].columns} - {*places}
-    measures = [name for name, kind in schema.items() if kind.is_float() and name in common]
-    records = [one.provenance for one in (a, b)]
-    texts = [record["texts"].get("sha256", ()) for record in records]
-    same = texts[0] == texts[1]
-    first, second = (_by_text(one, places, measures) for one in tables)
-    keys = [*places, "measure"]
-    if same:
-        both = [*keys, _TEXT]
-        shared = first.join(second, on=both, how="semi", maintain_order="left")
-        first, second = shared, second.join(first, on=both, how="semi", maintain_order="left")
-    differences = _differences(first, second, keys, paired=same)
-    if differences.is_empty():
+    measures = [
+        name
+        for name, kind in tables[0].schema.items()
+        if kind.is_float() and name in tables[1].columns
+    ]
+    first, second = (_by_text(*one, places, measures) for one in zip("ab", tables, strict=True))
+    paired, keys = a.provenance["texts"] == b.provenance["texts"], [*places, "measure"]
+    values = first.join(
+        second,
+        on=[*keys, _TEXT],
+        how="inner" if paired else "full",
+        coalesce=True,
+        maintain_order="left",
+    )
+    means = _differences(values, keys, paired)
+    if means.is_empty():
         raise InputError(
             "the results have no layer and head in common. Compare models of one architecture, or audits by relative "
             "depth: --by-depth (in Python identilens.compare_models)."
         )
-    table = _means(differences, first, second, measures, paired=same)
-    full = differences.match_to_schema(
-        Comparison.schema["places"], missing_columns="insert", extra_columns="ignore"
+    by_text = values.group_by(_TEXT, "measure").agg(pl.col("a", "b").mean())
+    errors = _differences(by_text, ["measure"], paired).select("measure", "error")
+    table = means.group_by("measure").agg(
+        pl.col("a", "b", "difference").mean(), spread=pl.col("difference").std(), places=pl.len()
     )
-    said = {
-        name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}"
-        for name, one in (("a", a), ("b", b))
+    table = table.join(errors, on="measure").sort(pl.col("measure").cast(pl.Enum(measures)))
+    schema = Comparison.schema["places"]
+    tables = {
+        "table": table.select(list(Comparison.schema["table"])),
+        "places": means.match_to_schema(schema, missing_columns="insert", extra_columns="ignore"),
     }
-    read = list(dict.fromkeys(chain(*texts)))
-    models = [str(record["model"].get("name")) for record in records]
-    digests = [record["model"].get("sha256") for record in records]
-    if None not in digests and digests[0] == digests[1]:
-        models = models[:1] * 2  # One model may have two names.
-    model = {"name": " and ".join(dict.fromkeys(models))}
-    settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
-    own, other = ({**record["settings"], "seed": record.get("seed")} for record in records)
-    settings["different"] = [
-        f"{name} ({value} and {other.get(name)})"
-        for name, value in own.items()
-        if value != other.get(name)
-    ]
-    if "n_key" in a.table.columns:
-        settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
-    record = provenance("compare", Identity(model, []), settings)
-    return Comparison.of(
-        {"table": table, "places": full},
-        {**record, "texts": {"count": len(read), "sha256": read}},
-    )
+    settings: dict[str, Any] = {
+        "keys": [one.table["n_key"].mean() for one in (a, b) if "n_key" in one.table.columns]
+    }
+    for name, one in (("a", a), ("b", b)):
+        settings[name] = f"{one.subject()}, {one.analysis} {one.provenance['fingerprint'][:8]}"
+    return Comparison.of(tables, provenance("compare", _NOBODY, settings))
 
 
-def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
+_NOBODY = Identity({"name": "several"}, [])
+
+
+def _by_text(
+    side: str, table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]
+) -> pl.DataFrame:
     """Return the mean of each measure at each place of each text, a row each."""
     named = table if _TEXT in table.columns else table.with_columns(pl.lit(0).alias(_TEXT))
     keys = [*places, _TEXT]
     means = named.group_by(keys, maintain_order=True).agg(pl.col(measures).mean())
-    return means.unpivot(measures, index=keys, variable_name="measure", value_name="value").filter(
-        pl.col("value").is_finite()
-    )
+    values = means.unpivot(measures, index=keys, variable_name="measure", value_name=side)
+    return values.filter(pl.col(side).is_finite())
 
 
-def _differences(
-    a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str], *, paired: bool
-) -> pl.DataFrame:
+def _differences(values: pl.DataFrame, keys: Sequence[str], paired: bool) -> pl.DataFrame:
     """Return the means of both sides, their difference and its standard error over texts, by the keys."""
-    if paired:
-        joined = a.join(b, on=[*keys, _TEXT], suffix="_b", maintain_order="left")
-        change = pl.col("value_b") - pl.col("value")
-        return joined.group_by(keys, maintain_order=True).agg(
-            a=pl.col("value").mean(),
-            b=pl.col("value_b").mean(),
-            difference=change.mean(),
-            error=change.std() / pl.len().sqrt(),
-        )
-    value = pl.col("value")
-    means = [
-        side.group_by(keys, maintain_order=True).agg(
-            mean=value.mean(), error=value.std() / pl.len().sqrt()
-        )
-        for side in (a, b)
-    ]
-    error = (pl.col("error").pow(2) + pl.col("error_b").pow(2)).sqrt()
-    joined = means[0].join(means[1], on=keys, suffix="_b", maintain_order="left")
-    return joined.select(
-        *keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error
-    )
+    a, b = pl.col("a"), pl.col("b")
+    error = (b - a).var() / pl.len() if paired else a.var() / a.count() + b.var() / b.count()
+    groups = values.group_by(keys, maintain_order=True)
+    means = groups.agg(a.mean(), b.mean(), error=error.sqrt()).drop_nulls(["a", "b"])
+    return means.with_columns(difference=b - a)
 
 
-def _means(
-    differences: pl.DataFrame,
-    first: pl.DataFrame,
-    second: pl.DataFrame,
-    measures: Sequence[str],
-    *,
-    paired: bool,
-) -> pl.DataFrame:
-    """Return the means over all places, with the errors of their differences over texts."""
-    whole, other = (
-        side.group_by(_TEXT, "measure").agg(pl.col("value").mean()) for side in (first, second)
-    )
-    overall = _differences(whole, other, ["measure"], paired=paired).select("measure", "error")
+def _sentence(row: Row) -> str:
+    """Return a measure's means and their difference, with its standard error over texts."""
+    error = "one text, so no error" if row["error"] is None else f"± {row['error']:.2g}"
     return (
-        differences.group_by("measure", maintain_order=True)
-        .agg(
-            pl.col("a", "b", "difference").mean(),
-            spread=pl.col("difference").std(),
-            places=pl.len().cast(pl.Int64),
+        "{measure}: {a:.3g} (a) and {b:.3g} (b), a change of {difference:+.3g} ".format(**row)
+        + f"({error})."
+    )
+
+
+def compare_models(*audits: Result) -> ModelComparison:
+    """Return audits of several models, or of checkpoints of one training run, layer by layer and by relative depth.
+
+    Models may differ in family and size. Those of the same name are numbered in the order in which they are given.
+
+    Raises:
+        InputError: For none, or other results than audits.
+
+    Examples:
+        >>> import identilens as idl
+        >>> audit = idl.audit(idl.load("bundled-decoder"), idl.examples()[0])
+        >>> found = idl.compare_models(audit)
+        >>> found.table["depth"].round(2).to_list()
+        [0.0, 0.33, 0.67, 1.0]
+    """
+    own = [one for one in audits if isinstance(one, Audit)]
+    if not own or len(own) < len(audits):
+        given = ", ".join(type(one).__name__ for one in audits) or "none"
+        raise InputError(
+            f"expected results of audits; got {given}. Run `identilens audit` for each model."
         )
-        .join(overall, on="measure", maintain_order="left")
-        .sort(pl.col("measure").cast(pl.Enum(measures)))
-        .select(list(Comparison.schema["table"]))
-    )
+    names = [str(one.provenance["model"].get("name")) for one in own]
+    labels = [
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+    table = pl.concat([_layers(label, one) for label, one in zip(labels, own, strict=True)])
+    texts = [one.provenance["texts"].get("sha256") for one in own]
+    settings = {
+        "runs": [one.provenance["fingerprint"] for one in own],
+        "same_texts": all(one == texts[0] for one in texts),
+    }
+    return ModelComparison.of({"table": table}, provenance("compare-models", _NOBODY, settings))
 
 
-def _difference(frame: pl.DataFrame, name: str, change: str) -> AnyChart:
-    reach = max([abs(value) for value in frame["difference"] if isfinite(value)] or [1.0]) or 1.0
-    chart = heat(
-        frame.select("kind", "layer", "head", "difference", "error"),
-        "head",
-        "layer",
-        "difference",
-        diverging=True,
-        domain=(-reach, reach),
-        x_title="Head",
-        y_title="Layer",
-        color_title="Difference",
-        also=("error",),
-        title=f"{_named(name).capitalize()}: {change}",
-    )
-    return choose_kind(chart, frame)
-
-
-def _sentence(row: Row, names: tuple[str, str]) -> str:
-    means = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} ({names[0]}) and {row['b']:.3g} ({names[1]})"
-    if row["equal"]:
-        return f"{means}, equal up to rounding."
-    return f"{means}, a change of {_with_error(row)}{_UNSURE * (row['size'] is not None and row['size'] < 2)}."
-
-
-def _with_error(row: Row) -> str:
-    """Return a difference with its standard error."""
-    error = (
-        " (one text, so no error over texts)" if row["error"] is None else f" ± {row['error']:.2g}"
-    )
-    return _signed(row["difference"]) + error
-
-
-def _named(measure: str) -> str:
-    return measure.replace("_", " ")
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "−")
-
-
-_UNSURE = ", within two of its standard errors"
-_COLUMNS = (
-    "error: standard error over texts; spread: standard deviation of the differences over places; places: how many "
-    "layers and heads both have; 0 where there is only rounding"
-)
-_MEANS = (
-    "Means over all places (a layer and head, or what the rows of the study are about) that both results have. The "
-    "error is the standard error of the difference over texts, paired where these are the same; the spread is the "
-    "standard deviation of the differences over places. What is only rounding is shown as 0."
-)
-_HEADS = "Mean over texts at every layer and head"
+def _layers(label: str, audit: Audit) -> pl.DataFrame:
+    """Return the layers of an audit, in order."""
+    by, effect = ["kind", "layer"], pl.col("effect")
+    heads = audit.heads().group_by(by)
+    heads = heads.agg(pl.col("outcome").first(), effect.mean(), largest_effect=effect.max())
+    means = audit.table.group_by(by).agg(pl.col(_MEASURES[:3]).mean(), keys=pl.col("n_key").mean())
+    layers = means.join(heads, on=by).sort(by)
+    place, last = pl.int_range(pl.len()).over("kind"), (pl.len().over("kind") - 1).clip(1)
+    layers = layers.with_columns(depth=place / last, model=pl.lit(label))
+    return layers.select(list(ModelComparison.schema["table"]))

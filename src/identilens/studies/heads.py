@@ -20,7 +20,6 @@ from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.reading import read_head
-from identilens.models.replayed import Recording
 from identilens.models.saving import save_model
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
@@ -400,14 +399,12 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
 class LensReference:
     """The data from which a lens is created again; a model without a source is in the shared folder."""
 
-    source: str | tuple[str, ...] | None
+    source: str | None
     name: str
     options: dict[str, Any]
 
     def restored(self, folder: Path) -> Lens:
         """Return the lens."""
-        if isinstance(self.source, tuple):
-            return Recording(*self.source)
         lens = load(self.source or folder, **self.options)
         lens.name = self.name
         return lens
@@ -415,8 +412,6 @@ class LensReference:
 
 def lens_reference(lens: Lens, folder: Path) -> LensReference:
     """Return the data that create the lens in another process; a model without a path is saved to the folder."""
-    if isinstance(lens, Recording):
-        return LensReference(lens.paths, lens.name, {})
     source = lens.model.name_or_path or None
     if source is None:
         save_model(lens.model, lens.tokenizer, folder)

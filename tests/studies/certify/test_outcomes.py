@@ -174,12 +174,6 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
         )
         assert float(lo[place]) == pytest.approx(least, abs=1e-6)
         assert float(hi[place]) == pytest.approx(most, abs=1e-6)
-    quick = kept.solver(0.02, quick=True)
-    bounds = quick.ends()
-    assert (bounds[0] <= lo + 1e-9).all()
-    assert (bounds[1] >= hi - 1e-9).all()
-    assert 1e-6 < float((lo - bounds[0]).max()) <= quick.gap
-    assert float((bounds[1] - hi).max()) <= min(quick.gap, 0.05)
     # Without a tolerance the sets are the heads' own: the stacked output projections have full rank.
     exact = idl.certify(decoder, IDS, layers=0, heads=head, queries=query, tolerance=0).table
     nearly = kept.solver(1e-9).ends()
@@ -189,10 +183,10 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     with pytest.raises(SettingError, match="above 0 for the output of a layer"):
         idl.certify(decoder, IDS, layers=0, heads=0, queries=2, outcome="layer", tolerance=0)
     settings = {"layers": 0, "heads": head, "queries": query, "outcome": "layer", "tolerance": 0.02}
-    found = idl.certify(decoder, IDS, quick=True, **settings)
-    own = bounds[1][head * seen : (head + 1) * seen].tolist()
+    found = idl.certify(decoder, IDS, **settings)
+    own = hi[head * seen : (head + 1) * seen].tolist()
     assert found.table["hi"].to_list() == pytest.approx(own)
-    assert found.rows["gap"].item() == pytest.approx(quick.gap)
+    assert found.rows["gap"].item() <= 1e-4
 
 
 def test_heads_trade_within_a_layer(decoder):

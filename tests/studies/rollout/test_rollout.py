@@ -137,15 +137,6 @@ def test_a_decoder_lists_the_tokens_that_a_query_can_see_and_short_rows_are_poin
     assert found.rows["tokens"].to_list() == [2, 9, 2, 5]
 
 
-def test_maps_of_a_recording_are_shown_and_not_put_back(tmp_path):
-    idl.record(tiny_decoder(2), ids(14), tmp_path / "one.safetensors")
-    recording = idl.load(tmp_path / "one.safetensors")
-    found = idl.rollout(recording, recording.texts, queries=-1, targets=2, witnesses=True)
-    assert found.witnesses["moved"].to_list() == [None, None]
-    assert "put into the model" not in found.summary().text
-    assert found.notebook_maps()[0].note.endswith("(token 2).")
-
-
 def test_tolerances_widen_and_are_said_to_be_of_first_order(bert):
     found = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance=("0", "1%", "10%"))
     widths = found.table.select(pl.col("hi") - pl.col("lo")).to_series().to_list()

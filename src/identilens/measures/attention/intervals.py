@@ -8,7 +8,8 @@ from torch import Tensor
 
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import explained
-from identilens.linalg.programs import LeastNorm, least_norm
+from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.programs import LeastNorm
 from identilens.measures.attention.row_solver import (
     Ends,
     RowSolver,
@@ -151,7 +152,7 @@ def minimum_norm_alternative(
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
     """
     row, space = row_and_space(weights_row, projected_values, visible)
-    found = least_norm(row[space.visible], space.kept[space.visible])
+    found = SharedPrograms(space.kept[space.visible]).least_norm(row[space.visible])
     return replace(found, point=filled(torch.zeros_like(row), space, found.point))
 
 

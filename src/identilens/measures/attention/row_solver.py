@@ -99,14 +99,12 @@ class RowSolver:
         allowed: float = 0.0,
         among: Bool[Tensor, " key"] | None = None,
         *,
-        quick: bool = False,
         keep: bool = False,
     ):
         """Take a row and its space; changes of its output up to the length ``allowed`` count as none.
 
-        Only keys ``among`` these are asked about, all by default. If some change is allowed, ``quick`` proves bounds
-        near the ends in place of the ends: see `SharedPrograms.bracket`. Of a long row not every alternative that was
-        met is kept, unless ``keep``: they have as many numbers as pairs of keys.
+        Only keys ``among`` these are asked about, all by default. Of a long row not every alternative that was met is
+        kept, unless ``keep``: they have as many numbers as pairs of keys.
         """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
@@ -126,7 +124,6 @@ class RowSolver:
         if space.blocks is not None:
             self.blocks = space.blocks[space.visible.cpu()]
         self._shared = SharedPrograms(self._kept, self.blocks)
-        self._quick = quick and self._reach is not None
         self._programs: RowPrograms | None = None
 
     def least(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
@@ -220,8 +217,7 @@ class RowSolver:
         every = [
             one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
         ]
-        solve = self._shared.bracket if self._quick else self._shared.minimise
-        return self._met(solve(costs, *every))
+        return self._met(self._shared.minimise(costs, *every))
 
     def _met(self, optima: Optima) -> Optima:
         """Return optima whose points are noted as alternatives."""

@@ -128,7 +128,7 @@ class Route:
 
 _NO_SCORES = (
     "{} computes logits that are no products of queries and keys with terms added, so that its heads have no queries "
-    "and keys. Choose a model of another family (`identilens families`)."
+    "and keys. Choose a model of another family (`identilens selfcheck --list`)."
 )
 
 
@@ -243,5 +243,5 @@ def capturing(
         raise UnsupportedModelError(
             f"{type(model).__name__} multiplies weights with values {follower.count} times on this input, and "
             f"{expected} times on the start of the first: its layers depend on the length. Give texts of one length, "
-            "or choose a model of another family (`identilens families`)."
+            "or choose a model of another family (`identilens selfcheck --list`)."
         )

@@ -122,7 +122,7 @@ class Meeting:
         reason = _LOST.get(
             changed or "", f"changes them ({changed or 'unknown'}) before it projects them"
         )
-        return f"it {reason}. Choose a model of another family (`identilens families`)."
+        return f"it {reason}. Choose a model of another family (`identilens selfcheck --list`)."
 
     def follow(self, total: int) -> None:
         """Read the layout of attention that the model computed by itself; ``total`` is the number of products.
@@ -287,7 +287,7 @@ def watched(
         raise UnsupportedModelError(
             f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
             "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
-            "model of another family (`identilens families`)."
+            "model of another family (`identilens selfcheck --list`)."
         )
     return watch
 

@@ -158,7 +158,7 @@ class Auditor:
             counts = {
                 "n_query": layer.n_query,
                 "n_key": layer.n_key,
-                "d_k": layer.d_k or None,
+                "d_k": layer.d_k,
                 "d_v": layer.d_v,
                 "d_model": factor.d_model,
                 "stacked_rank": stacked_rank,

@@ -148,8 +148,8 @@ def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
     """Return which head matters most to the model's answer, and how many come near it."""
     if effects.is_empty():
         return (
-            "not looked at: by default only texts of at most 2,048 tokens are, and a recording of attention has no "
-            'answer of a model. Choose --effects removal (in Python: effects="removal") for longer texts'
+            "not looked at: by default only texts of at most 2,048 tokens are. Choose --effects removal (in Python: "
+            'effects="removal") for longer texts'
         )
     known = heads.drop_nulls("effect")
     outcome, by = effects.select("outcome", "by").row(0)

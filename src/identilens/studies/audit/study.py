@@ -13,7 +13,6 @@ from identilens.linalg import FLOAT32_EPS
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.replayed import Recording
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
@@ -89,8 +88,6 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     merge: ClassVar = {"token_types": merge_token_types}
 
     def __init__(self, lens: Lens, texts: Any, settings: AuditSettings) -> None:
-        if isinstance(lens, Recording) and settings.effects == "auto":
-            settings = replace(settings, effects="none")
         self.lens, self.settings = lens, settings
         self.items = read_items(lens, texts, settings.max_length)
         check_asked(self.items, settings.queries)

@@ -233,9 +233,7 @@ class Certainty(Result):
             ),
             (
                 _percent(means[VERDICTS[2]] + means[VERDICTS[3]]),
-                "is not proven to be determined by the quick bounds"
-                if self.provenance["settings"].get("quick")
-                else "is not determined: with the same outcome it could be more than a tenth larger or smaller",
+                "is not determined: with the same outcome it could be more than a tenth larger or smaller",
             ),
         )
         return Finding("\n".join(lines), numbers, headline)

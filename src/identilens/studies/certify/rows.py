@@ -199,7 +199,6 @@ def certified_columns(
     radii: Float[Tensor, "two own"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
-    quick: bool = False,
     claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
 ) -> CertifiedColumns:
     """Return the certificate of one row, in columns, for all alternatives that change the outcome by at most so much.
@@ -208,13 +207,12 @@ def certified_columns(
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
     determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
-    keys are certified only with ``order``; ``quick`` proves bounds near the ends; ``claims`` come with the coefficient
-    of each key.
+    keys are certified only with ``order``; ``claims`` come with the coefficient of each key.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    solver = kept.solver(allowed, quick=quick)
+    solver = kept.solver(allowed)
     ends = solver.ends()
     above = solver.order(ends) if order else None
     top = solver.top(ends)

@@ -59,9 +59,6 @@ class CertifySettings(RowSettings):
         pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
             induction, separator, punctuation.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
-        quick: Where the outcome may change, prove bounds near the ends of intervals, not the ends: about ten times
-            faster for a layer. For a head's own output it saves less than a second a row, at a gap of about 0.1. The
-            column gap says how near; what is certified is certified, but less may be.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
 
@@ -72,7 +69,6 @@ class CertifySettings(RowSettings):
     claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
     pattern: Annotated[tuple[str, ...], LIST] = ()
     certificates: Switch = False
-    quick: Switch = False
     order: bool = False
 
     def check(self) -> None:
@@ -215,7 +211,6 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                     radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
-                    quick=settings.quick,
                     claims={one: each for one, each in counted.items() if each is not None},
                 )
                 radii = found[tolerance].radii

@@ -77,7 +77,7 @@ class Rollouts(Result):
         rows: One row for each query: its largest token, whether that is ``certified`` to be the largest in every
             alternative, and the ``gap``, the largest distance between an end and a value that maps were found for.
         witnesses: One row for each target and end whose maps were saved: by how much of its length any layer's hidden
-            states ``moved`` when these maps were put into the model, in all heads at once; missing for recordings.
+            states ``moved`` when these maps were put into the model, in all heads at once.
 
     Examples:
         >>> import identilens as idl
@@ -169,7 +169,7 @@ class Rollouts(Result):
                 f"In {some_of(certified.sum(), len(certified), 'row')} the largest token is so in every "
                 "alternative."
             )
-        if self.witnesses["moved"].count():
+        if len(self.witnesses):
             lines.append(
                 f"The maps that reach the ends of {len(self.witnesses) // 2:,} targets, put into the model, moved no "
                 f"layer's hidden states by more than {self.witnesses['moved'].max():.1e} of their length."
@@ -348,12 +348,11 @@ class Rollouts(Result):
                 end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
             )  # pyright: ignore[reportArgumentType]
             moved = dict(rows.select("end", "moved").iter_rows())
-            note = f"The maps of all heads with the least and the largest rollout to {token!r} (token {target})"
-            if moved["lo"] is not None:
-                note += (
-                    f", put into the model, moved no layer's hidden states by more than {moved['lo']:.1e} and "
-                    f"{moved['hi']:.1e} of their length"
-                )
+            note = (
+                f"The maps of all heads with the least and the largest rollout to {token!r} (token {target}), put into "
+                f"the model, moved no layer's hidden states by more than {moved['lo']:.1e} and {moved['hi']:.1e} of "
+                "their length"
+            )
             [names] = self.tokens[text].values()
             for head, own in raw.items():
                 left -= map_characters(3 * BITS * own.numel()) + len(note)

@@ -16,7 +16,6 @@ from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_b
 from identilens.measures.mixing.rollout import attention_rollout
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.lens import Lens
-from identilens.models.replayed import Recording
 from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import Replacements
@@ -180,23 +179,18 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         return _Text(part, sequence, names, queries, targets, values, reach[queries])
 
     def _put_back(self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]) -> list[Row]:
-        """Return how far hidden states move when the maps of each end are put into the model, where there is one."""
-        at: dict[str, Any] = {"text": text.number, "tolerance": tolerance, "moved": None}
-        rows = [
-            {**at, "target": target, "token": text.names[target], "end": end}
-            for target, end in product(text.targets, ("lo", "hi"))
-        ]
-        if isinstance(self.lens, Recording):
-            return rows
+        """Return how far hidden states move when the maps of each end are put into the model."""
 
         def states(maps: Replacements) -> Float[Tensor, "layer number"]:
             run = self.lens.substitute(maps, self.items[text.number])
             return run.hidden_states[text.sequence].flatten(1).double()
 
-        plain = states({})
-        for row in rows:
-            change = states(end_maps(matrices, text.number, f"{row['end']}{row['target']}")) - plain
-            row["moved"] = float((change.norm(dim=1) / plain.norm(dim=1)).max())
+        plain, rows = states({}), []
+        for target, end in product(text.targets, ("lo", "hi")):
+            change = states(end_maps(matrices, text.number, f"{end}{target}")) - plain
+            moved = float((change.norm(dim=1) / plain.norm(dim=1)).max())
+            at = {"text": text.number, "tolerance": tolerance, "target": target}
+            rows.append({**at, "token": text.names[target], "end": end, "moved": moved})
         return rows
 
     def _told(self, part: int, before: int, layers: int) -> None:

@@ -1,13 +1,7 @@
-"""The trials of every model type of transformers: a table in CSV that ``make families`` writes."""
+"""What became of a model type that was tried."""
 
-import csv
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib.resources import files
-from typing import Any, Literal
-
-from identilens.errors import InputError
+from typing import Literal
 
 MEANINGS = {
     "served": "captured with proof",
@@ -50,37 +44,3 @@ class Trial:
     layers: int = 0
     difference: float | None = None
     reason: str = ""
-
-
-def read_table() -> dict[str, Trial]:
-    """Return the packaged trials by model type."""
-    text = files("identilens.families").joinpath("families.csv").read_text(encoding="utf-8")
-    table: dict[str, Trial] = {}
-    row: dict[str, Any]
-    for row in csv.DictReader(text.splitlines()):
-        difference = float(row["difference"]) if row["difference"] else None
-        row |= {"layers": int(row["layers"]), "difference": difference}
-        table[row["family"]] = Trial(**row)
-    return table
-
-
-def known(family: str, table: Iterable[str]) -> str:
-    """Return the model type as transformers writes it; hyphens and underscores are the same.
-
-    Raises:
-        InputError: If there is no such type.
-    """
-    types = list(table)
-    alike = {name.replace("-", "_").lower(): name for name in types}
-    name = family.replace("-", "_").lower()
-    if name in alike:
-        return alike[name]
-    near = [alike[close] for close in get_close_matches(name, alike, 5, 0.5)]
-    hint = (
-        f"The nearest are {', '.join(near)}."
-        if near
-        else "Call identilens families for all of them."
-    )
-    raise InputError(
-        f"transformers has no model type {family!r}. {hint} The config.json of a model gives its type as model_type."
-    )

@@ -1,23 +1,19 @@
-"""``identilens rerun`` and ``verify``: repeating a run from the request in its folder, and what is different then."""
+"""``identilens verify``: a run again, from the request in its folder, and what is different then."""
 
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-from cyclopts import Parameter
 
-from identilens.cli.commands import study_command
-from identilens.cli.options import INPUTS, RunOptions, load_inputs
+from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import CheckFailedError, InputError
-from identilens.runs.bucket import errors_naming_url, url_in
+from identilens.runs.bucket import errors_naming_url
 from identilens.runs.files import downloaded
 from identilens.runs.provenance import model_and_texts
-from identilens.runs.reading import read_record
 from identilens.runs.request import Request
-from identilens.runs.result import Result
 from identilens.runs.settings import Switch, hints_of
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.runs.tables import print_table
@@ -25,99 +21,6 @@ from identilens.runs.terminal import say
 from identilens.studies.comparison import ROUNDING
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.reports import load_result
-
-
-def rerun(
-    folder: str | Path,
-    *,
-    out: str | Path | None = None,
-    model: str | None = None,
-    file: str | Path | None = None,
-    lens: Any = None,
-    texts: Any = None,
-    chats: Any = None,
-    progress: Progress | bool | None = None,
-    trust_remote_code: bool = False,
-) -> Result:
-    """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
-
-    A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
-
-    Args:
-        folder: Folder or URL of the run.
-        out: Folder or URL for the results; by default nothing is written.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
-        lens: The model, if it was given in Python, or another model.
-        texts: The texts, if they were given in Python, or other texts.
-        chats: The conversations, if they were given in Python, or other ones.
-        progress: False for no progress bar, or a function called with (finished units, total units, note).
-        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
-
-    Raises:
-        InputError: If the folder contains no request, inputs that were given in Python are not given again, or the
-            run needs ``trust_remote_code``.
-        IdentilensError: Any error of the study.
-
-    Examples:
-        >>> import identilens as idl
-        >>> lens = idl.load("bundled")
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> folder = Path(tempfile.mkdtemp()) / "run"
-        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
-        >>> again = idl.rerun(folder)
-        >>> again.table.equals(audit.table)
-        True
-    """
-    given = {"lens": lens, "texts": texts, "chats": chats}
-    with errors_naming_url(folder):
-        first = downloaded(folder)
-        before = read_record(first)
-        study, groups = _options_of_run(
-            first, given, trust_remote_code, {"model": model, "file": file}
-        )
-    inputs = load_inputs(groups, study.takes, given)
-    try:
-        bound = bound_study(study, inputs, groups["settings"])
-    except InputError as error:
-        raise InputError(
-            f"the run of {folder} had another model, or other texts or conversations: {error}"
-        ) from error
-    result = run_study(bound, out=out, progress=progress)
-    same, outcome = model_and_texts(before, result.provenance)
-    if not same:
-        warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
-    return result
-
-
-def rerun_folder(
-    folder: str,
-    /,
-    *,
-    out: Annotated[str | None, Parameter(alias="-o")] = None,
-    resume: Switch = False,
-    overwrite: Switch = False,
-    trust_remote_code: Switch = False,
-) -> None:
-    """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
-
-    Args:
-        folder: Folder or URL of the run, with its run.toml.
-        out: Folder or URL for the results; the first folder's name with -again by default.
-        resume: Continue an interrupted run in the new folder.
-        overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
-        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
-    """
-    with errors_naming_url(folder):
-        first = downloaded(folder)
-        before = read_record(first)
-        study, groups = _options_of_run(first, {}, trust_remote_code, {})
-    new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
-    study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
-    say(f"results: {new}")
-    say(f"against {folder}: {outcome}.")
 
 
 def verify(
@@ -133,6 +36,8 @@ def verify(
 ) -> pl.DataFrame:
     """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
 
+    A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
+
     Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference, the
     largest number before (``size``), and the first as a share of the second. Matrices are not compared.
 
@@ -147,7 +52,9 @@ def verify(
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
     Raises:
-        IdentilensError: Any error of `rerun` or `load_result`.
+        InputError: If the folder contains no request, inputs that were given in Python are not given again, or the
+            run needs ``trust_remote_code``.
+        IdentilensError: Any error of the study or of `load_result`.
 
     Examples:
         >>> import identilens as idl
@@ -159,10 +66,23 @@ def verify(
         True
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
-    options: dict[str, Any] = {"progress": progress, "trust_remote_code": trust_remote_code}
+    with errors_naming_url(folder):
+        study, groups = _options_of_run(
+            downloaded(folder), given, trust_remote_code, {"model": model, "file": file}
+        )
+    inputs = load_inputs(groups, study.takes, given)
+    try:
+        bound = bound_study(study, inputs, groups["settings"])
+    except InputError as error:
+        raise InputError(
+            f"the run of {folder} had another model, or other texts or conversations: {error}"
+        ) from error
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
-        again = rerun(folder, out=Path(place) / "again", model=model, file=file, **given, **options)
+        again = run_study(bound, out=Path(place) / "again", progress=progress)
+    same, outcome = model_and_texts(first.provenance, again.provenance)
+    if not same:
+        warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
     rows = []
     for name, columns in first.schema.items():
         there, here = getattr(first, name), getattr(again, name)
@@ -246,7 +166,7 @@ def _options_of_run(
     study = study_named(request.study)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
-        ways = [f"identilens.rerun(folder, {name}=...)" for name in lost if name in INPUTS]
+        ways = [f"identilens.verify(folder, {name}=...)" for name in lost if name in INPUTS]
         raise InputError(
             f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
             f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."

@@ -1,4 +1,4 @@
-"""Settings from a file, and runs made again from the request beside their results."""
+"""Settings from a file, and runs verified by the request beside their results."""
 
 import json
 
@@ -135,21 +135,6 @@ def test_unusable_files(bundled_path, tmp_path, content, expected):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
-    (tmp_path / "texts.txt").write_text(TEXT)
-    identilens(
-        "audit", "--model", bundled_path, "--file", tmp_path / "texts.txt", *TYPED, "--out", tmp_path / "run", code=0
-    )  # fmt: skip
-    assert "run.toml" in (tmp_path / "run" / "manifest.txt").read_text()
-    assert "the same model and texts" in identilens("rerun", tmp_path / "run", code=0).output
-    tables = [(tmp_path / name / "table.parquet").read_bytes() for name in ("run", "run-again")]
-    assert tables[0] == tables[1]
-    assert "already contains this run" in failing("rerun", tmp_path / "run")
-    (tmp_path / "texts.txt").write_text("Nobody came.")
-    said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
-    assert "text 0 differs" in said
-
-
 def test_a_run_is_verified(bundled_path, tmp_path):
     typed = ("--model", bundled_path, "--text", TEXT, *TYPED, "--out", tmp_path / "run")
     identilens("audit", *typed, code=0)
@@ -232,27 +217,27 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
         "identilens.cli.options.load", lambda *_, **options: loaded.append(options) or bundled
     )
     assert "ran code of its checkpoint. Pass --trust-remote-code if you trust" in failing(
-        "rerun", tmp_path / "run"
+        "verify", tmp_path / "run"
     )
     with pytest.raises(InputError, match="Pass trust_remote_code=True if you trust"):
-        idl.rerun(tmp_path / "run")
+        idl.verify(tmp_path / "run")
     typed = ("--config", request, "--out", tmp_path / "new")
     assert "run.toml: trust_remote_code in a file has no effect. Type --trust" in failing(
         "audit", *typed
     )
     assert loaded == []
-    identilens("rerun", tmp_path / "run", "--trust-remote-code", code=0)
-    idl.rerun(tmp_path / "run", trust_remote_code=True)
+    identilens("verify", tmp_path / "run", "--trust-remote-code", code=0)
+    idl.verify(tmp_path / "run", trust_remote_code=True)
     identilens("audit", *typed, "--trust-remote-code", code=0)
     assert [one["trust_remote_code"] for one in loaded] == [True] * 3
 
 
 def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
     idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "run" / "run.toml").rename(tmp_path / "foreign" / "run.toml")
+    manifest = tmp_path / "run" / "manifest.txt"
+    manifest.write_text(manifest.read_text().replace("run.toml\n", ""))
     assert "does not list run.toml, so that it cannot be trusted" in failing(
-        "rerun", tmp_path / "foreign"
+        "verify", tmp_path / "run"
     )
 
 
@@ -261,10 +246,10 @@ def test_an_option_that_a_study_lacks_is_not_passed_over(bundled, tmp_path):
     request = tmp_path / "run" / "run.toml"
     request.write_text(request.read_text() + "layerz = [3]\n")
     assert "expected --layerz to be one of the options layers, " in failing(
-        "rerun", tmp_path / "run"
+        "verify", tmp_path / "run"
     )
     with pytest.raises(InputError, match="expected layerz to be one of the options layers"):
-        idl.rerun(tmp_path / "run", lens=bundled, texts=[TEXT])
+        idl.verify(tmp_path / "run", lens=bundled, texts=[TEXT])
 
 
 @pytest.mark.parametrize(
@@ -286,32 +271,32 @@ def test_only_what_was_compared_is_called_the_same(there, here, expected):
     assert model_and_texts(record(there), record(here)) == expected
 
 
-def test_a_folder_without_a_request(tmp_path):
-    assert "contains no run.toml" in failing("rerun", tmp_path)
+def test_a_folder_without_a_request(bundled, tmp_path):
+    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
+    (tmp_path / "run" / "run.toml").unlink()
+    assert "contains no run.toml" in failing("verify", tmp_path / "run")
 
 
-def test_a_run_that_cannot_be_compared_is_not_made_again(tmp_path):
+def test_a_run_that_cannot_be_compared_is_not_verified(tmp_path):
     toy(out=tmp_path / "run")
     (tmp_path / "run" / "provenance.json").write_text("{")
-    assert "provenance.json is not valid JSON" in failing("rerun", tmp_path / "run")
+    assert "provenance.json is not valid JSON" in failing("verify", tmp_path / "run")
 
 
-def test_python_makes_a_run_again(bundled, tmp_path):
-    first = idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    again = idl.rerun(tmp_path / "run", out=tmp_path / "again")
-    assert again.table.equals(first.table)
-    assert json.loads((tmp_path / "again" / "provenance.json").read_text())["finished"]
+@pytest.mark.filterwarnings("default:not known to be the run")
+def test_other_texts_are_warned_of(bundled, tmp_path):
+    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
     with pytest.warns(UserWarning, match="number of texts is 1 there and 2 here"):
-        idl.rerun(tmp_path / "run", texts=[TEXT, TEXT])
+        idl.verify(tmp_path / "run", texts=[TEXT, TEXT])
 
 
 def test_inputs_given_in_python_are_asked_for_again(bundled, tmp_path):
     lens = idl.Lens(bundled.model, bundled.tokenizer)
     idl.audit(lens, [[101, 2023, 102]], out=tmp_path / "run", **QUICK)
     with pytest.raises(idl.errors.InputError, match=r"Pass them: .*lens=.*texts="):
-        idl.rerun(tmp_path / "run")
-    assert "were given in Python" in failing("rerun", tmp_path / "run")
-    assert len(idl.rerun(tmp_path / "run", lens=lens, texts=[[101, 2023, 102]]).table) == 12
+        idl.verify(tmp_path / "run")
+    assert "were given in Python" in failing("verify", tmp_path / "run")
+    assert idl.verify(tmp_path / "run", lens=lens, texts=[[101, 2023, 102]]).is_empty()
 
 
 def test_a_file_read_in_python_is_named(bundled, tmp_path):
@@ -324,7 +309,7 @@ def test_a_file_read_in_python_is_named(bundled, tmp_path):
         ["body"],
         1,
     )
-    assert len(idl.rerun(tmp_path / "run").table) == 12
+    assert idl.verify(tmp_path / "run").is_empty()
 
 
 def test_a_run_that_writes_certificates_is_verified(bundled_path, tmp_path):

@@ -1,1 +1,0 @@
-"""The table of which model types of transformers can be audited."""
