@@ -14,13 +14,12 @@ from identilens.models import Lens, bundled_model, load
 from identilens.models.inputs import (
     Item,
     LengthError,
-    _cut_padding,
     _is_ids,
     _is_image,
     _is_pair,
     collate,
-    is_per_token,
-)  # fmt: skip
+)
+from identilens.models.padding import cut_padding, is_per_token
 from identilens.models.token_names import token_names
 
 
@@ -384,7 +383,7 @@ def test_what_tells_items_apart():
 def test_padding_that_masks_mark_is_cut():
     def cut(**tensors):
         held = {name: torch.as_tensor(one) for name, one in tensors.items()}
-        _cut_padding(held, 3)
+        cut_padding(held, 3)
         return {name: one.tolist() for name, one in held.items()}
 
     assert cut(input_ids=[0, 5, 6], attention_mask=[0, 1, 1], token_type_ids=[9, 1, 1]) == {
@@ -401,7 +400,7 @@ def test_padding_that_masks_mark_is_cut():
     assert both == {"input_ids": [5], "decoder_input_ids": [8]}
     # The first axis of a picture is one of channels, not of positions.
     held = {"input_features": torch.ones(2, 3, 4), "attention_mask": torch.tensor([1, 0])}
-    _cut_padding(held, 0)
+    cut_padding(held, 0)
     assert held["input_features"].shape == (2, 3, 4)
     assert held["attention_mask"].tolist() == [1, 0]
     sound = cut(input_values=[0.5, 0.25, 0.0], attention_mask=[1, 1, 0])

@@ -63,7 +63,7 @@ def test_masks_between_positions_are_refused():
 def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch, positions):
     model, batch = prepared("wav2vec2")
     batch["attention_mask"][1] = torch.arange(160) < 160 - 8 * positions
-    monkeypatch.setattr("identilens.models.inputs._cut_padding", lambda item, row: None)
+    monkeypatch.setattr("identilens.models.inputs.cut_padding", lambda item, row: None)
     with pytest.raises(
         UnsupportedModelError, match=f"check 'padding is cut away' failed with {positions} "
     ):

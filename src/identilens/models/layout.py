@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.linalg import HALF
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
 from identilens.models.following import (
@@ -119,6 +120,11 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     names = {module: name for name, module in model.named_modules()}
     watch = watched(model, _members(model), forward)
     _refuse_bypass(model, watch)
+    if model.dtype in HALF and any(meeting.chooses for meeting in watch.meetings):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} chooses the keys of each query by rank, and in half precision a rounding chooses "
+            'others. Load it with dtype="float32" (--dtype float32).'
+        )
     sites = []
     for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True):
         site = _site(model, names[meeting.module], meeting, number)

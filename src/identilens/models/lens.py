@@ -16,7 +16,6 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
-from identilens.linalg import HALF
 from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.families import refuse_sparse_blocks
@@ -77,23 +76,9 @@ class Lens:
         >>> captured.layers[3].weights.shape, captured.hidden_states["encoder"].shape
         (torch.Size([12, 8, 8]), torch.Size([7, 8, 384]))
         >>> weights = captured.layers[3].weights[5]
-        >>> other = idl.Lens(lens.model, lens.tokenizer)  # of a model in memory
-        >>> again = other.substitute({(3, 5): weights}, "Snow fell on the harbour.")
+        >>> again = lens.substitute({(3, 5): weights}, "Snow fell on the harbour.")
         >>> bool((again.hidden_states["encoder"] - captured.hidden_states["encoder"]).abs().max() < 1e-4)
         True
-        >>> lens.to(dtype="float64").dtype
-        torch.float64
-        >>> lens.facts["sha256"] == lens.digest, str(lens.device), type(lens.body).__name__
-        (True, 'cpu', 'BertModel')
-        >>> lens.run(texts).last_hidden_state.shape
-        torch.Size([2, 8, 384])
-        >>> lens.prove_once(texts)
-        >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
-        ((), [[1, 0]])
-        >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):
-        ...     states = lens.plain(texts[:1], lens.body).last_hidden_state
-        >>> states.shape
-        torch.Size([1, 8, 384])
     """
 
     def __init__(
@@ -249,13 +234,7 @@ class Lens:
     def _discovered(self, item: Item) -> tuple[Site, ...]:
         refuse_without_values(self.model)
         refuse_sparse_blocks(self.model)
-        sites = discover(self.body, lambda: self.plain([item], self.body))
-        if self.dtype in HALF and any(site.chooses for site in sites):
-            raise UnsupportedModelError(
-                f"{type(self.model).__name__} chooses the keys of each query by rank, and in half precision a rounding "
-                'chooses others. Load it with dtype="float32" (--dtype float32).'
-            )
-        return sites
+        return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
     def run(

@@ -16,10 +16,11 @@ from identilens.linalg import HALF
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import Item, is_per_token
+from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
+from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
 from identilens.models.threads import only_here
 

@@ -23,10 +23,11 @@ from identilens.measures.explanations.orders import (
 )
 from identilens.models.continuations import answer_ids, followed
 from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import Item, is_per_token
+from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
+from identilens.models.padding import is_per_token
 from identilens.models.token_names import joined
 from identilens.runs.settings import NonNegative, Positive, Settings
 from identilens.runs.study import Output, study_function
