@@ -91,3 +91,62 @@ def test_a_token_of_a_space_and_a_letter_goes_with_the_letter():
     assert [name == "second" for name in found] == [
         end > prompt.index("S", 5) for _, end in offsets
     ]
+
+
+def prompted(template, chat=MESSAGES):
+    made = tokenizer("chatml")
+    made.chat_template = template
+    [read] = read_chats([chat] if isinstance(chat, dict) else chat)
+    return read_prompt(made, read, 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{% for m in messages %}{% if m.role != 'assistant' %}{{ m.content }} {% endif %}{% endfor %}",
+         "leaves out assistant, so that the model does not read it"),
+        ("nothing", "leaves out system, user, assistant, question"),
+        ("{% for one in range(10**9) %}{% endfor %}", "chat template refuses the messages"),
+        ("{{ 'a' * 30000000000 }}", r"chat template refuses the messages \(MemoryError\)"),
+    ],
+)  # fmt: skip
+def test_hostile_chat_templates_are_refused(template, why):
+    with pytest.raises(InputError, match=why):
+        prompted(template)
+
+
+def test_the_memory_of_a_template_alone_is_limited():
+    many = "{{ 'a' * 3000 }}{% for m in messages %}{{ m.content }} {% endfor %}"
+    assert len(prompted(many).ids) > 100
+    assert len(bytearray(2**31)) == 2**31
+
+
+@pytest.mark.parametrize(
+    ("chat", "why"),
+    [
+        ([{"role": "user", "content": "a \ud800 b"}], "conversation 0 has half a character"),
+        ({"prompt": "a \udfff"}, "conversation 0 has half a character"),
+        ({"prompt": "Snow fell", "segments": {"a": [0.9, 3.9]}}, "conversation 0: expected a prompt"),
+        ({"prompt": "Snow fell", "segments": {"a": "0.9"}}, "segment 'a'.*its words occur 0 times"),
+        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "parts may be texts alone"),
+        ([{"role": "user", "content": [{"text": "x"}]}], "parts may be texts alone"),
+        ([{"role": "user", "content": ["x"]}], "conversation 0: expected a prompt"),
+    ],
+)  # fmt: skip
+def test_what_is_no_conversation_is_refused_saying_why(chat, why):
+    with pytest.raises(InputError, match=why):
+        read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
+
+
+def test_a_segment_within_the_answer_is_named():
+    chat = {"prompt": "Snow fell", "answer": "on the harbour", "segments": {"a": "harbour"}}
+    with pytest.raises(
+        InputError, match="a part of the answer, which is the segment 'answer so far'"
+    ):
+        read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
+
+
+def test_contents_of_chat_services_are_read():
+    parts = [{"type": "text", "text": "Snow "}, {"type": "text", "text": "fell."}]
+    [chat] = read_chats([{"role": "user", "content": parts}])
+    assert chat.messages == (("user", "Snow fell."),)

@@ -6,6 +6,9 @@ import transformers as hf
 from torch import nn
 from transformers.models.llama import modeling_llama
 
+import identilens as idl
+from families.tiny import tiny_models
+from families.trial import _runnable
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
@@ -211,3 +214,40 @@ def test_reported_attentions_are_no_output_to_compare():
     model.set_attn_implementation("eager")
     model.config.output_attentions = True
     assert all(check.passed for check in Lens(model).prove(Lens(model).read([ids(8), ids(6)])))
+
+
+@pytest.mark.parametrize("study", ["audit", "alternatives", "mixing", "rollout"])
+def test_models_of_two_towers_say_what_to_do(study):
+    model = next(tiny_models("clip"))
+    inputs = _runnable(model, [])["text with picture"]
+    match = "another sequence" if study == "rollout" else r"CLIPTextModel.*--effects none"
+    with pytest.raises(UnsupportedModelError, match=match):
+        getattr(idl, study)(idl.Lens(model), inputs)
+    assert len(idl.audit(idl.Lens(model), inputs, effects="none", certain_rows=1).table)
+
+
+@pytest.mark.parametrize("family", ["glpn", "segformer", "pvt"])
+def test_convolutions_between_positions_are_found_by_structure(family):
+    lens = idl.Lens(next(tiny_models(family)))
+    picture = _runnable(lens.model, [])["picture"]
+    lens.sites(lens.read(picture)[0])
+    assert len(lens.mixing_layers) == len({site.place for site in lens._sites})
+    with pytest.raises(UnsupportedModelError, match="mix positions by more than attention"):
+        idl.rollout(lens, picture)
+
+
+def test_modules_may_have_a_mapping_named_config():
+    model = build("llama")
+    model.base_model.layers[0].mlp.config = {"use_cache": True}
+    next(idl.Lens(model).capture([ids(5)], weights=True))
+    assert model.base_model.layers[0].mlp.config == {"use_cache": True}
+
+
+def test_adapters_that_are_invoked_by_tokens_are_refused_with_their_reason():
+    peft = pytest.importorskip("peft", reason="pip install peft for the tests of adapters")
+    config = peft.LoraConfig(
+        target_modules=["q_proj"], r=4, task_type="CAUSAL_LM", alora_invocation_tokens=[7]
+    )
+    wrapped = peft.get_peft_model(build("llama"), config)
+    with pytest.raises(UnsupportedModelError, match=r"\(aLoRA\).*from some tokens on alone"):
+        idl.Lens(wrapped)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from identilens.errors import UnsupportedModelError
 from identilens.models.following import ParameterProjection, capturing
 from identilens.models.gates import Inputs, read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
@@ -100,7 +101,9 @@ def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]
         sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
     }
     if not any(found.values()):
-        found["encoder"] = output.hidden_states
+        found["encoder"] = output.get("hidden_states")
+    if not any(found.values()):
+        raise no_states(type(output).__name__)
     return {
         sequence: torch.stack(
             [state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states]
@@ -108,6 +111,14 @@ def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]
         for sequence, states in found.items()
         if states is not None
     }
+
+
+def no_states(model: str) -> UnsupportedModelError:
+    """Return the error for a model that gives no hidden states."""
+    return UnsupportedModelError(
+        f"{model} gives no hidden states, as models that join two towers do. Load one tower (CLIPTextModel, "
+        'CLIPVisionModel), or, for an audit, leave effects on the model out with effects="none" (--effects none).'
+    )
 
 
 @contextmanager

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 from jinja2 import TemplateError
 
 from identilens.errors import InputError
+from identilens.models.inputs import refuse_half_characters
+from identilens.models.memory import limited_memory
 
 TEMPLATE = "template"
 """The segment of tokens that the chat template or the tokenizer adds: role headers, the first token."""
@@ -26,6 +29,9 @@ SINK = "sink"
 
 _MARK = "\ue000{}\ue001"
 """Stands for a message's text where the template is rendered without it; of characters for private use."""
+
+_TEMPLATE_BYTES = 2**30
+"""Memory that a chat template may take: it comes with a model, and can repeat a letter without end."""
 
 _TURN = re.compile(r"^[ \t]*(system|user|assistant):", re.MULTILINE | re.IGNORECASE)
 
@@ -73,7 +79,7 @@ class Chat:
         if ("prompt" in fields) == ("messages" in fields):
             raise other
         try:
-            turns = [(one["role"], one["content"]) for one in fields.get("messages", [])]
+            turns = [(one["role"], _content(one["content"])) for one in fields.get("messages", [])]
             segments = {name: read_place(one) for name, one in fields.get("segments", {}).items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise other from None
@@ -84,9 +90,11 @@ class Chat:
         answers = [] if answer is None else [answer]
         if not all(isinstance(text, str) and text.strip() for text in texts + answers):
             raise InputError(
-                f"conversation {number}: the prompt, a message or the answer is empty or not a text. Give each at "
-                "least one word, or remove it."
+                f"conversation {number}: the prompt, a message or the answer is empty or not a text (its parts may be "
+                "texts alone). Give each at least one word, or remove it."
             )
+        for text in texts + answers:
+            refuse_half_characters(text, f"conversation {number}")
         if taken := {TEMPLATE, SO_FAR, SINK} & segments.keys():
             raise InputError(
                 f"conversation {number}: the segment {min(taken)!r} has a meaning of its own. Choose another name."
@@ -165,9 +173,16 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
         if isinstance(place, str):
             end = start + len(place)
             if text.count(place) != 1:
+                answered = place in (chat.answer or "")
+                why = (
+                    f"they are a part of the answer, which is the segment {SO_FAR!r}. Name parts of the prompt"
+                    if answered and place not in text
+                    else f"its words occur {text.count(place)} times there. Give words that occur once, or characters "
+                    "(120:480)"
+                )
                 raise InputError(
-                    f"{where}: its words occur {text.count(place)} times in what the model reads. Give words that "
-                    f"occur once, or characters (120:480). The text begins with {text[:40]!r}."
+                    f"{where}: expected a part of what the model reads before it answers; {why}. The text begins with "
+                    f"{text[:40]!r}."
                 )
         if not 0 <= start < end <= len(text):
             raise InputError(
@@ -223,10 +238,14 @@ def _templated(
             {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
         ]
         try:
-            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        except (TemplateError, TypeError, ValueError) as error:
+            with limited_memory(_TEMPLATE_BYTES):
+                return tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+            why = str(error) or type(error).__name__
             raise InputError(
-                f"conversation {number}: the tokenizer's chat template refuses the messages ({error})."
+                f"conversation {number}: the tokenizer's chat template refuses the messages ({why})."
             ) from error
 
     whole = rendered([text for _, text in messages])
@@ -234,6 +253,11 @@ def _templated(
         _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
     )
     names = _names([role for role, _ in messages])
+    if left_out := [names[at] for at in range(len(names)) if str(at) not in pieces[1::2]]:
+        raise InputError(
+            f"conversation {number}: the tokenizer's chat template leaves out {', '.join(left_out)}, so that the model "
+            "does not read it. Give the conversation without it, or a prompt as the model reads it."
+        )
     written, spans = pieces[0], {}
     for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         text = messages[int(mark)][1]
@@ -274,4 +298,11 @@ def read_place(given: Any) -> Place:
     if isinstance(given, str):
         return given
     start, end = given
-    return int(start), int(end)
+    return index(start), index(end)
+
+
+def _content(given: Any) -> Any:
+    """Return the content of a message; parts that are texts, as chat services take them, are joined."""
+    if not isinstance(given, list) or any(one.get("type") != "text" for one in given):
+        return given
+    return "".join(one["text"] for one in given)

@@ -74,23 +74,25 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
     active = getattr(model, "active_adapters", ())
     for name, config in configs.items() if isinstance(configs, Mapping) else ():
         method = str(getattr(config.peft_type, "value", config.peft_type))
-        beside = (
-            config.is_prompt_learning
-            or method in _BESIDE
-            or getattr(config, "alora_invocation_tokens", None)
-        )
-        if beside and (callable(active) or name in active):
-            _refuse_adapter(f"adapter {name!r} of {method}")
+        if not (callable(active) or name in active):
+            continue
+        if config.is_prompt_learning or method in _BESIDE:
+            _refuse_adapter(f"adapter {name!r} of {method}", _ADDS)
+        if getattr(config, "alora_invocation_tokens", None):
+            _refuse_adapter(f"adapter {name!r} of {method} (aLoRA)", _INVOKED)
     if any("adaption_prompt" in type(module).__module__ for module in inner.modules()):
-        _refuse_adapter("adapter of ADAPTION_PROMPT")
+        _refuse_adapter("adapter of ADAPTION_PROMPT", _ADDS)
     return inner
 
 
-def _refuse_adapter(adapter: str) -> NoReturn:
+_ADDS = "adds prompts, keys or attention of its own, which are not part of the model's layers"
+_INVOKED = "changes projections from some tokens on alone, so that a layer has two of each"
+
+
+def _refuse_adapter(adapter: str, what: str) -> NoReturn:
     raise UnsupportedModelError(
-        f"the model has the {adapter}, a method of peft that adds prompts, keys or attention of its own, which are not "
-        "part of the model's layers. Use an adapter of layers (LoRA, IA3, DoRA), or audit the base model without it: "
-        "that is another model."
+        f"the model has the {adapter}, a method of peft that {what}. Use an adapter of layers (LoRA, IA3, DoRA), or "
+        "audit the base model without it: that is another model."
     )
 
 

@@ -285,12 +285,10 @@ def answered(handler: Handler) -> Iterator[None]:
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in every configuration of the model's modules that has it, inside the context."""
     modules = [vars(module) for module in model.modules()]
-    configs = {
-        id(fields["config"]): fields["config"]
-        for fields in modules
-        if fields.get("config") is not None
-    }
-    with attribute([config for config in configs.values() if name in vars(config)], name, value):
+    # Some modules have a mapping of that name.
+    configs = {id(fields.get("config")): fields.get("config") for fields in modules}
+    owners = [one for one in configs.values() if name in getattr(one, "__dict__", ())]
+    with attribute(owners, name, value):
         yield
 
 

@@ -235,7 +235,9 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     members: dict[nn.Module, Place] = {}
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and not path.startswith(inside):
+        lists = isinstance(module, nn.ModuleList) and not path.startswith(inside)
+        # A list of stages, each a list of layers, is not called itself.
+        if lists and not any(isinstance(member, nn.ModuleList) for member in module.children()):
             inside = (*inside, f"{path}.")
             members |= {
                 member: (path, number) for number, member in enumerate(module) if member is not None
@@ -398,8 +400,10 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     """Whether a layer's output changes at other positions when one position of its input moves and attention does not.
 
     The outputs of its attention (``meetings``, in call order) are held as they were. The values that it mixes must not
-    change at other positions either.
+    change at other positions either. A layer with a convolution over positions mixes them, whatever one input shows.
     """
+    if any(map(_convolves, run.module.modules())):
+        return True
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = {
@@ -442,6 +446,12 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
         for value, other in zip(values, values[len(held) :], strict=False)
         if len(value) == 1 and (value.shape[2],) == sizes
     )
+
+
+def _convolves(module: nn.Module) -> bool:
+    """Return whether a module is a convolution over more than one position, or recurrent."""
+    convolution = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    return isinstance(module, nn.RNNBase) or (convolution and max(module.kernel_size) > 1)
 
 
 def _changes(before: Tensor, after: Tensor, axes: tuple[int, ...], middle: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.capture import no_states
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
 from identilens.models.interface import configured
@@ -142,6 +143,8 @@ class HiddenMap:
         output = self.run(inputs)
         found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:
+            if output.get("hidden_states") is None:
+                raise no_states(type(self._body).__name__)
             found = {self._own: output.hidden_states}
         elif self._own == "encoder":
             found = {"encoder": output.encoder_hidden_states, "cross": output.decoder_hidden_states}

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.models.capture import no_states
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET, chunk_size
 from identilens.models.explaining import derivable
 from identilens.models.heads import Head
@@ -306,9 +307,7 @@ class Answer:
     def _entries(self, logits: Any, last: Tensor | None) -> Float[Tensor, "position entry"]:
         if self.outcome == "states":
             if last is None:
-                raise InputError(
-                    f'{self.lens.name} gives no hidden states. Choose outcome="prediction" (--outcome prediction).'
-                )
+                raise no_states(type(self.lens.model).__name__)
             return self._chosen(last.flatten(0, -2))
         if logits is None:
             raise InputError(

@@ -96,7 +96,13 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     }
     [blocks, *others] = lists.values()
     if others or len(sites) != len(blocks):
-        raise _unsupported(lens, "its layers do not have one attention each, in one list")
+        without = len(blocks) - len(sites)
+        why = (
+            f"{without} of its {len(blocks)} layers have no attention, and their part is not split"
+        )
+        if others or without < 0:
+            why = "its layers do not have one attention each, in one list"
+        raise _unsupported(lens, why)
     layers: list[CapturedLayer] = []
     rows = _Rows(list(model.modules()), position, item.length)
     lens.prove_once([item])
@@ -178,8 +184,8 @@ def _frozen(
 
 def _unsupported(lens: Lens, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"the logits of {type(lens.model).__name__} are no sum over heads and source tokens: {why}. Choose a language "
-        "model with a residual stream that a norm and an unembedding read (GPT-2, Llama, Qwen and others)."
+        f"the logits of {type(lens.model).__name__} are not split into heads and source tokens here: {why}. Choose a "
+        "language model with a residual stream that a norm and an unembedding read (GPT-2, Llama, Qwen and others)."
     )
 
 

@@ -152,13 +152,13 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers in "0,3,5-8" or "-2,1", without repetitions; raises ValueError for anything else."""
     numbers: dict[int, None] = {}
     for piece in text.split(","):
-        match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
+        match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece, re.ASCII)
         if match is None:
             raise ValueError(text)
-        span = range(int(match[1]), int(match[2] or match[1]) + 1)
-        if not 0 < len(span) <= _MOST_NUMBERS - len(numbers):
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 < last + 1 - first <= _MOST_NUMBERS - len(numbers):
             raise ValueError(text)
-        numbers |= dict.fromkeys(span)
+        numbers |= dict.fromkeys(range(first, last + 1))
     return tuple(numbers)
 
 

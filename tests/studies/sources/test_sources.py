@@ -69,7 +69,7 @@ def test_other_models_are_refused(family):
     given = [ids(9)]
     if family in ("t5", "vit"):
         given = example(family)
-    with pytest.raises(UnsupportedModelError, match="are no sum over heads and source tokens"):
+    with pytest.raises(UnsupportedModelError, match="are not split into heads and source tokens"):
         idl.sources(lens, given)
 
 

@@ -33,7 +33,8 @@ _LOST = {
     "output",
     "mul": "multiplies them by what differs from query to query (a norm, or a gate where attention is the model's "
     "own), so that row i of a map has an output projection of its own that cannot be read",
-    "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
+    "cat": "puts them beside something else (features of convolutions, or windows or pictures of which each is a call "
+    "of its own: one picture of one window can be read) before projecting",
     "setitem": "writes them among something else (attention of a few queries among means of the values)",
     "split": "shares their rows out among experts, each with a projection of its own, so that a head has no single one",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "

@@ -106,12 +106,8 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         require_attention_alone(lens)
-        if any(site.kind == "cross" for site in sites):
-            raise UnsupportedModelError(
-                f"rollout multiplies the attention of one stack of layers, and {type(lens.model).__name__} has two, "
-                "joined by cross attention. Choose a model with an encoder or a decoder only, or certify its heads one "
-                "at a time."
-            )
+        if any(site.kind != sites[0].kind or site.kind == "cross" for site in sites):
+            raise _several_stacks(type(lens.model).__name__)
         check_asked(self.items, settings.targets)
         self.tolerances = settings.read_tolerances(lens.dtype)
         self.layers = len(sites)
@@ -171,6 +167,8 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             for asked in (self.settings.queries, self.settings.targets)
         )
         maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
+        if any(one.shape != (n, n) for one in maps):
+            raise _several_stacks(type(self.lens.model).__name__)
         values = attention_rollout(torch.stack(maps))[-1][queries]
         reach = torch.eye(n, dtype=torch.bool)
         for layer in layers:
@@ -195,6 +193,14 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
 
     def _told(self, part: int, before: int, layers: int) -> None:
         self.tell(f"text {part}", before + layers)
+
+
+def _several_stacks(model: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"rollout multiplies maps of one sequence onto itself, and {model} has layers whose keys are of another "
+        "sequence or a shortened one, or several stacks of layers. Choose a model with one stack, or certify its heads "
+        "one at a time."
+    )
 
 
 rollout = study_function(RolloutStudy, "rollout")
