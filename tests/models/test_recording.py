@@ -432,19 +432,6 @@ def test_the_command_line_takes_a_recording_with_its_text(files, lens, tmp_path)
     assert "exactly one of --text" in failing("audit", "--model", "name", "--out", tmp_path / "x")
 
 
-def test_workers_read_the_recordings(files, tmp_path):
-    recording = idl.Recording(*files)
-    run = idl.audit(
-        recording,
-        recording.texts,
-        engine=idl.Local(workers=1),
-        out=tmp_path / "run",
-        certain_rows=1,
-    )
-    alone = idl.audit(recording, recording.texts, certain_rows=1)
-    assert run.table.equals(alone.table)
-
-
 def test_an_engine_needs_no_transformers_to_write_a_recording(tmp_path):
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 7, 4, generator=generator)

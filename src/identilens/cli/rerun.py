@@ -12,8 +12,7 @@ from cyclopts import Parameter
 from identilens.cli.commands import study_command
 from identilens.cli.options import INPUTS, RunOptions, load_inputs
 from identilens.errors import CheckFailedError, InputError
-from identilens.runs.bucket import errors_naming_url, url_in
-from identilens.runs.files import downloaded
+from identilens.runs.files import as_path
 from identilens.runs.provenance import model_and_texts
 from identilens.runs.reading import read_record
 from identilens.runs.request import Request
@@ -44,8 +43,8 @@ def rerun(
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
     Args:
-        folder: Folder or URL of the run.
-        out: Folder or URL for the results; by default nothing is written.
+        folder: Folder of the run.
+        out: Folder for the results; by default nothing is written.
         model: Where the model is now, if not where run.toml has it.
         file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
@@ -71,12 +70,9 @@ def rerun(
         True
     """
     given = {"lens": lens, "texts": texts, "chats": chats}
-    with errors_naming_url(folder):
-        first = downloaded(folder)
-        before = read_record(first)
-        study, groups = _options_of_run(
-            first, given, trust_remote_code, {"model": model, "file": file}
-        )
+    first = as_path(folder)
+    before = read_record(first)
+    study, groups = _options_of_run(first, given, trust_remote_code, {"model": model, "file": file})
     inputs = load_inputs(groups, study.takes, given)
     try:
         bound = bound_study(study, inputs, groups["settings"])
@@ -103,19 +99,18 @@ def rerun_folder(
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 
     Args:
-        folder: Folder or URL of the run, with its run.toml.
-        out: Folder or URL for the results; the first folder's name with -again by default.
+        folder: Folder of the run, with its run.toml.
+        out: Folder for the results; the first folder's name with -again by default.
         resume: Continue an interrupted run in the new folder.
         overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    with errors_naming_url(folder):
-        first = downloaded(folder)
-        before = read_record(first)
-        study, groups = _options_of_run(first, {}, trust_remote_code, {})
-    new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
+    first = as_path(folder)
+    before = read_record(first)
+    study, groups = _options_of_run(first, {}, trust_remote_code, {})
+    new = out or f"{first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
+    _, outcome = model_and_texts(before, read_record(as_path(new)) or {})
     say(f"results: {new}")
     say(f"against {folder}: {outcome}.")
 
@@ -137,7 +132,7 @@ def verify(
     largest number before (``size``), and the first as a share of the second. Matrices are not compared.
 
     Args:
-        folder: Folder or URL of the run.
+        folder: Folder of the run.
         model: Where the model is now, if not where run.toml has it.
         file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
@@ -207,7 +202,7 @@ def verify_folder(
     Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
-        folder: Folder or URL of the run, with its run.toml.
+        folder: Folder of the run, with its run.toml.
         model: Where the model is now, if not where run.toml has it.
         file: Where the file of texts or conversations is now, if not where run.toml has it.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.

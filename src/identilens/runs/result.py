@@ -21,12 +21,10 @@ from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import IdentilensError, OutputFolderError
-from identilens.runs.bucket import displayed, errors_naming_url
 from identilens.runs.files import (
     PROVENANCE,
     Manifest,
     as_path,
-    downloaded,
     recording,
     translated_write_errors,
     write_atomically,
@@ -137,7 +135,7 @@ class Result(ABC):
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
         sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {displayed(self.folder)}" if self.folder else "in memory"
+        place = f"in {self.folder}" if self.folder else "in memory"
         return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
@@ -229,7 +227,7 @@ class Result(ABC):
             if self.folder is None or not (panic or isinstance(error, Exception)):
                 raise
             raise OutputFolderError(
-                f"{displayed(self.folder)} cannot be shown: its tables have values that no run of {self.analysis} "
+                f"{self.folder} cannot be shown: its tables have values that no run of {self.analysis} "
                 f"writes ({type(error).__name__}: {str(error)[:_MOST_WORDS]}). Restore it from a copy, or run again."
             ) from error
 
@@ -253,51 +251,47 @@ class Result(ABC):
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the result as a folder, or under a URL, that `load` reads; the provenance is written last.
+        """Write the result as a folder that `load` reads; the provenance is written last.
 
         Raises:
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
-        with errors_naming_url(folder):
-            path = downloaded(folder)
-            with translated_write_errors(path):
-                previous = read_record(path) if path.is_dir() else None
-            if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise OutputFolderError(
-                    f"{path} exists and contains no {self.analysis} result. Choose another folder."
-                )
-            if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
-                raise OutputFolderError(f"{path} contains another run. Choose another folder.")
-            with translated_write_errors(path):
-                path.mkdir(parents=True, exist_ok=True)
-                (manifest := Manifest(path)).file.touch()
-            with recording(manifest):
-                for name in self.schema:
-                    write_table(path / f"{name}.parquet", getattr(self, name))
-                write_matrices(path, self.matrices, self.tokens)
-                write_json(path / PROVENANCE, {**self.provenance, "finished": True})
+        path = as_path(folder)
+        with translated_write_errors(path):
+            previous = read_record(path) if path.is_dir() else None
+        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise OutputFolderError(
+                f"{path} exists and contains no {self.analysis} result. Choose another folder."
+            )
+        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
+            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
+        with translated_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            (manifest := Manifest(path)).file.touch()
+        with recording(manifest):
+            for name in self.schema:
+                write_table(path / f"{name}.parquet", getattr(self, name))
+            write_matrices(path, self.matrices, self.tokens)
+            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result of a folder or a URL; matrices are read when they are accessed.
+        """Return the result of a folder; matrices are read when they are accessed.
 
         Raises:
             OutputFolderError: If the folder contains no finished run of this kind, or a damaged file, which is named.
         """
-        with errors_naming_url(folder):
-            path = downloaded(folder)
-            record, manifest = finished_record(path, cls.analysis), Manifest(path)
-            stored, tokens = stored_matrices(manifest)
-            names = [
-                name
-                for name in cls.schema
-                if name == "table" or f"{name}.parquet" in manifest.names
-            ]
-            tables = {
-                name: read_table(path / f"{name}.parquet", cls.schema[name], cls.keys.get(name, ()))
-                for name in names
-            }
-            return cls.of(tables, record, stored, tokens, path)
+        path = as_path(folder)
+        record, manifest = finished_record(path, cls.analysis), Manifest(path)
+        stored, tokens = stored_matrices(manifest)
+        names = [
+            name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names
+        ]
+        tables = {
+            name: read_table(path / f"{name}.parquet", cls.schema[name], cls.keys.get(name, ()))
+            for name in names
+        }
+        return cls.of(tables, record, stored, tokens, path)
 
     @_blaming_files
     def to_html(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
@@ -21,9 +20,7 @@ from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.reading import read_head
 from identilens.models.replayed import Recording
-from identilens.models.saving import save_model
 from identilens.models.sequences import names_at, position_names, sides
-from identilens.runs.corpus import Corpus
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
@@ -185,13 +182,12 @@ class TextHeads:
 
 
 class LensStudy(Study[S, R]):
-    """A study of a model on texts: workers load the model by its path."""
+    """A study of a model on texts: tasks of a cluster load the model by its path."""
 
-    def for_workers(self, folder: Path) -> tuple[Any, ...]:
-        """Return the model as its path, and the texts as they are, or very many as a file in the folder."""
+    def sent(self) -> Sequence[Any]:
+        """Return the model as its path, and the texts as they are."""
         lens, *others = self.inputs
-        texts = [item.reference(folder) if isinstance(item, Corpus) else item for item in others]
-        return (lens_reference(lens, folder), *texts)
+        return [lens_reference(lens), *others]
 
 
 class TextStudy(LensStudy[S, R]):
@@ -398,31 +394,42 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
 
 @dataclass(frozen=True)
 class LensReference:
-    """The data from which a lens is created again; a model without a source is in the shared folder."""
+    """The path of a model and how it was loaded, from which a lens is created in another process.
 
-    source: str | tuple[str, ...] | None
+    Attributes:
+        source: Hub id or folder; of a recording, its files.
+        name: Name of the model.
+        options: Further arguments of `load`.
+        gpus: Number of GPUs that it is on.
+    """
+
+    source: str | tuple[str, ...]
     name: str
     options: dict[str, Any]
+    gpus: int = 0
 
-    def restored(self, folder: Path) -> Lens:
+    def restored(self) -> Lens:
         """Return the lens."""
         if isinstance(self.source, tuple):
             return Recording(*self.source)
-        lens = load(self.source or folder, **self.options)
+        lens = load(self.source, **self.options)
         lens.name = self.name
         return lens
 
 
-def lens_reference(lens: Lens, folder: Path) -> LensReference:
-    """Return the data that create the lens in another process; a model without a path is saved to the folder."""
+def lens_reference(lens: Lens) -> LensReference:
+    """Return the data that create the lens in another process.
+
+    Raises:
+        InputError: If the model was made in memory.
+    """
     if isinstance(lens, Recording):
         return LensReference(lens.paths, lens.name, {})
-    source = lens.model.name_or_path or None
-    if source is None:
-        save_model(lens.model, lens.tokenizer, folder)
-        for processor in (lens.reader.image_processor, lens.reader.feature_extractor):
-            if processor is not None:
-                processor.save_pretrained(folder)
+    if not lens.model.name_or_path:
+        raise InputError(
+            "tasks of a cluster load the model by its path, and this one was made in memory. Save it "
+            "(model.save_pretrained(folder), and its tokenizer), and load it with identilens.load(folder)."
+        )
     facts = lens.facts
     options = {
         "dtype": facts["dtype"],
@@ -436,4 +443,5 @@ def lens_reference(lens: Lens, folder: Path) -> LensReference:
     options |= {"device_map": parts} if several else {"device": facts["device"]}
     if quantised := getattr(lens.model.config, "quantization_config", None):
         options["quantization"] = quantised
-    return LensReference(source, lens.name, options)
+    gpus = {str(each.device) for each in lens.model.parameters() if each.device.type == "cuda"}
+    return LensReference(lens.model.name_or_path, lens.name, options, len(gpus))
