@@ -9,7 +9,6 @@ import pickle
 import sys
 import threading
 import tracemalloc
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
 from identilens.lab.encoder.logit_ranks import LogitRankSettings, LogitRankStudy
 from identilens.runs.corpus import Corpus
-from identilens.runs.parquet import expanded
 from identilens.runs.study import run_study
 from identilens.runs.texts import hub_dataset, iter_texts, read_texts
 from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
@@ -409,25 +407,6 @@ def test_every_kind_of_file_is_bounded(tmp_path):
         assert len(read_texts(tmp_path / f"a.{kind}", columns=columns)) == 1000
         with pytest.raises(InputError, match="more than 2,000 bytes of text"):
             read_texts(tmp_path / f"a.{kind}", columns=columns, max_text_bytes=2_000)
-
-
-@pytest.mark.parametrize("kind", ["zstd", "uncompressed"])
-def test_the_size_of_a_parquet_file_is_that_of_its_pages(tmp_path, kind):
-    file = tmp_path / "a.parquet"
-    frame = pl.DataFrame({"number": [0.0] * 1000, "text": [f"text {at}" for at in range(1000)]})
-    frame.write_parquet(file, compression=kind, use_pyarrow=False)
-    with file.open("rb") as stream:
-        whole, texts = expanded(stream), expanded(stream, ["text"])
-    assert (whole[1], texts[1]) == (2000, 1000)
-    assert 11_000 < texts[0] < whole[0] < 21_000
-    for cut in (4, 8, 11, 40, 400):
-        with pytest.raises(ValueError, match="not a parquet file|footer"):
-            expanded(io.BytesIO(file.read_bytes()[:-cut]))
-    content = bytearray(file.read_bytes())
-    for at in range(len(content) - 300, len(content) - 8, 3):
-        damaged = bytes(content[:at]) + b"\xff\x7f" + bytes(content[at + 2 :])
-        with suppress(ValueError):
-            expanded(io.BytesIO(damaged))
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

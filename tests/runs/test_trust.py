@@ -300,7 +300,7 @@ def test_a_result_is_saved_into_an_empty_folder_and_no_other(tmp_path):
 def test_what_is_no_path_is_named(tmp_path):
     for result in (toy(), toy(out=tmp_path / "run")):
         for write in (result.to_html, result.to_csv, result.save_figures):
-            with pytest.raises(InputError, match="expected the path of a file or folder, without null characters; got 5"):
+            with pytest.raises(InputError, match="expected the path of a file .*; got 5"):
                 write(5)
         for formats in (5, "png", [None], []):
             with pytest.raises(
@@ -337,9 +337,7 @@ def test_a_place_that_is_none_is_named(tmp_path, out):
         lambda: toy().save(out),
         lambda: idl.write_report(out),
     ):
-        with pytest.raises(
-            InputError, match="expected the path of a file or folder, without null"
-        ):
+        with pytest.raises(InputError, match="expected the path of a file or folder, without null"):
             use()
 
 
@@ -362,5 +360,5 @@ def test_a_report_replaces_no_table_and_no_device(tmp_path):
 
 
 def test_a_folder_whose_name_is_too_long_is_named(tmp_path):
-    with pytest.raises(OutputFolderError, match="could not write .*File name too long"):
+    with pytest.raises(OutputFolderError, match="a name of 300 bytes; file systems take 255"):
         toy().save(tmp_path / ("x" * 300))

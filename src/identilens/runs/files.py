@@ -24,6 +24,9 @@ PROVENANCE = "provenance.json"
 TEMPORARY = ".identilens-tmp"
 """End of the name of a file that is being written."""
 
+_LONGEST_NAME = 255
+"""Bytes of a file's name on common file systems."""
+
 _CURRENT: ContextVar["Manifest | None"] = ContextVar("manifest", default=None)
 _FULL_DISK = (
     "os error",
@@ -57,6 +60,8 @@ class Manifest:
             with suppress(OSError):
                 content = self.file.read_bytes() if self.file.is_file() else b""
             lines = content.decode("utf-8", "replace").split("\n")[:-1]
+            for line in lines:
+                _check_name(line, f"{self.file} is damaged: it lists ")
             self._names = dict.fromkeys(filter(_is_inside, lines))
         return self._names.keys()
 
@@ -147,6 +152,15 @@ class Manifest:
                 )
 
 
+def _check_name(path: str, where: str) -> None:
+    """Raise OutputFolderError if a path has a name that no file system takes."""
+    longest = max(map(len, os.fsencode(path).split(b"/")))
+    if longest > _LONGEST_NAME:
+        raise OutputFolderError(
+            f"{where}{path:.40}…, a name of {longest:,} bytes; file systems take {_LONGEST_NAME}. Choose another."
+        )
+
+
 def _is_inside(name: str) -> bool:
     """Return whether a name stands for something inside the run's folder."""
     parts = PurePosixPath(name).parts
@@ -228,7 +242,7 @@ def _put_in_place(temporary: Path, path: Path) -> None:
 
 
 def as_path(given: str | Path) -> Path:
-    """Return the path of a file or folder; raises InputError for what cannot be one."""
+    """Return the path of a file or folder; raises InputError for what cannot be one, such as 6,000 characters."""
     try:
         valid = isinstance(given, str | Path) and b"\0" not in os.fsencode(given)
     except UnicodeEncodeError:
@@ -237,6 +251,7 @@ def as_path(given: str | Path) -> Path:
         raise InputError(
             f"expected the path of a file or folder, without null characters; got {given!r:.80}."
         )
+    _check_name(str(given), "expected the path of a file or folder; got ")
     return Path(given)
 
 

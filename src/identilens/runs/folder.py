@@ -5,6 +5,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from identilens.runs.files import (
 from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import Record, differences, subject, version_changes
-from identilens.runs.reading import errors_naming, parquet_table, read_record
+from identilens.runs.reading import errors_naming, read_record
 from identilens.runs.request import NAME as REQUEST
 from identilens.runs.tables import Tables
 
@@ -166,7 +167,7 @@ class RunFolder:
                             contents.setdefault(key.removeprefix(TABLE), []).append(content)
             for name, tables in contents.items():
                 with errors_naming(files[0]):
-                    frames.setdefault(name, []).append(parquet_table(tables))
+                    frames.setdefault(name, []).append(pl.read_parquet(list(map(BytesIO, tables))))
         return {name: pl.concat(tables) for name, tables in frames.items()}
 
     def finish(self, parts: int, last: Output) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 Record = dict[str, Any]
 """The provenance of a run, ready for JSON."""
 
+FORMAT = 1
+"""Number of the form of a run's folder: a run of another number is neither read nor continued."""
+
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
 _MOST = 3
 """Largest number of differences that are named."""
@@ -89,6 +92,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
     return {
+        "format": FORMAT,
         "analysis": analysis,
         "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
         "model": model,

@@ -22,7 +22,6 @@ from identilens.runs.lines import (
     read_lines,
     too_large,
 )
-from identilens.runs.parquet import expanded
 from identilens.runs.settings import Names, coerce
 
 _LONGEST_TEXT = 2**20
@@ -33,9 +32,6 @@ _PER_TOKEN = 256
 
 _ROWS = 10_000
 """Rows of a parquet file that are read at a time."""
-
-_PER_VALUE = 8
-"""Bytes of a page of a parquet file, beside those of its texts, that each text may take."""
 
 _REPORT_EVERY = 10_000
 """Number of texts after which the progress is reported."""
@@ -301,8 +297,6 @@ def _refuse_repeated(columns: Iterable[str], names: Sequence[str], where: str) -
 def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
     left = most
     try:
-        with file.open("rb") as stream:
-            size, values = expanded(stream, columns)
         lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False)
         schema = lazy.collect_schema()
         for column in columns:
@@ -314,8 +308,6 @@ def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
                 raise InputError(
                     f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
                 )
-        if size > most + _PER_VALUE * values:
-            raise too_large(file, most)
         places = map(list(schema).index, columns)  # polars takes some names for patterns
         lazy, plain = lazy.select(pl.nth(*places)), pl.selectors.string()
         lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]

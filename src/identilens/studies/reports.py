@@ -62,7 +62,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """
     result = load_result(folder)
     place = as_path(folder)
-    with result.blamed_on_files(), recording(Manifest(place)):
+    with recording(Manifest(place)):
         joined = joined_results(place, result.provenance)
         more = [section for one in joined for section in _apart(one)]
         said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
