@@ -29,7 +29,7 @@ from identilens.runs.files import (
     write_table,
 )
 from identilens.runs.matrices import Matrices, Tokens, stored_matrices, write_matrices
-from identilens.runs.provenance import Record, subject
+from identilens.runs.provenance import FORMAT, Record, subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
@@ -222,7 +222,7 @@ class Result(ABC):
             for name in self.schema:
                 write_table(path / f"{name}.parquet", getattr(self, name))
             write_matrices(path, self.matrices, self.tokens)
-            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
+            write_json(path / PROVENANCE, {**self.provenance, "format": FORMAT, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:

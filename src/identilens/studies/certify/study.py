@@ -158,7 +158,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         files = (
             len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
         )
-        if files > MOST or (files and self.heads.by_text):
+        if files > MOST:
             raise SettingError(
                 "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
             )

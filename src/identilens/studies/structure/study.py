@@ -37,7 +37,6 @@ from identilens.runs.reading import read_tensors
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
-from identilens.studies.items import identities
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
 from identilens.studies.structure.lengths import Cut, Shorter, special_positions, texts_of_length
@@ -269,7 +268,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
-        return Identity(self.lens.facts, identities(self.items), facts)
+        return Identity(self.lens.facts, self.items.digests, facts)
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
