@@ -90,7 +90,7 @@ class TextOptions(Settings):
         text: A text. Repeat the option for each text.
         image: An image file, for vision models. Repeat the option for each image.
         audio: A .wav file, for audio models. Repeat the option for each recording.
-        file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet; - for standard input.
+        file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet, .arrow; - for stdin.
         dataset: Data set on the hub, or a folder that `datasets` can read. Its texts are streamed.
         subset: Subset of the data set, if it has several.
         split: Split of the data set.

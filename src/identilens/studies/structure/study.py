@@ -220,8 +220,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
     of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen
     (III.B.1). The second pass compares each text with R, and sums the representatives' weights to W (Eq. 7, 8). With
-    more texts, memory grows by the embeddings of at most ``pool`` of them. More than 10,000 texts are tokenised one by
-    one, in each pass.
+    more texts, memory grows by the embeddings of at most ``pool`` of them.
 
     Args:
         lens: The model.
