@@ -107,9 +107,11 @@ def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
         (read,) = conllu.parse("".join(line for _, line in lines))
         return TaggedText(text, _words(text, read))
     except (conllu.exceptions.ParseException, LookupError, TypeError, ValueError) as error:
-        missing = f"a line has no column {error}" if isinstance(error, KeyError) else str(error)
+        why = str(error)
+        if isinstance(error, KeyError):
+            why = f"a line has no column {error.args[0]}"
         raise InputError(
-            f"{lines[0][0]}: the sentence cannot be read: {missing.rstrip('.')}. Correct it, or leave it out."
+            f"{lines[0][0]}: the sentence cannot be read: {why.rstrip('.')}. Correct it, or leave it out."
         ) from error
 
 
@@ -120,7 +122,7 @@ def _words(text: str, read: Iterable[conllu.Token]) -> list[Word]:
         ValueError: For a word that is not the next one of the text, and for words that are missing.
     """
     rows = [row for row in read if isinstance(row["id"], int) or "-" in row["id"]]
-    numbers: dict[int, int] = {}
+    numbers: dict[int | None, int] = {}
     words: list[Word] = []
     heads: list[int | None] = []
     end = index = 0
