@@ -26,7 +26,7 @@ HISTORY = ROOT / "benchmarks" / "history.csv"
 COLUMNS: list[str] = ["day", "machine", "script", "claim", "value", "low", "high", "target", "met"]
 SCRIPTS = (
     "start", "effective_attention", "audit_overhead", "intervals", "cones", "certain_mass", "rollout", "mixing",
-    "encoder", "tokens", "realisable", "influence", "inversion", "answer", "memory", "offload", "engine", "pages",
+    "encoder", "tokens", "realisable", "influence", "inversion", "answer", "memory", "offload", "pages",
 )  # fmt: skip
 QUICK = (
     "start",

@@ -21,9 +21,9 @@ import identilens
 from identilens.cli.app import COMMANDS, make_app
 from identilens.cli.options import (
     ChatOptions,
-    EngineOptions,
     ModelOptions,
     PrintOptions,
+    RayOptions,
     RunOptions,
     TextOptions,
 )
@@ -38,7 +38,7 @@ SHARED = {
     "The texts": TextOptions,
     "The conversations": ChatOptions,
     "The run": RunOptions,
-    "Workers": EngineOptions,
+    "The cluster": RayOptions,
     "What is printed": PrintOptions,
 }
 """Options that all studies take on the command line, by heading."""
@@ -103,8 +103,6 @@ TOPICS = {
             "compare_models",
             "ModelComparison",
             "verify",
-            "Local",
-            "Ray",
         ),
     ),
     "audit": Topic("Audit", studies=("audit",)),
@@ -306,7 +304,7 @@ def commands_page() -> str:
     parts += [
         "## Options of every study",
         "Studies on texts take all of these; the laboratories, which make their models and texts themselves, take the "
-        "run, the workers and what is printed. `--config FILE` reads options from a file ([how](../settings.md)).",
+        "run, the cluster and what is printed. `--config FILE` reads options from a file ([how](../settings.md)).",
     ]
     for heading, kind in SHARED.items():
         parts += [f"### {heading}", settings_table(kind)]
@@ -318,7 +316,7 @@ def commands_page() -> str:
         "resume",
         "overwrite",
         "allow_version_change",
-        "engine",
+        "ray",
         "progress",
     )
     parts += ["### In Python", "".join(f"- `{name}`: {shared[name]}\n" for name in python)]

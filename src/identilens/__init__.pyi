@@ -12,8 +12,6 @@ from .models.media import read_image as read_image
 from .models.registration import register_attention as register_attention
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
-from .runs.workers import Local as Local
-from .runs.workers import Ray as Ray
 from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.answer.result import Answers as Answers

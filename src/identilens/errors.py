@@ -45,8 +45,8 @@ class JoinedTextsError(UnsupportedModelError):
     """The model joins the texts of a batch, so they cannot be separated; a batch of one text can be captured."""
 
 
-class OutputFolderError(IdentilensError):
-    """The output folder contains something else, or cannot be written."""
+class OutputFolderError(InputError):
+    """A run's folder contains something else, a file of it is damaged, or it cannot be written."""
 
 
 class NumericalError(IdentilensError, ArithmeticError):

@@ -160,10 +160,7 @@ def test_bad_input(data, tmp_path):
 
 def test_table_one_measured_beside_published(data, tmp_path):
     options = ("--tasks", "trec", "--data", data, "--d-k", "1,2", "--epochs", 1)
-    shared = ("--engine", "local", "--workers", "2")
-    identilens(
-        "reproduce", "bhardwaj2021-table1", *options, *shared, "--out", tmp_path / "table1", code=0
-    )
+    identilens("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", code=0)
     page = (tmp_path / "table1" / "README.md").read_text()
     assert "| trec | Con | published | 0.836 | 0.836 |" in page
     assert "identilens reproduce bhardwaj2021-table1 --tasks trec" in page

@@ -119,10 +119,6 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
         (["--text", FIRST, "--memory-budget", "1KiB"], "memory_budget=1024 bytes is too small"),
         (["--text", FIRST, "--pairs"], "--pairs reads every two texts as a pair; got 1"),
         (["--file", "none.conllu"], "no such file: none.conllu"),
-        (
-            ["--text", FIRST, "--spacy", "none_such"],
-            "the spaCy pipeline 'none_such' is not installed",
-        ),
         (["--text", FIRST, "--dtype", "float16"], "too coarse for derivatives"),
         ([], "exactly one of --text"),
     ],

@@ -1,4 +1,4 @@
-"""Options of every run on the command line: data sets, pipes, engines, versions."""
+"""Options of every run on the command line: data sets, pipes, clusters, versions."""
 
 import io
 import json
@@ -38,27 +38,19 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(
     )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
     identilens(
-        *given, "--file", "-", "--engine", "local", "--workers", 1, "--out", tmp_path / "workers", code=0
+        *given, "--file", "-", "--out", tmp_path / "pipe", code=0
     )  # fmt: skip
     tables = [
-        (tmp_path / name / "table.parquet").read_bytes() for name in ("file", "data-set", "workers")
+        (tmp_path / name / "table.parquet").read_bytes() for name in ("file", "data-set", "pipe")
     ]
     assert tables[0] == tables[1] == tables[2]
-    assert len(pl.read_parquet(tmp_path / "workers" / "table.parquet")) == 3 * 12
+    assert len(pl.read_parquet(tmp_path / "pipe" / "table.parquet")) == 3 * 12
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ("--text", TEXT, "--workers", "2"),
-            "expected --workers to be left out without an engine; got 2.",
-        ),
-        (
-            ("--text", TEXT, "--engine", "local", "--address", "auto"),
-            "--address to be left out with engine local",
-        ),
-        (("--text", TEXT, "--engine", "ray", "--workers", "0"), "--workers"),
+        (("--text", TEXT, "--ray", "10.0.0.1:6379", "auto"), "--ray accepts at most 1 element"),
         (("--dataset", "no/such-folder", "--column", "text"), "no/such-folder cannot be loaded"),
         (("--file", "/dev/null"), "/dev/null is a device"),
     ],
@@ -74,7 +66,7 @@ def test_unusable_options(bundled_path, tmp_path, arguments, expected):
 def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_path):
     texts = ("--text", TEXT, "--text", f"And so {TEXT}")
     message = failing(
-        "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
+        "structure", "--model", bundled_path, *texts, "--length", 8, "--ray", "--out", tmp_path / "out"
     )  # fmt: skip
     assert (
         "structure runs in one process: each part adds to the sums of the previous part" in message

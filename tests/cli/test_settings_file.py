@@ -105,14 +105,7 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
         ("layers = ", "bad.toml is not valid TOML"),
         ("layers = " + "[" * 5000, "bad.toml is not valid TOML"),
-        (
-            "layers = " + "[" * 60 + "]" * 60,
-            "bad.toml has values that are nested more than 10 deep",
-        ),
-        ("[" + "a." * 3000 + "a]\nb = 1", "bad.toml has values that are nested more than 10 deep"),
-        ("a." * 3000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
-        ("a." * 100_000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
-        ('"a" . ' * 100_000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
+        ("layers = " + "[" * 60 + "]" * 60, "bad.toml: expected layers"),
         (
             "batch-size = 1\nbatch_size = 2",
             "bad.toml: an option stands there twice, with - and with _",
@@ -280,7 +273,7 @@ def test_a_folder_without_a_request(bundled, tmp_path):
 def test_a_run_that_cannot_be_compared_is_not_verified(tmp_path):
     toy(out=tmp_path / "run")
     (tmp_path / "run" / "provenance.json").write_text("{")
-    assert "provenance.json is not valid JSON" in failing("verify", tmp_path / "run")
+    assert "provenance.json cannot be read" in failing("verify", tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("default:not known to be the run")

@@ -29,16 +29,15 @@ from identilens.cli import (
     show,
 )  # fmt: skip
 from identilens.cli.options import (
-    EngineOptions,
     ModelOptions,
     PrintOptions,
+    RayOptions,
     RunOptions,
     TextOptions,
 )
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError, JoinedTextsError, SettingError
 from identilens.models.proof import Check
-from identilens.runs.workers import Local, Ray
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -160,7 +159,6 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     assert drawn == [
         (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")),
     ]  # fmt: skip
-    assert "pass --out FOLDER" in failing("figures", "s3://bucket/run")
 
 
 def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
@@ -210,8 +208,8 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
 def run_toy(tmp_path, monkeypatch, capsys, **prints):
     asked = []
 
-    def ran(study, *, out, progress, engine, **choices):
-        asked.append((study.settings, out, progress, engine, choices))
+    def ran(study, *, out, progress, ray, **choices):
+        asked.append((study.settings, out, progress, ray, choices))
         finding = SimpleNamespace(
             text="found", numbers={"a": 1, "b": float("inf"), "c": None, "d": 0.5}
         )
@@ -222,8 +220,8 @@ def run_toy(tmp_path, monkeypatch, capsys, **prints):
     commands.study_command(ToyStudy)(
         settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
     )  # fmt: skip
-    ((settings, out, progress, engine, choices),) = asked
-    assert (settings.seed, out, engine) == (3, "o", None)
+    ((settings, out, progress, ray, choices),) = asked
+    assert (settings.seed, out, ray) == (3, "o", False)
     assert choices == {"resume": True, "overwrite": False, "allow_version_change": False}
     return progress, capsys.readouterr().out
 
@@ -244,7 +242,7 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
 def test_the_options_of_a_command_are_its_settings():
     made = commands.study_command(ToyStudy)
     parameters = made.__signature__.parameters
-    assert list(parameters) == ["run", "settings", "prints", "engine"]
+    assert list(parameters) == ["run", "settings", "prints", "cluster"]
     assert parameters["settings"].default == ToySettings()
     assert parameters["run"].default is parameters["run"].empty
     assert made.__doc__ == "Square some numbers."
@@ -272,19 +270,17 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(reproductions, "watched", watched)
     monkeypatch.setattr(reproductions, "write_reproduction", lambda *given: written.append(given))
     command = reproductions.reproduction_command("one")
-    assert list(command.__signature__.parameters) == ["settings", "run", "engine"]
+    assert list(command.__signature__.parameters) == ["settings", "run", "cluster"]
     out = tmp_path / "out"
-    command(run=RunOptions(out=str(out)), engine=EngineOptions(engine="local", workers=3))
+    command(run=RunOptions(out=str(out)), cluster=RayOptions(ray="auto"))
     ((settings, where, options),) = asked
     assert (settings, where) == (ToySettings(), out)
     assert options == {
         "progress": "runs True", "resume": False, "overwrite": False, "allow_version_change": False,
-        "engine": Local(3),
+        "ray": "auto",
     }  # fmt: skip
     assert written[0][:2] == ("one", "s")
     assert capsys.readouterr().out == f"found\nresults: {out}\n"
-    with pytest.raises(InputError, match="into a folder of this machine; got --out s3://b/r"):
-        command(run=RunOptions(out="s3://b/r"))
     out.write_text("a file")
     with pytest.raises(InputError, match="is no folder"):
         command(run=RunOptions(out=str(out)))
@@ -292,26 +288,29 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     alone = reproductions.reproduction_command("one")
     assert list(alone.__signature__.parameters) == ["settings", "run"]
     alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
-    assert "engine" not in asked[-1][2]
+    assert "ray" not in asked[-1][2]
     assert asked[-1][0].seed == 2
 
 
-def test_engines_and_their_options():
-    assert EngineOptions().made() is None
-    assert EngineOptions(engine="local").made() == Local()
-    assert EngineOptions(
-        engine="ray", workers=3, gpus_per_worker=0.5, address="auto"
-    ).made() == Ray("auto", 3, 0.5)
-    for given, words in (
-        ({"workers": 2}, "workers to be left out without an engine; got 2"),
-        (
-            {"engine": "local", "address": "auto"},
-            "address to be left out with engine local; got 'auto'",
-        ),
-        ({"engine": "local", "gpus_per_worker": 1.0}, "gpus_per_worker to be left out with engine"),
+def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
+    asked = []
+    monkeypatch.setattr(commands, "load_inputs", lambda *given: [])
+    monkeypatch.setattr(commands, "study_named", lambda name: ToyStudy)
+    monkeypatch.setattr(commands, "write_report", Path)
+
+    def ran(study, *, ray, **options):
+        asked.append((ray, options["out"]))
+
+    monkeypatch.setattr(commands, "run_study", ran)
+    for typed in (
+        ("--out", "x"),
+        ("--ray", "--out", "x"),
+        ("--out", "x", "--ray"),
+        ("--out", "x", "--ray", "auto"),
+        ("--ray=10.0.0.1:6379", "-o", "x"),
     ):
-        with pytest.raises(SettingError, match=words):
-            EngineOptions(**given).check()
+        identilens("lab", "reversal", *typed, "-q", code=0)
+    assert asked == [(ray, "x") for ray in (False, True, True, "auto", "10.0.0.1:6379")]
 
 
 def test_texts_come_from_one_place(tmp_path):

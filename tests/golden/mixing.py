@@ -18,6 +18,7 @@ from identilens.measures.mixing import (
     rollout_correlation,
     track_token,
 )
+from identilens.runs.conllu import TaggedText, Word
 from identilens.studies.mixing.tagging import tag_tokens
 
 
@@ -33,7 +34,8 @@ def rollout(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 def mixing_aggregates() -> Tables:
     """What the figures of a mixing analysis are drawn from."""
-    found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], sketch_probes=4), [PAIR, PAIR[::-1]]
+    found = idl.mixing(real(), [PAIR, PAIR[::-1]], sketch_probes=4)
+    texts = [tuple(map(tagged, pair)) for pair in (PAIR, PAIR[::-1])]
     own = found.own()
     return {
         "own": own.filter(pl.col("layer") == 6),
@@ -44,14 +46,14 @@ def mixing_aggregates() -> Tables:
         "separator": context_of_token(found.table, found.token_names, centre="[SEP]"),
         "rollout": rollout_correlation(found.table),
         "tracked": track_token(found.table, found.token_names, "snow"),
-        "part_of_speech": boxes_by_tag(own, tag_tokens(texts, real().tokenizer, word_tags)),
+        "part_of_speech": boxes_by_tag(own, tag_tokens(texts, real().tokenizer)),
     }
 
 
-def word_tags(text: str) -> list[tuple[int, int, str]]:
+def tagged(text: str) -> TaggedText:
     """Tag words by their length."""
-    words = re.finditer(r"\w+", text)
-    return [(word.start(), word.end(), "LONG" if len(word[0]) > 4 else "SHORT") for word in words]
+    tags = [(word, "LONG" if len(word[0]) > 4 else "SHORT") for word in re.finditer(r"\w+", text)]
+    return TaggedText(text, [Word(word.start(), word.end(), tag, tag) for word, tag in tags])
 
 
 CASES: dict[str, Case] = {

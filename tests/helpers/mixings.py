@@ -89,4 +89,5 @@ def tagged_mixing():
         for text, names in enumerate(tokens)
         for position in range(len(names))
     ]
-    return random_mixing(tokens)[1].with_tags(pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row"))
+    tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
+    return replace(random_mixing(tokens)[1], tags=tags)

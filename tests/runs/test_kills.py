@@ -50,25 +50,3 @@ def test_a_killed_study_is_resumed_to_the_same_files(trials, study):
         assert point["killed"], point
         assert point["differs"] == [], point
         assert point["ran"] == point["missing"], point
-
-
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_killed_workers_are_replaced_and_their_parts_are_done_again(trials, engine):
-    pytest.importorskip("ray")
-    (run,) = trials(
-        "audit", "--engine", engine, "--dies", "worker", "--points", "3", "--together", "3"
-    )
-    assert run["died"] == 3, run
-    assert run["differs"] == [], run
-    assert len(run["ran"]) <= 3, run
-
-
-@pytest.mark.parametrize(
-    ("engine", "dies", "points"), [("local", "driver", 2), ("ray", "driver", 2), ("ray", "head", 1)]
-)
-def test_whoever_dies_the_run_is_resumed(trials, engine, dies, points):
-    pytest.importorskip("ray")
-    for run in trials("audit", "--engine", engine, "--dies", dies, "--points", str(points)):
-        assert run["differs"] == [], run
-        # A worker may end its part after its driver has died.
-        assert set(run["ran"]) <= set(run["missing"]), run

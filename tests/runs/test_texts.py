@@ -3,13 +3,13 @@
 import gzip
 import io
 import itertools
+import json
 import lzma
 import os
 import pickle
 import sys
 import threading
 import tracemalloc
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -18,20 +18,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
-from identilens.lab.encoder.logit_ranks import LogitRankSettings, LogitRankStudy
-from identilens.runs.corpus import Corpus
-from identilens.runs.parquet import expanded
-from identilens.runs.study import run_study
+from identilens.runs.stored import FileTexts, HeldTexts, RowTexts, SpooledTexts
 from identilens.runs.texts import hub_dataset, iter_texts, read_texts
-from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
-from identilens.studies.certify.study import CertifySettings, CertifyStudy
-from identilens.studies.items import LazyItems
-from identilens.studies.mixing.study import MixingSettings, MixingStudy
-from identilens.studies.structure.study import StructureSettings, StructureStudy
-from identilens.studies.tokens.settings import TokenSettings
-from identilens.studies.tokens.study import TokenStudy
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import _Drawn
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -81,9 +72,9 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("a.doc", {}, r"a.doc ends in .doc; expected .txt, .jsonl, .csv, .tsv, .parquet, .conllu \(or with"),
+        ("a.doc", {}, r"a.doc ends in .doc; expected .txt, .jsonl, .csv, .tsv, .parquet, .arrow, .conllu \(or with"),
         ("a.gz", {}, "a.gz ends in nothing; expected .txt"),
-        ("a.txt", {"columns": "a"}, "for .jsonl, .csv, .tsv and .parquet files; .*a.txt has one text per line"),
+        ("a.txt", {"columns": "a"}, "for .jsonl, .csv, .tsv, .parquet and .arrow files; .*a.txt has one text per line"),
         ("a.csv", {}, "a.csv needs columns=... for its texts: one, or two for pairs; got 0"),
         ("a.csv", {"columns": ("a", "b", "c")}, "one, or two for pairs; got 3"),
         ("a.csv", {"columns": "a", "pairs": True}, "pairs=True needs two columns=.*; got only 'a'"),
@@ -411,25 +402,6 @@ def test_every_kind_of_file_is_bounded(tmp_path):
             read_texts(tmp_path / f"a.{kind}", columns=columns, max_text_bytes=2_000)
 
 
-@pytest.mark.parametrize("kind", ["zstd", "uncompressed"])
-def test_the_size_of_a_parquet_file_is_that_of_its_pages(tmp_path, kind):
-    file = tmp_path / "a.parquet"
-    frame = pl.DataFrame({"number": [0.0] * 1000, "text": [f"text {at}" for at in range(1000)]})
-    frame.write_parquet(file, compression=kind, use_pyarrow=False)
-    with file.open("rb") as stream:
-        whole, texts = expanded(stream), expanded(stream, ["text"])
-    assert (whole[1], texts[1]) == (2000, 1000)
-    assert 11_000 < texts[0] < whole[0] < 21_000
-    for cut in (4, 8, 11, 40, 400):
-        with pytest.raises(ValueError, match="not a parquet file|footer"):
-            expanded(io.BytesIO(file.read_bytes()[:-cut]))
-    content = bytearray(file.read_bytes())
-    for at in range(len(content) - 300, len(content) - 8, 3):
-        damaged = bytes(content[:at]) + b"\xff\x7f" + bytes(content[at + 2 :])
-        with suppress(ValueError):
-            expanded(io.BytesIO(damaged))
-
-
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_text("\ufefffirst\n", encoding="utf-8")
     assert read_texts(tmp_path / "a.txt") == ["first"]
@@ -452,62 +424,162 @@ def test_texts_come_one_by_one(tmp_path):
         list(texts)
 
 
-def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 4)
-    texts = [f"text {number} ✓" for number in range(9)]
-    (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    assert isinstance(read_texts(tmp_path / "a.txt", limit=4), list)
-    corpus = read_texts(tmp_path / "a.txt")
-    assert isinstance(corpus, Corpus)
-    assert list(corpus) == [corpus[at] for at in range(9)] == texts
-    assert corpus[-1] == texts[-1]
-    assert corpus[2:4] == texts[2:4]
-    (tmp_path / "shared").mkdir()
-    reference = pickle.loads(pickle.dumps(corpus.reference(tmp_path / "shared")))
-    restored = reference.restored(tmp_path / "shared")
-    assert list(restored) == texts
-    assert restored.known_lengths, "the process that shares them has checked their lengths"
-    assert not corpus.known_lengths
+KINDS = {
+    "a.txt": lambda words: "\n\n" + "\n \n".join(words) + "\n",
+    "b.jsonl": lambda words: "".join(
+        f'\n{{"other": 1, "text": {json.dumps(one)}}}\r\n' for one in words
+    ),
+    "c.csv": lambda words: "other,text\n" + "".join(f'1,"{one}, and\nmore"\n\n' for one in words),
+    "d.tsv": lambda words: "text\tother\n" + "".join(f"{one}\t2\n" for one in words),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16", "shift_jis"])
+def test_texts_of_a_file_are_read_one_by_one_when_they_are_asked_for(tmp_path, name, encoding):
+    words = [f"text {number} {'é' if encoding != 'shift_jis' else 'あ'}" for number in range(9)]
+    file = tmp_path / name
+    file.write_bytes(KINDS[name](words).encode(encoding))
+    columns = [] if name == "a.txt" else ["text"]
+    given = {"columns": columns, "encoding": encoding.removesuffix("-sig")}
+    expected = list(iter_texts(file, **given))
+    assert [one[: len(words[0])] for one in expected] == words
+    texts = read_texts(file, **given)
+    assert isinstance(texts, FileTexts)
+    assert isinstance(texts, SpooledTexts) == (encoding in ("utf-16", "shift_jis"))
+    assert texts == expected
+    assert [texts[number] for number in (8, 0, 5)] == [expected[number] for number in (8, 0, 5)]
+    assert (texts[-1], texts[2:4]) == (expected[-1], expected[2:4])
     with pytest.raises(IndexError):
-        corpus[9]
-    pairs = read_texts([("one", "eins")] * 6)
-    assert isinstance(pairs, Corpus)
-    assert pairs[5] == ("one", "eins")
-    file = corpus._file
-    del corpus
-    assert not file.exists()
+        texts[9]
+    assert read_texts(file, **given, limit=3, max_length=10**6) == expected[:3]
+    assert pickle.loads(pickle.dumps(texts.sent())) == expected
+    if not isinstance(texts, SpooledTexts):
+        file.write_bytes(file.read_bytes() + b"\n")
+        with pytest.raises(InputError, match="was changed while it was read. Run again"):
+            texts[0]
 
 
-@pytest.mark.usefixtures(
-    "unchecked_shapes"
-)  # the check looks at an item by chance, even one that is wrong
-def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(
-    monkeypatch, bundled, tmp_path
-):
-    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 5)
-    texts = [f"The ferry number {number} left before dawn." for number in range(40)]
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_texts_of_a_table_are_read_in_blocks_when_they_are_asked_for(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("identilens.runs.stored._BLOCK", 4)
+    words = [f"text {number}" for number in range(9)]
+    frame = pl.DataFrame({"other": range(9), "text": words, "eins": words[::-1]})
+    write = frame.write_parquet if kind == "parquet" else frame.write_ipc
+    write(tmp_path / f"a.{kind}")
+    texts = read_texts(tmp_path / f"a.{kind}", columns=["text"])
+    assert isinstance(texts, RowTexts)
+    assert [texts[number] for number in (8, 0, 5)] == [words[number] for number in (8, 0, 5)]
+    assert len(texts._held[1]) == 4
+    assert texts == words
+    assert pickle.loads(pickle.dumps(texts)) == words
+    pairs = read_texts(tmp_path / f"a.{kind}", columns=["text", "eins"], limit=7)
+    assert pairs == list(zip(words, words[::-1], strict=True))[:7]
+
+
+def test_texts_of_compressed_files_and_iterators_lie_in_a_temporary_file(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("one\ntwo é".encode()))
+    for source, expected in (
+        (tmp_path / "a.txt.gz", ["one", "two é"]),
+        (iter(["one", "half \ud800"]), ["one", "half \ud800"]),
+        (
+            (("one", str(number)) for number in range(3)),
+            [("one", str(number)) for number in range(3)],
+        ),
+    ):
+        texts = read_texts(source)
+        assert isinstance(texts, SpooledTexts)
+        assert texts == expected
+        assert type(texts.sent()) is list
+        file = texts._file
+        del texts
+        assert not file.exists()
+    assert isinstance(read_texts([5, 6]), HeldTexts)
+    assert read_texts(iter([[5, 6], [7]])) == [[5, 6], [7]]
+    assert repr(read_texts(iter("abcd"))) == "['a', 'b', 'c', …]"
+
+
+@pytest.mark.parametrize(
+    ("endless", "words"),
+    [
+        (itertools.count(), "text 0 is a int; expected a string"),
+        (itertools.repeat(None), "text 0 is a NoneType; expected a string"),
+        (itertools.chain(["one"], itertools.repeat(" ")), "text 1 is empty. Remove it"),
+        (itertools.repeat("a"), "the first 1,001 texts have more than 64,000 bytes. Pass limit="),
+        (itertools.repeat([5]), "the first 1,001 texts have more than 64,000 bytes. Pass limit="),
+        (itertools.repeat(("a" * 32_000, "b")), "the first 3 texts have more than 64,000 bytes"),
+    ],
+)
+def test_an_iterator_that_has_no_end_is_refused(endless, words):
+    with pytest.raises(InputError, match=words):
+        read_texts(endless, max_text_bytes=64_000)
+
+
+def test_files_with_null_characters_are_no_text(tmp_path):
+    file = tmp_path / "a.txt"
+    for encoding in ("utf-16-le", "utf-16-be"):
+        file.write_bytes("one\ntwo\n".encode(encoding))
+        with pytest.raises(
+            InputError, match=r"a.txt, line 1: a null character. If .* UTF-16, name"
+        ):
+            read_texts(file)
+        assert read_texts(file, encoding=encoding) == ["one", "two"]
+    file.write_bytes("one\ntwo\n".encode("utf-16"))
+    with pytest.raises(InputError, match="byte 0xff is not utf-8"):
+        read_texts(file)
+
+
+LINES = 200_000
+
+
+def test_many_lines_take_the_memory_of_few(tmp_path, bundled):
+    """Of 200,000 texts memory holds where each begins; an audit of the first 32 of them reads no others."""
+    few, many = tmp_path / "few.txt", tmp_path / "many.txt"
+    words = [
+        f"The ferry number {number} left before dawn, and nobody saw it." for number in range(32)
+    ]
+    few.write_text("\n".join(words))
+    with many.open("w") as stream:
+        for start in range(0, LINES, 32):
+            stream.write("\n".join(words).replace("ferry", f"ferry {start}") + "\n")
+    taken = {}
+    for name, file in (("few", few), ("many", many)):
+        tracemalloc.start()
+        texts = read_texts(file)
+        assert texts[len(texts) - 32].endswith("left before dawn, and nobody saw it.")
+        taken[name] = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert len(texts) == LINES
+    assert taken["many"][0] - taken["few"][0] < 12 * LINES
+    assert taken["many"][1] - taken["few"][1] < 32 * LINES
     chosen = {"layers": 0, "certain_rows": 0, "examples": 0}
-    whole = idl.audit(bundled, texts, **chosen)
-    many = idl.audit(bundled, (text for text in texts), out=tmp_path / "run", **chosen)
-    assert_frame_equal(many.table, whole.table)
-    assert many.provenance["texts"]["count"] == 40
-    assert len(many.provenance["texts"]["sha256"]) == 1
-    with pytest.raises(OutputFolderError, match="the texts differ"):
-        idl.audit(
-            bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
-        )
-    late = iter([*texts[:7], "word " * 600])
-    with pytest.raises(InputError, match="text 7 has 602 tokens, the model has 512 positions"):
-        idl.audit(bundled, late, **chosen)
+    audits = []
+    for file in (few, many):
+        tracemalloc.start()
+        audits.append(idl.audit(bundled, read_texts(file, limit=32), **chosen))
+        taken[file.stem] = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert len(audits[1].table) == len(audits[0].table) == 32 * 12
+    assert taken["many"][1] < 1.5 * taken["few"][1] + 500_000
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("in_memory", [100, 5])
+def test_a_table_of_many_rows_takes_the_memory_of_few(tmp_path):
+    pl.DataFrame(
+        {"text": [f"text {number} {LONG[:200]}" for number in range(50_000)]}
+    ).write_parquet(tmp_path / "a.parquet", row_group_size=5_000)
+    tracemalloc.start()
+    texts = read_texts(tmp_path / "a.parquet", columns=["text"])
+    assert texts[49_999].startswith("text 49999 ")
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.certify])
 def test_all_texts_that_are_too_long_are_named_before_any_work(
-    monkeypatch, bundled, tmp_path, study, in_memory
+    monkeypatch, bundled, tmp_path, study
 ):
-    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", in_memory)
     monkeypatch.setattr(type(bundled), "run", lambda *_: pytest.fail("the work began"))
     texts = ["The ferry left."] * 8
     for number, words in ((2, 600), (5, 700), (7, 511)):
@@ -523,117 +595,47 @@ def test_all_texts_that_are_too_long_are_named_before_any_work(
         study(bundled, iter(["word " * 600] * 20))
 
 
-def reads(monkeypatch):
-    """The numbers of the texts that are tokenised from now on."""
-    numbers, read = [], LazyItems._one
-    monkeypatch.setattr(
-        LazyItems, "_one", lambda self, number: [numbers.append(number), read(self, number)][1]
-    )
-    return numbers
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return idl.Lens(zoo.build("bert"))
-
-
-WORDS = ["The keeper wrote.", "Ships came and went.", "The lamp burned all night."] * 20
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_mixing_tokenises_very_many_texts_when_it_measures_them(bundled, monkeypatch):
-    corpus, numbers = Corpus(WORDS), reads(monkeypatch)
-    mixing = MixingStudy(bundled, corpus, MixingSettings())
-    assert len(mixing.sizes()) == mixing.identity().texts[0] == 60
-    assert max(numbers) < 32
-
-
-@pytest.mark.usefixtures(
-    "unchecked_shapes"
-)  # the check looks at an item by chance, so that it is read
-@pytest.mark.parametrize(
-    ("study", "settings"),
-    [
-        (CertifyStudy, CertifySettings(layers=(0,), heads=(0, 2), queries=(1,))),
-        (
-            AlternativeStudy,
-            AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False),
-        ),
-        (
-            LogitRankStudy,
-            LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3)),
-        ),
-    ],
-)
-def test_heads_of_very_many_texts_are_looked_at_text_by_text(bundled, monkeypatch, study, settings):
-    held = study(bundled, WORDS[:4], settings)
-    corpus, numbers = Corpus(WORDS), reads(monkeypatch)
-    many = study(bundled, corpus, settings)
-    assert many.unit == "texts"
-    assert len(many.sizes()) == many.identity().texts[0] == 60
-    assert max(numbers) < 32
-    by_text = pl.concat(many.run(part).tables["table"] for part in range(4))
-    by_head = pl.concat(held.run(part).tables["table"] for part in range(len(held.sizes())))
-    assert_frame_equal(by_text, by_head)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_logit_ranks_of_very_many_texts_need_one_that_fits(bundled):
-    with pytest.raises(InputError, match="no text has 64 to 128 tokens .* the longest has 8"):
-        LogitRankStudy(bundled, Corpus(WORDS[:4]), LogitRankSettings())
-
-
-IDS = [zoo.ids(6 + number % 3, number) for number in range(8)]
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("cut", "shorter"), [("clip", "error"), ("window", "skip")])
-def test_the_structure_of_very_many_texts_is_that_of_a_list(tiny, monkeypatch, cut, shorter):
-    texts = [*IDS, *([zoo.ids(3)] if shorter == "skip" else [])]
-    chosen = {
-        "length": 6,
-        "cut": cut,
-        "shorter": shorter,
-        "clusters": 2,
-        "compared_pairs": 1,
-        "perturbed": 1,
-    }
-    held = idl.structure(tiny, texts, **chosen)
-    monkeypatch.setattr("identilens.studies.items._SAMPLE", 3)
-    numbers = reads(monkeypatch)
-    study = StructureStudy(tiny, Corpus(texts), StructureSettings(**chosen))
-    assert max(numbers) < 3
-    many = run_study(study)
-    for name in held.schema:
-        assert_frame_equal(getattr(many, name), getattr(held, name))
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_short_text_among_very_many_is_named_when_it_is_reached(tiny):
-    with pytest.raises(InputError, match="text 8 has 3 tokens, fewer than 6. Lower length"):
-        idl.structure(tiny, Corpus([*IDS, zoo.ids(3)]), length=6, clusters=2)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_probes_on_very_many_texts_are_those_on_a_list(tiny, monkeypatch, tmp_path):
-    chosen = {"probes": ("naive",), "distances": ("cosine",), "folds": 2}
-    held = idl.token_identifiability(tiny, IDS, **chosen)
-    monkeypatch.setattr("identilens.studies.items._SAMPLE", 3)
-    numbers, notes, corpus = reads(monkeypatch), [], Corpus(IDS)
-    study = TokenStudy(tiny, corpus, TokenSettings(**chosen))
-    assert max(numbers) == 0
-    many = run_study(
-        study, out=tmp_path / "run", progress=lambda done, total, note: notes.append(note)
-    )
-    assert_frame_equal(many.table, held.table)
-    assert notes[:4] == [
-        "",
-        "checked 0 of 8 texts",
-        "tokens of 0 of 8 texts",
-        "hidden states of 8 of 8 texts",
+def test_texts_are_drawn_alike_however_many_there_are_and_wherever_they_lie(
+    bundled, tmp_path, monkeypatch
+):
+    """The limits above which memory is spared change no number."""
+    monkeypatch.setattr("identilens.studies.items._KEPT", 2)
+    monkeypatch.setattr("identilens.runs.provenance._MOST_TEXTS", 5)
+    texts = [
+        f"The ferry number {number} left before {'the ' * (number % 5)}dawn."
+        for number in range(40)
     ]
-    with pytest.raises(InputError, match="sentences of more than 20 tokens"):
-        idl.token_identifiability(tiny, corpus, experiment="neighbours", offsets=(20,), **chosen)
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    chosen = {"layers": 0, "examples": 3}
+    whole = idl.audit(bundled, texts, **chosen)
+    many = idl.audit(bundled, (text for text in texts), out=tmp_path / "run", **chosen)
+    filed = idl.audit(bundled, read_texts(tmp_path / "a.txt"), **chosen)
+    for name in whole.schema:
+        assert_frame_equal(getattr(many, name), getattr(whole, name))
+        assert_frame_equal(getattr(filed, name), getattr(whole, name))
+    assert many.tokens.keys() == whole.tokens.keys()
+    assert many.provenance["texts"]["count"] == 40
+    assert len(many.provenance["texts"]["sha256"]) == 1
+    with pytest.raises(OutputFolderError, match="the texts differ"):
+        idl.audit(
+            bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
+        )
+
+
+class Lengths(list):
+    """Items of which only the lengths are known."""
+
+    @property
+    def lengths(self):
+        return self
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_all_draws_are_made_from_all_texts():
+    """Far beyond 10,000 texts the drawn ones are not the first ones."""
+    drawn = _Drawn.of(Lengths([9] * 30_000), AuditSettings(examples=4))
+    assert max(drawn.rows) > 10_000
+    assert len(drawn.kept) == 4
 
 
 @pytest.mark.parametrize("encoding", ["hex", "base64", "nonsense"])

@@ -174,13 +174,11 @@ def test_no_path_is_a_pattern(tmp_path, name):
 
 def test_a_second_writer_is_refused_at_once_and_a_dead_one_holds_nothing(tmp_path):
     interrupted(tmp_path / "run")
-    lock = acquire_lock(tmp_path / "run")
-    for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(
-            OutputFolderError, match=rf"another run is writing to .*run \(process {os.getpid()} on "
-        ):
-            toy(layers="1-4", out=tmp_path / "run", **options)
-    lock.close()
+    owner = rf"another run is writing to .*run \(process {os.getpid()} on "
+    with acquire_lock(tmp_path / "run"):
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(OutputFolderError, match=owner):
+                toy(layers="1-4", out=tmp_path / "run", **options)
     assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
 
 
@@ -302,7 +300,7 @@ def test_a_result_is_saved_into_an_empty_folder_and_no_other(tmp_path):
 def test_what_is_no_path_is_named(tmp_path):
     for result in (toy(), toy(out=tmp_path / "run")):
         for write in (result.to_html, result.to_csv, result.save_figures):
-            with pytest.raises(InputError, match="expected the path of a file or folder; got 5"):
+            with pytest.raises(InputError, match="expected the path of a file .*; got 5"):
                 write(5)
         for formats in (5, "png", [None], []):
             with pytest.raises(
@@ -322,12 +320,8 @@ def test_only_true_and_false_continue_or_delete_a_run(tmp_path, option, value):
     assert contents(tmp_path / "run") == before
 
 
-def test_an_address_without_a_place_is_no_folder(tmp_path, monkeypatch):
+def test_a_device_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match="URL such as s3://bucket/run; got 's3://', which names no place"
-    ):
-        toy(out="s3://")
     assert "--out /dev/null is no folder" in failing(
         "reproduce", "wen2023-figure1", "--out", "/dev/null"
     )
@@ -343,9 +337,7 @@ def test_a_place_that_is_none_is_named(tmp_path, out):
         lambda: toy().save(out),
         lambda: idl.write_report(out),
     ):
-        with pytest.raises(
-            InputError, match="expected a folder or a URL, as text or a Path without null"
-        ):
+        with pytest.raises(InputError, match="expected the path of a file or folder, without null"):
             use()
 
 
@@ -368,5 +360,5 @@ def test_a_report_replaces_no_table_and_no_device(tmp_path):
 
 
 def test_a_folder_whose_name_is_too_long_is_named(tmp_path):
-    with pytest.raises(OutputFolderError, match="could not write .*File name too long"):
+    with pytest.raises(OutputFolderError, match="a name of 300 bytes; file systems take 255"):
         toy().save(tmp_path / ("x" * 300))

@@ -22,14 +22,14 @@ from identilens.studies.head_views import (
     of_whole_groups,
 )
 from identilens.studies.heads import (
-    PlacesByText,
+    PartsByText,
+    Place,
     RowSettings,
     RowStudy,
     TextHeads,
     joined,
     named_places,
 )
-from identilens.studies.items import ItemList
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -132,13 +132,10 @@ class Spot(NamedTuple):
 SITES = [Spot(0), Spot(3)]
 
 
-def test_places_of_every_text():
-    places = PlacesByText(3, [(SITES[0], 0), (SITES[1], 1)])
-    assert len(places) == 3
-    assert [place.text for place in places[-1]] == [2, 2]
-    assert [[place.text for place in part] for part in places[1:]] == [[1, 1], [2, 2]]
-    assert places[0][1].row == {"text": 0, "layer": 3, "head": 1, "kind": "encoder"}
-    assert places[0][1].key("raw") == "text0.layer3.head1.encoder.raw"
+def test_heads_of_every_text():
+    heads = TextHeads([], [], [(SITES[0], 0), (SITES[1], 1)])
+    assert heads.places(2) == [Place(2, SITES[0], 0), Place(2, SITES[1], 1)]
+    assert heads.places(0)[1].key("raw") == "text0.layer3.head1.encoder.raw"
 
 
 class Rows(RowStudy):
@@ -168,13 +165,27 @@ class Heads(TextHeads):
         return f"head {place.head}"
 
 
-def heads(lengths, streamed=False):
-    items = ItemList(
-        SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths
-    )
-    items.streamed = streamed
-    parts = PlacesByText(len(lengths), [(SITES[0], 0), (SITES[0], 1)])
-    return Heads([], items, parts if streamed else [[one] for part in parts for one in part])
+def heads(lengths):
+    items = [SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths]
+    return Heads([], items, [(SITES[0], 0), (SITES[0], 1)])
+
+
+def test_parts_are_made_text_by_text():
+    asked = []
+
+    def of_text(text):
+        asked.append(text)
+        return [(text, part) for part in range([3, 0, 2][text % 3])]
+
+    parts = PartsByText(9, of_text)
+    assert len(parts) == 15
+    assert asked == [*range(9)]
+    expected = [(text, part) for text in range(9) for part in range([3, 0, 2][text % 3])]
+    assert [*parts] == expected
+    assert (parts[-1], parts[4]) == (expected[-1], expected[4])
+    assert len(PartsByText(0, of_text)) == 0
+    with pytest.raises(IndexError):
+        parts[15]
 
 
 def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
@@ -197,13 +208,6 @@ def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
 def test_a_warning_names_the_first_texts_that_lack_the_rows():
     with pytest.warns(UserWarning, match="of 40 of 41 .* 'c' and 8: text 1, 2, .*….* 39, 40"):
         Rows(heads([9] + [2] * 40), ("c", 8))
-
-
-def test_of_very_many_texts_a_part_is_a_text():
-    study = Rows(heads([9, 2], streamed=True), (0, 1))
-    assert (list(study.sizes()), study.unit) == ([1, 1], "texts")
-    assert study.run(1).tables["table"]["row"].to_list() == [0, 1, 0, 1]
-    assert [one[:2] for one in study.told] == [(1, "head 0"), (1, "head 1")]
 
 
 def test_outputs_are_joined_and_all_tables_are_there():

@@ -36,7 +36,7 @@ def test_help_describes_every_setting_and_option(name):
         "settings",
         "out",
         "resume",
-        "engine",
+        "ray",
         "progress",
     ):
         assert f"\n    {argument}: " in arguments, argument

@@ -1,34 +1,76 @@
-"""Items of texts: all in memory, or read when they are used."""
+"""Items of texts, which are read when they are used."""
+
+import hashlib
 
 import pytest
 
+import identilens as idl
+from helpers.zoo import build, ids
 from identilens.errors import InputError
-from identilens.runs.corpus import Corpus
-from identilens.studies.items import ItemList, LazyItems, read_items, sample
+from identilens.runs.provenance import Identity, provenance
+from identilens.runs.stored import SpooledTexts
+from identilens.studies.items import Items, read_items
+
+TEXTS = [ids(6), ids(5, 1), ids(7, 2)]
 
 
-class Numbers(LazyItems):
-    """Items that are their own numbers."""
-
-    def _one(self, number):
-        return number
+@pytest.fixture(scope="module")
+def lens():
+    return idl.Lens(build("bert"))
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_very_many_texts_are_judged_by_the_first_ones():
-    listed = ItemList(range(40))
-    assert sample(listed) == listed
-    assert sample(Numbers(None, listed, None)) == listed[:32]
+def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
+    expected = lens.read(TEXTS)
+    for texts in (TEXTS, SpooledTexts(TEXTS), expected):
+        items = read_items(lens, texts, None)
+        assert [one.identity for one in items] == [one.identity for one in expected]
+        assert (len(items), items[-1].length, [one.length for one in items[:2]]) == (3, 7, [6, 5])
+        assert [*items.lengths] == [6, 5, 7]
+        assert items.names == {name for one in expected for name in one.tokens["encoder"]}
+        digests = [hashlib.sha256(one.identity.encode()).digest() for one in expected]
+        assert [*items.digests] == digests
+        some = items.chosen([2, 0])
+        assert [one.length for one in some] == [*some.lengths] == [7, 6]
+        assert [*some.digests] == [digests[2], digests[0]]
+        assert [*some.chosen([1]).lengths] == [6]
+    read = [one.identity for one in expected]
+    by_digest, by_string = (provenance("toy", Identity({}, one), {}) for one in (digests, read))
+    assert by_digest["texts"] == by_string["texts"]
+    assert [*read_items(lens, SpooledTexts(TEXTS), 4).lengths] == [4, 4, 4]
 
 
-def test_texts_of_a_corpus_that_are_too_long_are_named_before_one_is_used(bundled):
+def test_a_single_text_and_a_batch_are_items_too(bundled):
+    batch = bundled.tokenizer(["Nobody came.", "Snow."], padding=True, return_tensors="pt")
+    for given in ("Nobody came.", ("Nobody came.", "Snow."), [101, 102], dict(batch)):
+        expected = [one.identity for one in bundled.read(given)]
+        assert [one.identity for one in read_items(bundled, given, None)] == expected
+
+
+def test_few_items_are_in_memory(lens, monkeypatch):
+    monkeypatch.setattr("identilens.studies.items._KEPT", 2)
+    read = []
+    before = type(lens.reader).read_one
+
+    def noted(reader, entry, number, most=None):
+        read.append(number)
+        return before(reader, entry, number, most)
+
+    monkeypatch.setattr(type(lens.reader), "read_one", noted)
+    items = Items(lens, TEXTS, None)
+    assert read == [0, 1, 2]
+    assert (items[2] is items[2], items[1] is items[1]) == (True, True)
+    assert items[0].length == 6
+    assert read == [0, 1, 2, 0]
+
+
+def test_texts_that_are_too_long_are_named_before_one_is_used(bundled):
     texts = ["Nobody came."] * 40
-    assert read_items(bundled, Corpus(texts), None)[39].length == 5
+    assert read_items(bundled, SpooledTexts(texts), None)[39].length == 5
     texts[33], texts[35] = "word " * 600, ("word " * 300, "word " * 300)
     named = "2 of 40 texts are too long: text 33 has 602 tokens, text 35 has 603 tokens"
     with pytest.raises(InputError, match=named):
-        read_items(bundled, Corpus(texts), None)
-    assert read_items(bundled, Corpus(texts), 20)[33].length == 20
-    checked = Corpus(texts)
-    checked.known_lengths = True
-    assert len(read_items(bundled, checked, None)) == 40
+        read_items(bundled, SpooledTexts(texts), None)
+    assert read_items(bundled, SpooledTexts(texts), 20)[33].length == 20
+    texts[7] = " "
+    with pytest.raises(InputError, match="text 7 is empty"):
+        read_items(bundled, SpooledTexts(texts), None)

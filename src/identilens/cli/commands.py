@@ -10,13 +10,12 @@ from cyclopts import Group, Parameter
 
 from identilens.cli.options import (
     INPUTS,
-    EngineOptions,
     PrintOptions,
+    RayOptions,
     RunOptions,
     load_inputs,
     quiet_transformers,
 )
-from identilens.runs.bucket import displayed
 from identilens.runs.progress import LOG
 from identilens.runs.settings import Settings
 from identilens.runs.study import bound_study, run_study
@@ -56,11 +55,11 @@ def study_command(study: Any) -> Callable[..., None]:
                 f"{rows:,} rows of attention, one by one; --layers, --heads and --queries choose fewer."
             )
         result = run_study(
-            bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices
+            bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
         )
         if not bound.reports:
             return
-        report = displayed(write_report(run.out))
+        report = str(write_report(run.out))
         if shown:
             result.show()
             say(f"report: {report}")
@@ -78,7 +77,7 @@ def study_command(study: Any) -> Callable[..., None]:
         ("run", "Run", RunOptions),
         ("settings", "Settings", study.settings_type),
         ("prints", "What is printed", PrintOptions),
-        ("engine", "Engine", EngineOptions),
+        ("cluster", "Cluster", RayOptions),
     ]
     return with_options(command, study.__doc__ or "", groups)
 

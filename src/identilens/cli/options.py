@@ -24,12 +24,19 @@ from identilens.runs.request import MOST_CHARACTERS
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 from identilens.runs.texts import hub_dataset, read_texts
-from identilens.runs.workers import Engine, Local, Ray
 
 console = Console()
 
 _JSON = ("[", "{", '"')
 """How JSON of conversations begins, and no name of a file."""
+
+_OPTIONAL_VALUE = Parameter(
+    converter=lambda _, tokens: "".join(token.value for token in tokens),
+    n_tokens=-1,
+    consume_multiple=(0, 1),
+    negative="",
+)
+"""An option that may stand without a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +87,7 @@ class TextOptions(Settings):
         text: A text. Repeat the option for each text.
         image: An image file, for vision models. Repeat the option for each image.
         audio: A .wav file, for audio models. Repeat the option for each recording.
-        file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet; - for standard input.
+        file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet, .arrow; - for stdin.
         dataset: Data set on the hub, or a folder that `datasets` can read. Its texts are streamed.
         subset: Subset of the data set, if it has several.
         split: Split of the data set.
@@ -208,7 +215,7 @@ class RunOptions(Settings):
 
     Attributes:
         config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
-        out: Folder for the results, or a URL such as s3://bucket/run.
+        out: Folder for the results.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
         allow_version_change: Continue a run that was started with other versions of the libraries.
@@ -244,37 +251,20 @@ class PrintOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions(Settings):
+class RayOptions(Settings):
     """Who computes the parts of a run.
 
     Attributes:
-        engine: Processes of this machine (local), or actors of a Ray cluster (ray). Default: this process alone.
-        workers: Number of workers that run at the same time; 2 by default.
-        gpus_per_worker: GPUs of each Ray actor, such as 1 or 0.5.
-        address: Address of a running Ray cluster; auto: the cluster of this machine. Default: start one on this
-            machine.
+        ray: Compute the parts on a Ray cluster, one for each core: alone, on this machine; with the address of a
+            running cluster, there. Default: this process computes them.
     """
 
-    engine: Literal["local", "ray"] | None = None
-    workers: Positive | None = None
-    gpus_per_worker: Annotated[float | None, Ge(0)] = None
-    address: str | None = None
+    ray: Annotated[str | None, _OPTIONAL_VALUE] = None
 
-    def check(self) -> None:
-        """Check that options of workers are given only with an engine that has them."""
-        takes = {None: (), "local": ("workers",), "ray": ("workers", "gpus_per_worker", "address")}[
-            self.engine
-        ]
-        for name in ("workers", "gpus_per_worker", "address"):
-            if getattr(self, name) is not None and name not in takes:
-                what = f"with engine {self.engine}" if self.engine else "without an engine"
-                raise SettingError(name, f"to be left out {what}", getattr(self, name))
-
-    def made(self) -> Engine | None:
-        """Return the engine, or None if no engine was chosen."""
-        given = {name: getattr(self, name) for name in ("workers", "gpus_per_worker", "address")}
-        given = {name: value for name, value in given.items() if value is not None}
-        return None if self.engine is None else {"local": Local, "ray": Ray}[self.engine](**given)
+    @property
+    def chosen(self) -> bool | str:
+        """The cluster as `run_study` takes it."""
+        return self.ray is not None and (self.ray or True)
 
 
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {

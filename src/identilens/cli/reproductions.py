@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from identilens.cli.commands import with_options
-from identilens.cli.options import EngineOptions, RunOptions, quiet_transformers
+from identilens.cli.options import RayOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
-from identilens.runs.bucket import local_folder, url_in
+from identilens.runs.files import as_path
 from identilens.runs.progress import watched
 from identilens.runs.terminal import say
 
@@ -27,24 +27,20 @@ def reproduction_command(name: str) -> Callable[..., None]:
     def command(**given: Any) -> None:
         quiet_transformers()
         run = given["run"]
-        if url_in(run.out) is not None:
-            raise InputError(
-                f"a reproduction writes into a folder of this machine; got --out {run.out}."
-            )
-        out = local_folder(run.out)
+        out = as_path(run.out)
         if out.exists() and not out.is_dir():
             raise InputError(
                 f"--out {run.out} is no folder. Choose another, before the work begins."
             )
-        engine = {"engine": given.get("engine", EngineOptions()).made()} if figure.shared else {}
+        cluster = {"ray": given.get("cluster", RayOptions()).chosen} if figure.shared else {}
         settings = given.get("settings") or figure.settings_type()
         with watched(figure.unit, True) as update:
-            result = figure.make(settings, out, progress=update, **run.choices, **engine)
+            result = figure.make(settings, out, progress=update, **run.choices, **cluster)
         write_reproduction(name, figure.source, result, out)
         say(result.findings)
         say(f"results: {out}")
 
     groups = [("settings", "Settings", figure.settings_type), ("run", "Run", RunOptions)]
     if figure.shared:
-        groups.append(("engine", "Engine", EngineOptions))
+        groups.append(("cluster", "Cluster", RayOptions))
     return with_options(command, REPRODUCTIONS[name], groups)

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from identilens.errors import InputError
-from identilens.runs.bucket import displayed, url_in
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
 from identilens.studies.comparison import compare, compare_models
@@ -20,10 +18,10 @@ def report(folder: str, /, *, out: _Out = None) -> None:
     """Write the report of a finished run as one self-contained HTML file.
 
     Args:
-        folder: Folder or URL of the run: what was given to its --out.
+        folder: Folder of the run: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
-    say(f"report: {displayed(write_report(folder, out))}")
+    say(f"report: {write_report(folder, out)}")
 
 
 def compare_runs(
@@ -38,9 +36,9 @@ def compare_runs(
     """Compare finished runs: two of one study, or audits of any number of models or checkpoints.
 
     Args:
-        run_a: Folder or URL of the first run.
-        run_b: Folder or URL of the second run.
-        more: Folders or URLs of further audits; layers are then compared by relative depth.
+        run_a: Folder of the first run.
+        run_b: Folder of the second run.
+        more: Folders of further audits; layers are then compared by relative depth.
         by_depth: Compare two audits by relative depth, as for models of different sizes.
         out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
         json: Print the table as JSON. Of two runs it has the mean of each measure in both (a, b), their difference, its
@@ -68,14 +66,10 @@ def figures(
     """Write the charts of a finished run as files for print.
 
     Args:
-        folder: Folder or URL of the run: what was given to its --out.
+        folder: Folder of the run: what was given to its --out.
         out: Folder to write to; figures/ in the run's folder by default.
         formats: Any of png, svg and pdf, separated by commas.
     """
     chosen = tuple(name.strip() for name in formats.split(","))
-    if out is None and url_in(folder) is not None:
-        raise InputError(
-            "figures are written into a folder of this machine: pass --out FOLDER for those of a URL."
-        )
     for path in load_result(folder).save_figures(out or Path(folder) / "figures", chosen):
         say(path)

@@ -10,8 +10,6 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import CheckFailedError, InputError
-from identilens.runs.bucket import errors_naming_url
-from identilens.runs.files import downloaded
 from identilens.runs.provenance import model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import Switch, hints_of
@@ -42,7 +40,7 @@ def verify(
     largest number before (``size``), and the first as a share of the second. Matrices are not compared.
 
     Args:
-        folder: Folder or URL of the run.
+        folder: Folder of the run.
         model: Where the model is now, if not where run.toml has it.
         file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
@@ -127,7 +125,7 @@ def verify_folder(
     Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
-        folder: Folder or URL of the run, with its run.toml.
+        folder: Folder of the run, with its run.toml.
         model: Where the model is now, if not where run.toml has it.
         file: Where the file of texts or conversations is now, if not where run.toml has it.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.

@@ -139,6 +139,20 @@ class InputReader:
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
         """
+        items: list[Item] = []
+        too_long: dict[int, int] = {}
+        entries = self.entries(inputs, max_length)
+        for index, entry in enumerate(entries):
+            try:
+                items.append(self.read_one(entry, index, max_length))
+            except LengthError as error:
+                too_long |= error.lengths
+        if too_long:
+            raise self.length_error(too_long, len(entries), truncated=max_length is not None)
+        return items
+
+    def entries(self, inputs: Any, max_length: int | None = None) -> Sequence[Any]:
+        """Return the single texts of an input, those of a batch as items; see `read`."""
         whole = max_length is None or isinstance(max_length, Integral)
         if (
             not whole
@@ -163,16 +177,11 @@ class InputReader:
                 f"expected one or more texts, pairs, lists of token ids, or images; got {inputs!r:.80}. "
                 "Pass a string, a list of strings, a list of (first, second) tuples, or a batch of model inputs."
             )
-        items: list[Item] = []
-        too_long: dict[int, int] = {}
-        for index, entry in enumerate(inputs):
-            try:
-                items.append(self._one(entry, index, max_length))
-            except LengthError as error:
-                too_long |= error.lengths
-        if too_long:
-            raise self.length_error(too_long, len(inputs), truncated=max_length is not None)
-        return items
+        return inputs
+
+    def read_one(self, entry: Any, index: int, max_length: int | None = None) -> Item:
+        """Return the item of a single text, whose number stands in errors."""
+        return entry if isinstance(entry, Item) else self._one(entry, index, max_length)
 
     def length_error(
         self, lengths: Mapping[int, int], texts: int, truncated: bool

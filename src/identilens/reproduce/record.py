@@ -38,15 +38,15 @@ class Reproduction:
 class Figure:
     """A published table or figure that can be repeated.
 
-    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``, and with ``engine`` if workers can
-    share its runs; runs that can be resumed are in folders under ``out``.
+    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``, and with ``ray`` if a
+    cluster can share its runs; runs that can be resumed are in folders under ``out``.
 
     Attributes:
         source: Paper and number, such as "Wen et al. 2023, Figure 1".
         settings_type: Class of its options.
         make: Function that runs it.
         unit: The unit that progress counts.
-        shared: Whether workers can share its runs.
+        shared: Whether a Ray cluster can share its runs.
     """
 
     source: str

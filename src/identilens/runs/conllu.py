@@ -1,11 +1,13 @@
 """Sentences of a treebank from CoNLL-U files: words with tags and heads, placed in the text by character offsets."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal
+
+import conllu
+import conllu.exceptions
 
 from identilens.errors import InputError
 from identilens.runs.lines import MAX_TEXT_BYTES, Limit, MostBytes, read_lines
@@ -65,7 +67,7 @@ def read_conllu(
 
     Raises:
         InputError: For a missing file, a sentence without text or with two, a malformed line, a word not found in its
-            text, or words that are missing, naming the line.
+            text, or words that are missing, naming the sentence's first line.
 
     Examples:
         >>> import identilens as idl
@@ -82,10 +84,7 @@ def read_conllu(
     max_text_bytes = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if not isinstance(path, str | Path):
         raise InputError(f"expected the path of a CoNLL-U file; got {type(path).__name__}.")
-    lines = (
-        (position, line.rstrip("\r\n"))
-        for position, line in read_lines(Path(path), most=max_text_bytes)
-    )
+    lines = read_lines(Path(path), most=max_text_bytes)
     blocks = groupby(lines, lambda line: bool(line[1].strip()))
     filled = (list(islice(block, _MOST_LINES + 1)) for words, block in blocks if words)
     sentences = list(islice(map(_sentence, filled), limit))
@@ -95,63 +94,64 @@ def read_conllu(
 
 
 def _sentence(lines: list[tuple[str, str]]) -> TaggedText:
-    texts = [line.removeprefix(_COMMENT) for _, line in lines if line.startswith(_COMMENT)]
+    """Return a sentence from its lines with their positions."""
+    texts = [line for _, line in lines if line.startswith(_COMMENT)]
     if len(texts) != 1 or len(lines) > _MOST_LINES:
         raise InputError(
-            f"{lines[0][0]}: the sentence has {len(texts) or 'no'} '# text = ' comments in {len(lines):,} lines; "
+            f"{lines[0][0]}: the sentence has {len(texts) or 'no'} '{_COMMENT}' comments in {len(lines):,} lines; "
             f"expected one, in at most {_MOST_LINES:,}, so that words can be placed. Put a blank line after every "
             "sentence."
         )
-    rows = []
-    for position, line in lines:
-        row = line.split("\t")
-        if line.startswith("#"):
-            continue
-        if len(row) != 10:
-            raise InputError(f"{position}: expected 10 columns, got {len(row)}.")
-        if re.fullmatch(r"\d{1,6}([-.]\d{1,6})?", row[0]) is None:
-            raise InputError(
-                f"{position}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}."
-            )
-        if "." not in row[0]:
-            rows.append((position, row))
-    placed = list(_placed(texts[0], rows))
-    places = {number: place for place, (_, numbers, _) in enumerate(placed) for number in numbers}
-    words = tuple(replace(word, head=places.get(head)) for word, _, head in placed)
-    left = texts[0][words[-1].end if words else 0 :].strip()
-    if left:
-        raise InputError(f"{lines[-1][0]}: the sentence's text goes on after its words: {left:.60}")
-    return TaggedText(texts[0], words)
+    text = texts[0].removeprefix(_COMMENT).rstrip("\r\n")
+    try:
+        (read,) = conllu.parse("".join(line for _, line in lines))
+        return TaggedText(text, _words(text, read))
+    except (conllu.exceptions.ParseException, LookupError, TypeError, ValueError) as error:
+        why = str(error)
+        if isinstance(error, KeyError):
+            why = f"a line has no column {error.args[0]}"
+        raise InputError(
+            f"{lines[0][0]}: the sentence cannot be read: {why.rstrip('.')}. Correct it, or leave it out."
+        ) from error
 
 
-def _placed(
-    text: str, rows: list[tuple[str, list[str]]]
-) -> Iterator[tuple[Word, Sequence[str], str]]:
-    """Yield each word, the numbers that it has in the file, and the number of its head."""
+def _words(text: str, read: Iterable[conllu.Token]) -> list[Word]:
+    """Return the words of a sentence in their places.
+
+    Raises:
+        ValueError: For a word that is not the next one of the text, and for words that are missing.
+    """
+    rows = [row for row in read if isinstance(row["id"], int) or "-" in row["id"]]
+    numbers: dict[int | None, int] = {}
+    words: list[Word] = []
+    heads: list[int | None] = []
     end = index = 0
     while index < len(rows):
-        position, row = rows[index]
-        number, form = row[:2]
-        start = text.find(form, end)
-        if start < 0 or text[end:start].strip() or not form:
-            raise InputError(
-                f"{position}: the word {form!r} is not the next word of the sentence's text."
-            )
-        end = start + len(form)
-        first, is_range, last = number.partition("-")
+        row = rows[index]
+        start = text.find(row["form"], end)
+        if start < 0 or text[end:start].strip() or not row["form"]:
+            raise ValueError(f"{row['form']!r} is not the next word of its text")
+        end = start + len(row["form"])
         index += 1
         parts = [row]
-        if is_range:
-            numbers = range(int(first), int(last) + 1)
-            parts = [part for _, part in rows[index : index + len(numbers)]]
+        if not isinstance(row["id"], int):
+            first, _, last = row["id"]
+            parts = rows[index : index + last - first + 1]
             index += len(parts)
-            if not parts or [part[0] for part in parts] != [*map(str, numbers)]:
-                raise InputError(f"{position}: the words {number} do not follow it, one by one.")
-        written = [[part[0]] for part in parts]
-        if "".join(part[1] for part in parts) != form:
-            written = [[part[0] for part in parts]]
-            parts = [[number, form, *part[2:]] for part in parts[:1]]
-        for own, part in zip(written, parts, strict=True):
-            word = Word(start, start + len(part[1]), xpos=part[4], upos=part[3], relation=part[7])
-            yield word, own, part[6]
-            start += len(part[1])
+            follow = [part["id"] for part in parts] == [*range(first, first + len(parts))]
+            if not follow or len(parts) != last - first + 1:
+                raise ValueError(f"the words {first}-{last} do not follow it, one by one")
+        spelled = "".join(part["form"] for part in parts) == row["form"]
+        # Parts that do not spell the word are one, with the tags of the first.
+        for number, part in enumerate(parts):
+            if spelled or number == 0:
+                stop = start + len(part["form"]) if spelled else end
+                tag = part["xpos"] or "_"
+                words.append(Word(start, stop, tag, part["upos"], None, part["deprel"]))
+                heads.append(part["head"])
+                start = stop
+            numbers[part["id"]] = len(words) - 1
+    left = text[end:].strip()
+    if left:
+        raise ValueError(f"its text goes on after its words: {left:.60}")
+    return [replace(word, head=numbers.get(head)) for word, head in zip(words, heads, strict=True)]

@@ -17,13 +17,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.bucket import bucket_of, local_folder
 
 MANIFEST = "manifest.txt"
 LOCK = ".lock"
 PROVENANCE = "provenance.json"
 TEMPORARY = ".identilens-tmp"
 """End of the name of a file that is being written."""
+
+_LONGEST_NAME = 255
+"""Bytes of a file's name on common file systems."""
 
 _CURRENT: ContextVar["Manifest | None"] = ContextVar("manifest", default=None)
 _FULL_DISK = (
@@ -44,12 +46,10 @@ class Manifest:
 
     Args:
         root: The folder.
-        uploads: Whether the manifest of a run in object storage is uploaded when it changes. Workers leave that to
-            the process that writes the run.
     """
 
-    def __init__(self, root: Path, *, uploads: bool = True) -> None:
-        self.root, self.file, self.uploads = root, root / MANIFEST, uploads
+    def __init__(self, root: Path) -> None:
+        self.root, self.file = root, root / MANIFEST
         self._names: dict[str, None] | None = None
 
     @property
@@ -60,6 +60,8 @@ class Manifest:
             with suppress(OSError):
                 content = self.file.read_bytes() if self.file.is_file() else b""
             lines = content.decode("utf-8", "replace").split("\n")[:-1]
+            for line in lines:
+                _check_name(line, f"{self.file} is damaged: it lists ")
             self._names = dict.fromkeys(filter(_is_inside, lines))
         return self._names.keys()
 
@@ -82,14 +84,12 @@ class Manifest:
             stream.truncate(stream.read().rfind(b"\n") + 1)
             new = (f"{name}\n" for name in names if name not in self.names)
             stream.write("".join(new).encode())
-        self._changed()
+        self.reread()
 
     def remove(self, prefix: str = "", keep: Collection[str] = ()) -> None:
         """Remove the run's files whose names have a prefix, and folders that are then empty; nothing else."""
         self.reread()
         paths = self._paths(name for name in self.under(prefix) if name not in keep)
-        if (bucket := bucket_of(self.root)) is not None:
-            bucket.delete(paths)
         for path in paths:
             with suppress(OSError):
                 path.unlink()
@@ -108,7 +108,7 @@ class Manifest:
         temporary.unlink(missing_ok=True)
         temporary.write_text("".join(f"{name}\n" for name in present), encoding="utf-8")
         temporary.replace(self.file)
-        self._changed()
+        self.reread()
 
     def remove_unfinished(self) -> None:
         """Remove temporary files and folders of a killed process; those of joined runs stay."""
@@ -124,36 +124,6 @@ class Manifest:
                 f"{self.root} was removed or emptied while the run was writing to it. Its files are lost; "
                 "run the same command again."
             )
-
-    def download(self, *, contents: bool = True) -> None:
-        """Update the local copy of a run in object storage; no effect for a run in a local folder.
-
-        Only listed files are downloaded. Other objects appear as empty files, and so do all files except manifest and
-        provenance without ``contents``.
-
-        Raises:
-            OutputFolderError: If the storage cannot be used.
-        """
-        if (bucket := bucket_of(self.root)) is None:
-            return
-        names = [name for name in bucket.names(self.root) if _is_inside(name) and name != LOCK]
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
-        for name in names:
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / name).touch()
-        bucket.download(self.root / name for name in (MANIFEST, PROVENANCE) if name in names)
-        self.reread()
-        if contents:
-            bucket.download(self.root / name for name in self.names if name in names)
-            for name in self.names:
-                if name.endswith("/"):
-                    Manifest(self.root / name).download()
-
-    def _changed(self) -> None:
-        self.reread()
-        if self.uploads and (bucket := bucket_of(self.root)) is not None:
-            bucket.upload(self.file)
 
     def _paths(self, names: Iterable[str]) -> list[Path]:
         """Return the files of names, with those of joined runs; raises if a link would lead out of the folder."""
@@ -182,6 +152,15 @@ class Manifest:
                 )
 
 
+def _check_name(path: str, where: str) -> None:
+    """Raise OutputFolderError if a path has a name that no file system takes."""
+    longest = max(map(len, os.fsencode(path).split(b"/")))
+    if longest > _LONGEST_NAME:
+        raise OutputFolderError(
+            f"{where}{path:.40}…, a name of {longest:,} bytes; file systems take {_LONGEST_NAME}. Choose another."
+        )
+
+
 def _is_inside(name: str) -> bool:
     """Return whether a name stands for something inside the run's folder."""
     parts = PurePosixPath(name).parts
@@ -202,13 +181,6 @@ def manifest_of(path: Path) -> Manifest | None:
     """Return the current manifest if its folder contains a path."""
     manifest = _CURRENT.get()
     return manifest if manifest is not None and path.is_relative_to(manifest.root) else None
-
-
-def downloaded(location: str | Path) -> Path:
-    """Return the local folder of a run to read; the files of a URL are downloaded first."""
-    folder = local_folder(location)
-    Manifest(folder).download()
-    return folder
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -267,22 +239,19 @@ def _put_in_place(temporary: Path, path: Path) -> None:
     if manifest is not None:
         manifest.add(path.relative_to(manifest.root).as_posix())
     temporary.replace(path)
-    if manifest is not None and (bucket := bucket_of(path)) is not None:
-        bucket.upload(path)
-
-
-def take_over(manifest: Manifest, files: Collection[Path]) -> None:
-    """List files that another library has written into a run's folder, and upload them for a run in object storage."""
-    manifest.add(*(file.relative_to(manifest.root).as_posix() for file in files))
-    if (bucket := bucket_of(manifest.root)) is not None:
-        for file in files:
-            bucket.upload(file)
 
 
 def as_path(given: str | Path) -> Path:
-    """Return the path of a file or folder to write; raises InputError for a value of another kind."""
-    if not isinstance(given, str | Path):
-        raise InputError(f"expected the path of a file or folder; got {given!r:.80}.")
+    """Return the path of a file or folder; raises InputError for what cannot be one, such as 6,000 characters."""
+    try:
+        valid = isinstance(given, str | Path) and b"\0" not in os.fsencode(given)
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise InputError(
+            f"expected the path of a file or folder, without null characters; got {given!r:.80}."
+        )
+    _check_name(str(given), "expected the path of a file or folder; got ")
     return Path(given)
 
 

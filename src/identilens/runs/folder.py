@@ -5,6 +5,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from identilens.runs.files import (
 from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import Record, differences, subject, version_changes
-from identilens.runs.reading import errors_naming, parquet_table, read_record
+from identilens.runs.reading import errors_naming, read_record
 from identilens.runs.request import NAME as REQUEST
 from identilens.runs.tables import Tables
 
@@ -101,7 +102,6 @@ class RunFolder:
         """
         folder = cls(path, record)
         with ExitStack() as stack:
-            folder.manifest.download(contents=False)
             previous = folder._previous(overwrite)
             finished = previous is not None and previous["finished"] and not overwrite
             if writes and not (finished and not folder.manifest.under(_PARTS)):
@@ -109,7 +109,7 @@ class RunFolder:
                     str(path).encode()  # libraries that write a run take names in UTF-8 only
                     path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(acquire_lock(path))
-            folder.manifest.download()
+            folder.manifest.reread()
             previous = folder._previous(overwrite)
             if previous is not None and not overwrite:
                 folder._check_same(previous, resume, allow_version_change)
@@ -143,6 +143,16 @@ class RunFolder:
         """Write the output of one part, as `Output.content` returns it."""
         write_bytes(self._part(part), content)
 
+    def take(
+        self, part: int, content: bytes, names: Sequence[str], files: Mapping[str, bytes]
+    ) -> None:
+        """Write a part that was computed elsewhere, with the files that it wrote there."""
+        self.manifest.add(*names)
+        with recording(None):  # the names are listed
+            for name, written in files.items():
+                write_bytes(self.path / name, written)
+        self.write_part(part, content)
+
     def read_parts(self, parts: Sequence[int]) -> Tables:
         """Return the tables of complete parts, joined."""
         frames: dict[str, list[pl.DataFrame]] = {}
@@ -157,7 +167,7 @@ class RunFolder:
                             contents.setdefault(key.removeprefix(TABLE), []).append(content)
             for name, tables in contents.items():
                 with errors_naming(files[0]):
-                    frames.setdefault(name, []).append(parquet_table(tables))
+                    frames.setdefault(name, []).append(pl.read_parquet(list(map(BytesIO, tables))))
         return {name: pl.concat(tables) for name, tables in frames.items()}
 
     def finish(self, parts: int, last: Output) -> None:
@@ -168,7 +178,6 @@ class RunFolder:
             with errors_naming(file), safe_open(file, framework="pt") as tensors:
                 words = json.loads(tensors.metadata()["tokens"])
                 tokens |= {int(text): names for text, names in words.items()}
-        # Listed together: in object storage each change of the manifest is an upload.
         texts = [f"matrices/text{text}.{end}" for text in tokens for end in ("json", "safetensors")]
         self.manifest.add(*texts, *(f"{name}.parquet" for name in last.tables))
         matrices = ChainMap(dict(last.matrices), StoredMatrices(files))  # pyright: ignore[reportArgumentType] read only

@@ -7,7 +7,7 @@ import lzma
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,6 +81,31 @@ def too_large(file: Path, most: int) -> InputError:
     )
 
 
+class Lines:
+    """The lines of a text file, with their positions.
+
+    Attributes:
+        encoding: The encoding.
+        end: Number of bytes up to the end of the last line that was read.
+        header: The names of columns, once whoever reads the lines has found them.
+    """
+
+    def __init__(self, file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES) -> None:
+        self._lines, self.encoding = read_lines(file, encoding, most), encoding
+        self.header: Sequence[str] = ()
+        self.end = 0
+        with suppress(OSError, ValueError):  # said when the first line is read
+            if file.is_file():
+                with file.open("rb") as stream:
+                    marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+                self.end = len(codecs.BOM_UTF8) * marked
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for position, line in self._lines:
+            self.end += len(line.encode(self.encoding, "replace"))
+            yield position, line
+
+
 def read_lines(
     file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES
 ) -> Iterator[tuple[str, str]]:
@@ -116,13 +141,7 @@ def read_lines(
             while line := stream.readline(min(LONGEST_LINE, left + 1)):
                 number += 1
                 position = f"{file}, line {number}"
-                try:
-                    line.encode()
-                except UnicodeEncodeError as error:
-                    byte = ord(line[error.start]) - 0xDC00
-                    raise InputError(
-                        f"{position}: byte {byte:#04x} is not {encoding}. {_ENCODING}"
-                    ) from error
+                _check_characters(line, position, encoding)
                 left -= len(line.encode(plain, "replace"))
                 if left < 0:
                     raise InputError(f"{position}: {too_large(file, most)}")
@@ -146,3 +165,17 @@ def read_lines(
         ) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
+
+
+def _check_characters(line: str, position: str, encoding: str) -> None:
+    """Raise InputError for bytes that are not in the encoding, and for null characters."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(line[error.start]) - 0xDC00
+        raise InputError(f"{position}: byte {byte:#04x} is not {encoding}. {_ENCODING}") from error
+    if "\0" in line:
+        raise InputError(
+            f"{position}: a null character. If the file is UTF-16, name its encoding with encoding=... (utf-16-le or "
+            "utf-16-be); otherwise remove it."
+        )

@@ -14,7 +14,13 @@ from typing import Any
 Record = dict[str, Any]
 """The provenance of a run, ready for JSON."""
 
+FORMAT = 1
+"""Number of the form of a run's folder: a run of another number is neither read nor continued."""
+
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
+_MOST_TEXTS = 10_000
+"""Largest number of texts whose digests a record lists one by one."""
+
 _MOST = 3
 """Largest number of differences that are named."""
 
@@ -28,13 +34,13 @@ class Identity:
 
     Attributes:
         model: Facts about the model: id or path, revision, digest, dtype, device.
-        texts: One identifying string for each text, hashed in the record; or the number of texts and one digest of all.
+        texts: For each text a string that identifies it, hashed in the record, or its sha256.
         settings: Further facts that change the numbers, and settings with the values that are used.
         seed: Seed of the random numbers, if any are drawn.
     """
 
     model: Mapping[str, Any]
-    texts: Sequence[str] | tuple[int, str]
+    texts: Sequence[str] | Sequence[bytes]
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
 
@@ -78,17 +84,12 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
 
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
-    texts = identity.texts
-    if texts and isinstance(texts[0], int):
-        count, hashes = texts[0], [str(texts[1])]
-    else:
-        count = len(texts)
-        contents = (str(text).encode("utf-8", "surrogatepass") for text in texts)
-        hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+    hashes = _hashes(identity.texts)
     model = dict(identity.model)
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
     return {
+        "format": FORMAT,
         "analysis": analysis,
         "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
         "model": model,
@@ -99,8 +100,24 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "platform": platform.platform(),
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "command": _COMMAND.get(),
-        "texts": {"count": count, "sha256": hashes},
+        "texts": {"count": len(identity.texts), "sha256": hashes},
     }
+
+
+def _hashes(texts: Sequence[str] | Sequence[bytes]) -> list[str]:
+    """Return the digest of each text, or of very many texts one digest of all."""
+    digests = (
+        text
+        if isinstance(text, bytes)
+        else hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        for text in texts
+    )
+    if len(texts) <= _MOST_TEXTS:
+        return [digest.hex() for digest in digests]
+    whole = hashlib.sha256()
+    for digest in digests:
+        whole.update(digest)
+    return [whole.hexdigest()]
 
 
 def subject(record: Record) -> str:

@@ -2,12 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from html import escape
-from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -20,13 +17,11 @@ from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
-from identilens.errors import IdentilensError, OutputFolderError
-from identilens.runs.bucket import displayed, errors_naming_url
+from identilens.errors import OutputFolderError
 from identilens.runs.files import (
     PROVENANCE,
     Manifest,
     as_path,
-    downloaded,
     recording,
     translated_write_errors,
     write_atomically,
@@ -34,13 +29,12 @@ from identilens.runs.files import (
     write_table,
 )
 from identilens.runs.matrices import Matrices, Tokens, stored_matrices, write_matrices
-from identilens.runs.provenance import Record, subject
+from identilens.runs.provenance import FORMAT, Record, subject
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
-_MOST_WORDS = 200
 
 
 @dataclass(frozen=True)
@@ -50,22 +44,6 @@ class Finding:
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
     headline: Sequence[tuple[str, str]] = ()
-
-
-def _needs_no_argument(method: Callable[..., Any]) -> bool:
-    arguments = list(signature(method).parameters.values())[1:]
-    return all(one.default is not one.empty for one in arguments)
-
-
-def _blaming_files(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method whose errors on a result that was read from a folder name the folder."""
-
-    @wraps(method)
-    def blaming(self: "Result", *given: Any, **options: Any) -> Any:
-        with self.blamed_on_files():
-            return method(self, *given, **options)
-
-    return blaming
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +87,6 @@ class Result(ABC):
         True
         >>> result.show()
         Certain: not looked ...
-        >>> with result.blamed_on_files():
-        ...     print(result.subject())
-        bundled on 1 text
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
         True
     """
@@ -130,14 +105,11 @@ class Result(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
-        for name, method in list(vars(cls).items()):
-            if isfunction(method) and not name.startswith("_") and _needs_no_argument(method):
-                setattr(cls, name, _blaming_files(method))
 
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
         sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {displayed(self.folder)}" if self.folder else "in memory"
+        place = f"in {self.folder}" if self.folder else "in memory"
         return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
@@ -201,7 +173,6 @@ class Result(ABC):
         """Return one line with the model and the number of texts."""
         return subject(self.provenance)
 
-    @_blaming_files
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
         Console().print(plain(self.summary().text))
@@ -209,29 +180,6 @@ class Result(ABC):
             Console().print(line.text())
         for title, frame in self.overview().items():
             print_table(title, frame)
-
-    @contextmanager
-    def blamed_on_files(self) -> Iterator[None]:
-        """Turn any error on a result that was read from a folder into one that names the folder.
-
-        Its tables have the right columns, but may hold values that no run has: no rows, infinities, unknown heads.
-
-        Raises:
-            OutputFolderError: In place of an error that is not of identilens.
-        """
-        try:
-            yield
-        except (IdentilensError, MemoryError):
-            raise
-        except BaseException as error:
-            # polars panics on some values; a panic is no Exception.
-            panic = type(error).__name__ == "PanicException"
-            if self.folder is None or not (panic or isinstance(error, Exception)):
-                raise
-            raise OutputFolderError(
-                f"{displayed(self.folder)} cannot be shown: its tables have values that no run of {self.analysis} "
-                f"writes ({type(error).__name__}: {str(error)[:_MOST_WORDS]}). Restore it from a copy, or run again."
-            ) from error
 
     @classmethod
     def of(
@@ -253,53 +201,45 @@ class Result(ABC):
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the result as a folder, or under a URL, that `load` reads; the provenance is written last.
+        """Write the result as a folder that `load` reads; the provenance is written last.
 
         Raises:
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
-        with errors_naming_url(folder):
-            path = downloaded(folder)
-            with translated_write_errors(path):
-                previous = read_record(path) if path.is_dir() else None
-            if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise OutputFolderError(
-                    f"{path} exists and contains no {self.analysis} result. Choose another folder."
-                )
-            if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
-                raise OutputFolderError(f"{path} contains another run. Choose another folder.")
-            with translated_write_errors(path):
-                path.mkdir(parents=True, exist_ok=True)
-                (manifest := Manifest(path)).file.touch()
-            with recording(manifest):
-                for name in self.schema:
-                    write_table(path / f"{name}.parquet", getattr(self, name))
-                write_matrices(path, self.matrices, self.tokens)
-                write_json(path / PROVENANCE, {**self.provenance, "finished": True})
+        path = as_path(folder)
+        with translated_write_errors(path):
+            previous = read_record(path) if path.is_dir() else None
+        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise OutputFolderError(
+                f"{path} exists and contains no {self.analysis} result. Choose another folder."
+            )
+        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
+            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
+        with translated_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            (manifest := Manifest(path)).file.touch()
+        with recording(manifest):
+            for name in self.schema:
+                write_table(path / f"{name}.parquet", getattr(self, name))
+            write_matrices(path, self.matrices, self.tokens)
+            write_json(path / PROVENANCE, {**self.provenance, "format": FORMAT, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result of a folder or a URL; matrices are read when they are accessed.
+        """Return the result of a folder; matrices are read when they are accessed.
 
         Raises:
             OutputFolderError: If the folder contains no finished run of this kind, or a damaged file, which is named.
         """
-        with errors_naming_url(folder):
-            path = downloaded(folder)
-            record, manifest = finished_record(path, cls.analysis), Manifest(path)
-            stored, tokens = stored_matrices(manifest)
-            names = [
-                name
-                for name in cls.schema
-                if name == "table" or f"{name}.parquet" in manifest.names
-            ]
-            tables = {
-                name: read_table(path / f"{name}.parquet", cls.schema[name], cls.keys.get(name, ()))
-                for name in names
-            }
-            return cls.of(tables, record, stored, tokens, path)
+        path = as_path(folder)
+        record, manifest = finished_record(path, cls.analysis), Manifest(path)
+        stored, tokens = stored_matrices(manifest)
+        names = [
+            name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names
+        ]
+        tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
+        return cls.of(tables, record, stored, tokens, path)
 
-    @_blaming_files
     def to_html(
         self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()
     ) -> Path:
@@ -321,7 +261,6 @@ class Result(ABC):
             Page(*words, self.provenance, sections, self.page_charts(), self.folder), path
         )
 
-    @_blaming_files
     def save_figures(
         self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")
     ) -> list[Path]:
@@ -333,7 +272,6 @@ class Result(ABC):
         """
         return save_charts(self.charts(), folder, formats)
 
-    @_blaming_files
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
         lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())

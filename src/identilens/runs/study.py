@@ -1,14 +1,12 @@
 """A study: one analysis with its inputs, and the function that runs every study."""
 
 import inspect
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
@@ -16,8 +14,8 @@ import polars as pl
 import torch
 
 from identilens.errors import CheckFailedError, InputError
-from identilens.runs.bucket import displayed, errors_naming_url, local_folder
-from identilens.runs.files import Manifest, manifest_of, write_text
+from identilens.runs.cluster import Job, run_parts
+from identilens.runs.files import Manifest, as_path, manifest_of
 from identilens.runs.folder import Output, RunFolder, joined_folder
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, Record, provenance
@@ -26,14 +24,13 @@ from identilens.runs.result import Result
 from identilens.runs.settings import Settings, coerce, hints_of
 from identilens.runs.tables import Tables
 from identilens.runs.texts import is_columns, read_texts
-from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
-FAILED = "failed.jsonl"
-"""File with the parts that failed, in the run's folder."""
+_NAMED = 3
+"""Parts that failed which an error names."""
 
 
 class Study(ABC, Generic[S, R]):
@@ -50,7 +47,7 @@ class Study(ABC, Generic[S, R]):
         result_type: Class of the result.
         merge: By table name, a function applied to the joined table; a table without one stays unchanged.
         joins: Name of a study whose folder may contain this one in a subfolder.
-        alone: Reason why its parts cannot be shared among workers; empty if they can.
+        alone: Reason why its parts cannot be tasks of a Ray cluster; empty if they can.
         leaves: Reason why it needs a folder, for the error message; empty if it can run in memory.
         folder: Folder of the run, set by `begin`; None in memory.
         listener: Function called with notes on the progress.
@@ -103,8 +100,8 @@ class Study(ABC, Generic[S, R]):
             raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... to the run.")
         self.folder = folder and folder.path
 
-    def for_workers(self, folder: Path) -> tuple[Any, ...]:
-        """Return the inputs as they are sent to workers; inputs that need files are written into the folder."""
+    def sent(self) -> Sequence[Any]:
+        """Return the inputs as they are sent to the tasks of a Ray cluster."""
         return self.inputs
 
     def finish(self, tables: Tables) -> Output:
@@ -212,11 +209,12 @@ def _docstring(study: type[Study[Any, R]]) -> str:
 
 _COMMON = """\
     settings: All settings at once, as a `{settings}`; those that are passed by name come first.
-    out: Folder for the results, or a URL such as ``"s3://bucket/run"``. Default: nothing is written.
+    out: Folder for the results. Default: nothing is written.
     resume: Continue an interrupted run in ``out``, or return the finished one.
     overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
     allow_version_change: Continue a run that was started with other versions of the libraries.
-    engine: Where the parts are computed: `Local` (processes of this machine) or `Ray`. Default: this process.
+    ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
+        cluster. Default: this process.
     progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
         in a notebook and on a terminal.
 """
@@ -231,14 +229,14 @@ def run_study(
     resume: bool = False,
     overwrite: bool = False,
     allow_version_change: bool = False,
-    engine: Engine | None = None,
+    ray: bool | str = False,
     progress: Progress | bool | None = None,
 ) -> R:
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
         OutputFolderError: If the folder contains other files or cannot be written.
-        CheckFailedError: If parts failed on workers; all other parts are saved.
+        CheckFailedError: If parts failed on a Ray cluster; all other parts are saved.
         IdentilensError: Any error of the study.
     """
     resume = coerce("resume", bool, resume)
@@ -248,44 +246,45 @@ def run_study(
         raise InputError(
             f"expected progress to be False or a function of (done, total, note); got {progress!r}."
         )
-    if not isinstance(engine, Engine | None):
-        raise InputError(
-            f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}."
-        )
-    if engine is not None and study.alone:
-        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave engine=... out.")
-    if engine is not None and out is None:
-        raise InputError(
-            "workers compute the parts of a run in a folder: pass out=... with engine=...."
-        )
+    address = _address(study, ray, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, study.reports and progress) as report:
             result = _in_memory(study, record, report)
         return study.shown(result, None)
-    with errors_naming_url(out):
-        place = local_folder(out)
-        with study.in_turn():
-            if study.joins:
-                Manifest(place).download()
-            path = joined_folder(place, record, study.joins)
-            around = manifest_of(path) if path == place else Manifest(place)
-            folder = RunFolder.open(
-                path,
-                record,
-                resume=resume or not study.reports,
-                overwrite=overwrite and study.reports,
-                allow_version_change=allow_version_change,
-                writes=study.reports,
-            )
-            if around is not None and around.file.is_file():
-                around.add(f"{path.relative_to(around.root).as_posix()}/")
-        with folder:
-            if not folder.finished:
-                with watched(study.unit, study.reports and progress) as report:
-                    _into_folder(study, folder, report, engine)
-            study.wait()
-            return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+    place = as_path(out)
+    with study.in_turn():
+        path = joined_folder(place, record, study.joins)
+        around = manifest_of(path) if path == place else Manifest(place)
+        folder = RunFolder.open(
+            path,
+            record,
+            resume=resume or not study.reports,
+            overwrite=overwrite and study.reports,
+            allow_version_change=allow_version_change,
+            writes=study.reports,
+        )
+        if around is not None and around.file.is_file():
+            around.add(f"{path.relative_to(around.root).as_posix()}/")
+    with folder:
+        if not folder.finished:
+            with watched(study.unit, study.reports and progress) as report:
+                _into_folder(study, folder, report, address)
+        study.wait()
+        return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+
+
+def _address(study: Study[Any, R], ray: Any, out: str | Path | None) -> str | None:
+    """Return the address of the Ray cluster for the parts, or None for this process."""
+    if not isinstance(ray, bool | str):
+        raise InputError(f"expected ray to be True or the address of a cluster; got {ray!r}.")
+    if ray is False:
+        return None
+    if study.alone:
+        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave ray=... out.")
+    if out is None:
+        raise InputError("parts come back from a cluster into a folder: pass out=... with ray=....")
+    return ray if isinstance(ray, str) and ray else "local"
 
 
 def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) -> R:
@@ -303,17 +302,16 @@ def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) 
 
 
 def _into_folder(
-    study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
+    study: Study[Any, R], folder: RunFolder, progress: Progress | None, address: str | None
 ) -> None:
     if study.reports and study.request is not None:
         study.request.write(folder.path)
     study.begin(folder)
     parts = range(len(study.sizes()))
     if study.reports:
-        folder.manifest.remove(FAILED)
         folder.plan(len(parts))
-    if engine is not None:
-        _on_workers(study, folder, progress, engine)
+    if address is not None:
+        _on_cluster(study, folder, progress, address)
     else:
         for part in _counted(study, progress):
             if not folder.has(part):
@@ -325,48 +323,51 @@ def _into_folder(
         folder.finish(len(parts), last)
 
 
-def _on_workers(
-    study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine
+def _on_cluster(
+    study: Study[Any, R], folder: RunFolder, progress: Progress | None, address: str
 ) -> None:
-    """Compute the missing parts on workers; raises CheckFailedError if parts failed, all others being saved."""
+    """Compute the missing parts on a cluster; raises CheckFailedError if parts failed, all others being saved."""
     sizes = study.sizes()
     missing = [part for part in range(len(sizes)) if not folder.has(part)]
     if not missing:
         return
     total = sum(sizes)
     done = total - sum(sizes[part] for part in missing)
+    inputs = study.sent()
+    job = Job(
+        study=type(study),
+        inputs=inputs,
+        settings=study.settings,
+        record=folder.record,
+        gpus=max((getattr(item, "gpus", 0) for item in inputs), default=0),
+    )
+    failed = {}
     if progress:
-        progress(done, total, "workers start")
-
-    def finished(part: int, result: PartResult, workers: str) -> None:
-        nonlocal done
-        folder.manifest.add(*result.names)
-        folder.write_part(part, result.content)
+        progress(done, total, "the cluster starts")
+    for part, result in run_parts(job, missing, address):
+        if result.error:
+            failed[part] = result.error
+            continue
+        folder.take(part, result.content, result.names, result.files)
         done += sizes[part]
         if progress:
-            progress(done, total, workers)
+            progress(done, total, "")
+    if failed:
+        raise CheckFailedError(_failures(study, failed))
 
-    with TemporaryDirectory(prefix="identilens-") as shared:
-        job = Job(
-            study=type(study),
-            inputs=study.for_workers(Path(shared)),
-            settings=study.settings,
-            record=folder.record,
-            location=displayed(folder.path.resolve()),
-            shared=Path(shared),
-        )
-        failed = compute_parts(job, engine, missing, finished)
-    if not failed:
-        return
-    rows = []
-    for part, error in sorted(failed.items()):
-        start = sum(sizes[:part])
-        rows.append({"part": part, study.unit: [start, start + sizes[part] - 1], "error": error})
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    write_text(folder.path / FAILED, "".join(lines))
-    raise CheckFailedError(
-        f"{len(rows)} of {len(sizes)} parts failed; {folder.path / FAILED} names them. The first: "
-        f"{rows[0]['error'].strip().splitlines()[-1]} All others are saved: resume=True tries these again."
+
+def _failures(study: Study[Any, R], failed: Mapping[int, str]) -> str:
+    """Return which parts failed, with the units that they are about, and why."""
+    sizes = study.sizes()
+    named = []
+    for part in sorted(failed)[:_NAMED]:
+        first = sum(sizes[:part])
+        last = first + sizes[part] - 1
+        units = f"{study.unit} {first}" + (f" to {last}" if last > first else "")
+        named.append(f"part {part} ({units}): {failed[part]}")
+    return (
+        f"{len(failed)} of {len(sizes)} parts failed, each of them twice. {' '.join(named)} "
+        "All others are saved: resume=True tries the rest again."
     )
 
 

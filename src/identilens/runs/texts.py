@@ -1,9 +1,13 @@
 """Texts from files, streams, data sets and frames, read one after the other; the size of what is read is bounded."""
 
+import codecs
 import csv
+import io
 import json
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,18 +16,17 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import in_memory_or_on_disk
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     Limit,
+    Lines,
     MostBytes,
     is_stream,
     kind_of,
-    read_lines,
     too_large,
 )
-from identilens.runs.parquet import expanded
 from identilens.runs.settings import Names, coerce
+from identilens.runs.stored import FileTexts, HeldTexts, RowTexts, SpooledTexts, Texts, kept
 
 _LONGEST_TEXT = 2**20
 """Largest number of characters in a text that is not cut."""
@@ -34,13 +37,23 @@ _PER_TOKEN = 256
 _ROWS = 10_000
 """Rows of a parquet file that are read at a time."""
 
-_PER_VALUE = 8
-"""Bytes of a page of a parquet file, beside those of its texts, that each text may take."""
-
 _REPORT_EVERY = 10_000
 """Number of texts after which the progress is reported."""
 
-_KINDS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+_TABLES = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
+"""Kinds of files that polars scans."""
+
+_KINDS = (".txt", ".jsonl", ".csv", ".tsv", *_TABLES)
+
+# Tab-separated corpora are written without quoting.
+_SEPARATED: dict[str, dict[str, Any]] = {
+    ".csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL, "strict": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "strict": True},
+}
+"""How the fields of a line are separated."""
+
+_INDEXED = ("utf-8", "ascii", "iso8859-1", "cp1252")
+"""Encodings in which the bytes of a line follow from its characters."""
 
 Rows = Iterator[tuple[str, Mapping[Any, Any]]]
 """The position of a row, for messages, and its values by column."""
@@ -59,11 +72,12 @@ def read_texts(
 ) -> Sequence[Any]:
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
-    Up to 10,000 texts are returned as a list; more are stored in a temporary file (`Corpus`) and read when they are
-    used. ``progress`` is called after every 10,000 texts with the number of texts read.
+    All texts are checked once. Then each is read when it is asked for, from its lines of the file or its row of the
+    table; those of a compressed file, a stream or an iterator from a temporary file. ``progress`` is called after
+    every 10,000 texts with the number of texts read.
 
     Raises:
-        InputError: As `iter_texts`, and if there are no texts.
+        InputError: As `iter_texts`, and if a file has no texts.
 
     Examples:
         >>> import identilens as idl
@@ -80,24 +94,67 @@ def read_texts(
         "limit": limit,
         "max_text_bytes": max_text_bytes,
     }
+    texts = iter_texts(source, columns=columns, max_length=max_length, **options)
+    if not isinstance(source, str | Path):
+        if isinstance(source, list):
+            return HeldTexts(texts)
+        most = coerce("max_text_bytes", MostBytes, max_text_bytes)
+        return kept(_counted(texts, progress), most)
+    file, columns = Path(source), coerce("columns", Names, columns)
+    if kind_of(file) == ".conllu":
+        read: Texts = HeldTexts(texts)
+    elif file.suffix in _TABLES:
+        count = sum(1 for _ in _counted(texts, progress))
+        parse = partial(_text, columns=columns, position=str(file), max_length=max_length)
+        read = RowTexts(partial(_scanned, columns=columns), file, count, parse)
+    elif _is_indexed(file, encoding):
+        most = coerce("max_text_bytes", MostBytes, max_text_bytes)
+        lines = Lines(file, encoding, most)
+        rows = islice(_line_rows(lines, file, list(columns), pairs), limit)
+        read = _indexed(lines, file, rows, columns, pairs, max_length, progress)
+    else:
+        read = SpooledTexts(_counted(texts, progress))
+    if not read:
+        raise InputError(f"{source} contains no texts.")
+    read.load_options = {"file": file, "column": columns, **options}
+    return read
 
-    def counted() -> Iterator[Any]:
-        texts = iter_texts(source, columns=columns, max_length=max_length, **options)
-        for count, text in enumerate(texts, 1):
-            if progress is not None and count % _REPORT_EVERY == 0:
-                progress(count)
-            yield text
 
-    texts = in_memory_or_on_disk(counted())
-    if isinstance(source, str | Path):
-        if not texts:
-            raise InputError(f"{source} contains no texts.")
-        texts.load_options = {
-            "file": Path(source),
-            "column": coerce("columns", Names, columns),
-            **options,
-        }
-    return texts
+def _indexed(
+    lines: Lines,
+    file: Path,
+    rows: Rows,
+    columns: Sequence[str],
+    pairs: bool,
+    max_length: int | None,
+    progress: Callable[[int], None] | None,
+) -> FileTexts:
+    """Return the texts of a file's lines, by where they begin."""
+    starts = array("Q", [lines.end])
+    texts = (_text(row, columns, position, max_length) for position, row in rows)
+    for _ in _counted(texts, progress):
+        starts.append(lines.end)
+    row = partial(_row, kind=file.suffix, header=lines.header, pairs=pairs)
+    parse = partial(_text, columns=columns, position=str(file), max_length=max_length)
+    read = partial(_parsed, encoding=lines.encoding, row=row, parse=parse)
+    return FileTexts(file, starts, read)
+
+
+def _counted(texts: Iterable[Any], progress: Callable[[int], None] | None) -> Iterator[Any]:
+    """Yield texts, and report their number now and then."""
+    for count, text in enumerate(texts, 1):
+        if progress is not None and count % _REPORT_EVERY == 0:
+            progress(count)
+        yield text
+
+
+def _is_indexed(file: Path, encoding: str) -> bool:
+    """Return whether the lines of a file can be found again by their offsets."""
+    try:
+        known = codecs.lookup(encoding).name in _INDEXED
+        return known and file.suffix in _KINDS and file.is_file()
+    except (LookupError, ValueError, OSError):  # said when it is read
+        return False
 
 
 def iter_texts(
@@ -112,7 +169,7 @@ def iter_texts(
 ) -> Iterator[Any]:
     """Yield texts one by one; pairs if two columns are named, or if ``pairs`` is set.
 
-    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv or .parquet, the first four
+    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .parquet or .arrow, the first four
     optionally compressed as .gz or .xz. A pipe, or ``-`` for the standard input, has one text per line, or one object
     per line if columns are named. Other sources: a data set (`datasets`, also streaming), a frame or a column (pandas,
     polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt file, or two columns.
@@ -202,16 +259,21 @@ def _text(
 
 
 def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
-    kind = kind_of(file)
-    if is_stream(file):
-        kind = kind or (".jsonl" if columns else ".txt")
+    if file.suffix in _TABLES:
+        _check_columns(file, file.suffix, columns, pairs)
+        yield from _table_rows(file, columns, most)
+    else:
+        yield from _line_rows(Lines(file, encoding, most), file, columns, pairs)
+
+
+def _check_columns(file: Path, kind: str, columns: list[str], pairs: bool) -> None:
     if kind not in _KINDS:
         raise InputError(
             f"{file} ends in {kind or 'nothing'}; expected {', '.join(_KINDS)}, .conllu (or with .gz, .xz)."
         )
     if kind == ".txt" and columns:
         raise InputError(
-            f"columns=... is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line."
+            f"columns=... is for .jsonl, .csv, .tsv, .parquet and .arrow files; {file} has one text per line."
         )
     if kind != ".txt" and not 1 <= len(columns) <= 2:
         raise InputError(
@@ -221,10 +283,14 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
         raise InputError(
             f"pairs=True needs two columns=..., one for each sentence of a pair; got only {columns[0]!r}."
         )
-    if kind == ".parquet":
-        yield from _parquet_rows(file, columns, most)
-        return
-    lines = read_lines(file, encoding, most)
+
+
+def _line_rows(lines: Lines, file: Path, columns: list[str], pairs: bool) -> Rows:
+    """Yield the rows of a file of lines; when one is yielded, just its lines have been read."""
+    kind = kind_of(file)
+    if is_stream(file):
+        kind = kind or (".jsonl" if columns else ".txt")
+    _check_columns(file, kind, columns, pairs)
     if kind in (".csv", ".tsv"):
         yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
         return
@@ -234,13 +300,35 @@ def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most:
         if kind == ".jsonl":
             yield position, _json_object(line, position)
             continue
-        parts = [part.strip() for part in line.strip().split("\t")] if pairs else [line.strip()]
-        if pairs and len(parts) != 2:
+        row = _row(line, kind, (), pairs)
+        if pairs and len(row) != 2:
             raise InputError(
-                f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
-                f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
+                f"{position}: pairs=True expects two sentences with a tab between; got {len(row)} "
+                f"{'part' if len(row) == 1 else 'parts'}. Leave it out if each line is one text."
             )
-        yield position, dict(enumerate(parts))
+        yield position, row
+
+
+def _row(content: str, kind: str, header: Sequence[str], pairs: bool) -> Mapping[Any, Any]:
+    """Return a row from its lines, after blank ones or, of the first row, after the header."""
+    content = content.strip() if kind == ".txt" else content
+    if kind == ".jsonl":
+        return json.loads(content)
+    if kind in (".csv", ".tsv"):
+        records = list(csv.reader(io.StringIO(content, newline=""), **_SEPARATED[kind]))
+        return dict(zip(header, [fields for fields in records if fields][-1], strict=True))
+    parts = [part.strip() for part in content.split("\t")] if pairs else [content]
+    return dict(enumerate(parts))
+
+
+def _parsed(
+    content: bytes,
+    encoding: str,
+    row: Callable[[str], Mapping[Any, Any]],
+    parse: Callable[[Mapping[Any, Any]], Any],
+) -> Any:
+    """Return a text from the bytes of its lines."""
+    return parse(row(content.decode(encoding)))
 
 
 def _json_object(line: str, position: str) -> dict[str, Any]:
@@ -259,13 +347,9 @@ def _json_object(line: str, position: str) -> dict[str, Any]:
     return row
 
 
-def _separated_rows(
-    lines: Iterator[tuple[str, str]], file: Path, columns: list[str], *, tabs: bool
-) -> Rows:
-    # Tab-separated corpora are written without quoting.
-    quoting, delimiter = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
+def _separated_rows(lines: Lines, file: Path, columns: list[str], *, tabs: bool) -> Rows:
     texts = (line for _, line in lines)
-    reader = csv.reader(texts, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(texts, **_SEPARATED[".tsv" if tabs else ".csv"])
     remedy = "Put texts with commas or line ends between quotes."
     if tabs:
         remedy = "Remove the tabs in its texts."
@@ -275,7 +359,7 @@ def _separated_rows(
         for fields in reader:
             position, start = f"{file}, line {start}", reader.line_num + 1
             if not header:
-                header = fields
+                header = lines.header = fields
                 _refuse_repeated(columns, header, f"{position}: the header has")
             elif fields and len(fields) != len(header):
                 raise InputError(
@@ -298,29 +382,31 @@ def _refuse_repeated(columns: Iterable[str], names: Sequence[str], where: str) -
             )
 
 
-def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
+def _scanned(file: Path, columns: Sequence[str]) -> pl.LazyFrame:
+    """Return the columns of a table's texts, read as they are asked for; raises InputError if one has no texts."""
+    lazy = _TABLES[file.suffix](file, glob=False, hive_partitioning=False)
+    schema = lazy.collect_schema()
+    for column in columns:
+        if column not in schema:
+            raise InputError(
+                f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass another columns=...."
+            )
+        if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
+            raise InputError(
+                f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
+            )
+    # Polars takes some names for patterns.
+    return lazy.select(pl.nth(*map(list(schema).index, columns)))
+
+
+def _table_rows(file: Path, columns: list[str], most: int) -> Rows:
     left = most
+    plain = pl.selectors.string()
+    lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]
+    lengths = [one.cast(pl.Int64).fill_null(0) for one in lengths]
+    number = 0
     try:
-        with file.open("rb") as stream:
-            size, values = expanded(stream, columns)
-        lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False)
-        schema = lazy.collect_schema()
-        for column in columns:
-            if column not in schema:
-                raise InputError(
-                    f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass another columns=...."
-                )
-            if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
-                raise InputError(
-                    f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
-                )
-        if size > most + _PER_VALUE * values:
-            raise too_large(file, most)
-        places = map(list(schema).index, columns)  # polars takes some names for patterns
-        lazy, plain = lazy.select(pl.nth(*places)), pl.selectors.string()
-        lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]
-        lengths = [one.cast(pl.Int64).fill_null(0) for one in lengths]
-        number = 0
+        lazy = _scanned(file, columns)
         while len(frame := lazy.slice(number, _ROWS).collect()):
             # Equal texts share their memory in a frame, but not as strings, nor where categories become texts.
             sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()

@@ -3,12 +3,13 @@
 import re
 import warnings
 from abc import abstractmethod
+from array import array
 from bisect import bisect, bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
@@ -16,25 +17,28 @@ import polars as pl
 from identilens.charts.labels import shortened
 from identilens.errors import InputError, SettingError
 from identilens.models.heads import Head
+from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.reading import read_head
-from identilens.models.saving import save_model
 from identilens.models.sequences import names_at, position_names, sides
-from identilens.runs.corpus import Corpus
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
+from identilens.runs.stored import Texts
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
-from identilens.studies.items import Items, identities, read_items
+from identilens.studies.items import Items, read_items
 
 _LISTED = 60
 """Characters of the list of texts in a warning."""
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
+
+_TEXTS = 4
+"""Texts whose parts are in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,31 +105,51 @@ class Place:
 Places = Sequence[Place]
 
 
-class PlacesByText(Sequence[Places]):
-    """The places of each text, made when they are asked for: the same heads of every text."""
+P = TypeVar("P")
 
-    def __init__(self, texts: int, heads: Sequence[tuple[Site, int]]) -> None:
-        self._texts, self._heads = range(texts), heads
+
+class PartsByText(Sequence[P]):
+    """Parts of texts, made text by text when they are asked for; memory holds how many each text has.
+
+    Args:
+        texts: Number of texts.
+        of_text: Returns the parts of a text, by its number.
+    """
+
+    def __init__(self, texts: int, of_text: Callable[[int], Sequence[P]]) -> None:
+        self._of_text = lru_cache(maxsize=_TEXTS)(of_text)
+        self._ends = array("q", accumulate(len(self._of_text(text)) for text in range(texts)))
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return self._ends[-1] if self._ends else 0
 
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[text] for text in self._texts[index]]
-        return [Place(self._texts[index], site, head) for site, head in self._heads]
+    def __getitem__(self, index: Any) -> Any:
+        part = range(len(self))[index]
+        text = bisect(self._ends, part)
+        first = self._ends[text - 1] if text else 0
+        return self._of_text(text)[part - first]
 
 
 @dataclass(frozen=True)
 class TextHeads:
-    """The texts of a study and its parts: a head on a text each, or of a `Corpus` all heads of a text."""
+    """The texts of a study, and the heads that it looks at on each.
+
+    Attributes:
+        lens: The model.
+        items: The texts.
+        chosen: The heads.
+        parts: The parts of the study: by default a head on a text each.
+    """
 
     lens: Lens
-    items: Items
-    parts: Sequence[Places]
+    items: Sequence[Item]
+    chosen: Sequence[tuple[Site, int]] = ()
+    parts: Sequence[Places] = ()
 
     @classmethod
-    def of(cls, lens: Lens, items: Items, settings: HeadSettings, kind: Kind | None) -> "TextHeads":
+    def of(
+        cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None
+    ) -> "TextHeads":
         """Return the heads that settings choose, of one kind of attention or of every one that the model has.
 
         Raises:
@@ -133,15 +157,13 @@ class TextHeads:
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-        parts: Sequence[Places] = PlacesByText(len(items), chosen)
-        if not items.streamed:
-            parts = [[place] for places in parts for place in places]
-        return cls(lens, items, parts)
+        heads = cls(lens, items, chosen)
+        parts = PartsByText(len(items), lambda text: [[place] for place in heads.places(text)])
+        return replace(heads, parts=parts)
 
-    @property
-    def by_text(self) -> bool:
-        """Whether a part is a whole text."""
-        return self.items.streamed
+    def places(self, text: int) -> list[Place]:
+        """Return the heads on a text."""
+        return [Place(text, site, head) for site, head in self.chosen]
 
     def read(self, place: Place, rows: Sequence[int] | None = None) -> Head:
         """Return a head as it computes on its text, with the weights of all its rows or of some.
@@ -184,13 +206,13 @@ class TextHeads:
 
 
 class LensStudy(Study[S, R]):
-    """A study of a model on texts: workers load the model by its path."""
+    """A study of a model on texts: tasks of a cluster load the model by its path."""
 
-    def for_workers(self, folder: Path) -> tuple[Any, ...]:
-        """Return the model as its path, and the texts as they are, or very many as a file in the folder."""
+    def sent(self) -> Sequence[Any]:
+        """Return the model as its path, and the texts as they are."""
         lens, *others = self.inputs
-        texts = [item.reference(folder) if isinstance(item, Corpus) else item for item in others]
-        return (lens_reference(lens, folder), *texts)
+        texts = [item.sent() if isinstance(item, Texts) else item for item in others]
+        return [lens_reference(lens), *texts]
 
 
 class TextStudy(LensStudy[S, R]):
@@ -210,7 +232,7 @@ class TextStudy(LensStudy[S, R]):
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
-        return Identity(self.lens.facts, identities(self.items))
+        return Identity(self.lens.facts, self.items.digests)
 
     def sizes(self) -> Sequence[int]:
         """Return one text for each part."""
@@ -222,26 +244,21 @@ class HeadStudy(LensStudy[S, R]):
 
     unit = "heads"
     heads: TextHeads
+    _items: Items
 
     def __init__(self, lens: Lens, texts: Any, settings: S) -> None:
         super().__init__(settings)
         options: Any = settings
         items = read_items(lens, texts, options.max_length)
         check_asked(items, getattr(settings, "queries", None))
-        self.take(TextHeads.of(lens, items, options, options.kind))
-
-    def take(self, heads: TextHeads) -> None:
-        """Take the heads to look at; progress counts texts where a part is one."""
-        self.heads = heads
-        if heads.by_text:
-            self.unit = "texts"
+        self.heads, self._items = TextHeads.of(lens, items, options, options.kind), items
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
-        return Identity(self.heads.lens.facts, identities(self.heads.items))
+        return Identity(self.heads.lens.facts, self._items.digests)
 
     def sizes(self) -> Sequence[int]:
-        """Return one head, or one text, for each part."""
+        """Return one head for each part."""
         return [1] * len(self.heads.parts)
 
 
@@ -249,48 +266,44 @@ W = TypeVar("W", bound=RowSettings)
 
 
 class RowStudy(HeadStudy[W, R]):
-    """A study of single rows of the attention of heads, a few of one head a part; of a `Corpus`, those of a text.
+    """A study of single rows of the attention of heads, a few of one head a part.
 
     A head is read once for all of its parts.
     """
 
     unit = "rows"
     joins = "audit"
+    parts: Sequence[tuple[Place, list[int]]]
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(lens, texts, settings)
         self._read: tuple[Place, Head] | None = None
-        if self.heads.by_text:
-            return
-        # Heads of a layer have the same queries, which may take a run of the model to know.
-        places = [place for part in self.heads.parts for place in part]
-        layers = {(place.text, place.site): place for place in places}
-        rows = {
-            layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()
-        }
-        if not any(rows.values()):
+
+        def of_text(text: int) -> list[tuple[Place, list[int]]]:
+            places = self.heads.places(text)
+            # Heads of a layer have the same queries, which may take a run of the model to know.
+            layers = {place.site: place for place in places}
+            rows = {
+                site: self.heads.requested(place, settings.queries)
+                for site, place in layers.items()
+            }
+            return [
+                (place, rows[place.site][at : at + _ROWS])
+                for place in places
+                for at in range(0, len(rows[place.site]), _ROWS)
+            ]
+
+        self.parts = PartsByText(len(self.heads.items), of_text)
+        if not self.parts:
             raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
-        self.parts = [
-            (place, positions[at : at + _ROWS])
-            for place in places
-            for positions in [rows[place.text, place.site]]
-            for at in range(0, len(positions), _ROWS)
-        ]
 
     def sizes(self) -> Sequence[int]:
-        """Return the rows of each part, or one text for each part."""
-        return super().sizes() if self.heads.by_text else [len(rows) for _, rows in self.parts]
+        """Return the rows of each part."""
+        return [len(rows) for _, rows in self.parts]
 
     def run(self, part: int) -> Output:
-        """Return the tables of some rows of one head, or of all heads, on one text."""
-        if not self.heads.by_text:
-            return self._output(*self.parts[part])
-        places = self.heads.parts[part]
-        outputs = [
-            self._output(place, self.heads.requested(place, self.settings.queries))
-            for place in places
-        ]
-        return joined(self.result_type.schema, outputs)
+        """Return the tables of some rows of one head."""
+        return self._output(*self.parts[part])
 
     def _output(self, place: Place, queries: Sequence[int]) -> Output:
         if self._read is None or self._read[0] is not place:
@@ -319,10 +332,8 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     )
 
 
-def check_asked(items: Items, asked: Sequence[int | str] | None) -> None:
+def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
     """Check that texts have the rows that are asked for; a warning names the texts that have none of them.
-
-    Of streamed texts no more are read than it takes to find each row once.
 
     Raises:
         InputError: For a token or position that no text has.
@@ -337,8 +348,6 @@ def check_asked(items: Items, asked: Sequence[int | str] | None) -> None:
             return
         own = {one for one in asked if any(asked_places(names, [one]) for names in sequences)}
         known |= own
-        if items.streamed and known.issuperset(asked):
-            return
         if not own:
             without.append(str(text))
     for one in asked:
@@ -397,27 +406,38 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
 
 @dataclass(frozen=True)
 class LensReference:
-    """The data from which a lens is created again; a model without a source is in the shared folder."""
+    """The path of a model and how it was loaded, from which a lens is created in another process.
 
-    source: str | None
+    Attributes:
+        source: Hub id or folder.
+        name: Name of the model.
+        options: Further arguments of `load`.
+        gpus: Number of GPUs that it is on.
+    """
+
+    source: str
     name: str
     options: dict[str, Any]
+    gpus: int = 0
 
-    def restored(self, folder: Path) -> Lens:
+    def restored(self) -> Lens:
         """Return the lens."""
-        lens = load(self.source or folder, **self.options)
+        lens = load(self.source, **self.options)
         lens.name = self.name
         return lens
 
 
-def lens_reference(lens: Lens, folder: Path) -> LensReference:
-    """Return the data that create the lens in another process; a model without a path is saved to the folder."""
-    source = lens.model.name_or_path or None
-    if source is None:
-        save_model(lens.model, lens.tokenizer, folder)
-        for processor in (lens.reader.image_processor, lens.reader.feature_extractor):
-            if processor is not None:
-                processor.save_pretrained(folder)
+def lens_reference(lens: Lens) -> LensReference:
+    """Return the data that create the lens in another process.
+
+    Raises:
+        InputError: If the model was made in memory.
+    """
+    if not lens.model.name_or_path:
+        raise InputError(
+            "tasks of a cluster load the model by its path, and this one was made in memory. Save it "
+            "(model.save_pretrained(folder), and its tokenizer), and load it with identilens.load(folder)."
+        )
     facts = lens.facts
     options = {
         "dtype": facts["dtype"],
@@ -431,4 +451,5 @@ def lens_reference(lens: Lens, folder: Path) -> LensReference:
     options |= {"device_map": parts} if several else {"device": facts["device"]}
     if quantised := getattr(lens.model.config, "quantization_config", None):
         options["quantization"] = quantised
-    return LensReference(source, lens.name, options)
+    gpus = {str(each.device) for each in lens.model.parameters() if each.device.type == "cuda"}
+    return LensReference(lens.model.name_or_path, lens.name, options, len(gpus))

@@ -1,159 +1,129 @@
-"""What a model reads of texts: all at once, or of very many texts each when it is asked for; tokens of words."""
+"""What a model reads of texts: each text when it is asked for; tokens of words."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from identilens.errors import InputError
-from identilens.models.families import position_limit
 from identilens.models.inputs import Item, LengthError
 from identilens.models.lens import Lens
-from identilens.runs.corpus import Corpus
 
 T = TypeVar("T")
 
-_SAMPLE = 32
-"""Items of a `Corpus` that show how texts are tokenised."""
+_LOOKED_AT = 32
+"""Texts of a list that are looked at for the name of a file."""
 
 _LONGEST_NAME = 255
 """Characters of a file's name on common file systems."""
 
-_MOST_PIECES = 4
-"""Largest number of tokens for a character."""
-
-_MOST_ADDED = 16
-"""Largest number of tokens that a tokenizer adds to a text."""
-
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
 
-
-class ItemList(list[Item]):
-    """Items in memory.
-
-    Attributes:
-        streamed: Whether texts are tokenised when they are asked for, so that their lengths are not known before.
-    """
-
-    streamed = False
+_DIGEST = hashlib.sha256().digest_size
 
 
-class LazyItems(Sequence[Item]):
-    """Items of a `Corpus`, tokenised when they are asked for and released after a while.
+class Items(Sequence[Item]):
+    """What a model reads of texts. All are read once, to check them; then each when it is asked for.
 
-    ``check`` is called with each item and its number.
+    Args:
+        lens: The model.
+        entries: The texts, as `InputReader.entries` returns them.
+        max_length: Number of tokens to which they are cut.
 
     Attributes:
-        streamed: As in `ItemList`.
+        entries: The texts.
+        lengths: Number of positions of each.
+        names: All tokens that occur.
 
     Raises:
-        InputError: When a text is asked for that cannot be used, naming its number.
+        InputError: For a text that cannot be used, such as all texts that are longer than the model reads.
     """
 
-    streamed = True
-
-    def __init__(
-        self,
-        lens: Lens,
-        corpus: Corpus,
-        max_length: int | None,
-        check: Callable[[Item, int], None] | None = None,
-    ) -> None:
-        self.corpus, self.max_length, self._check = corpus, max_length, check
-        self._lens, self._read = lens, lru_cache(maxsize=_KEPT)(self._one)
+    def __init__(self, lens: Lens, entries: Sequence[Any], max_length: int | None) -> None:
+        self.entries, self.lengths, self.names = entries, array("q"), set[str]()
+        self._lens, self._max_length = lens, max_length
+        self._read = lru_cache(maxsize=_KEPT)(self._one)
+        self._numbers: Sequence[int] = range(len(entries))
+        self._digests = bytearray()
+        too_long: dict[int, int] = {}
+        for number in self._numbers:
+            try:
+                item = self._read(number)
+            except LengthError as error:
+                too_long |= error.lengths
+                continue
+            self.lengths.append(item.length)
+            self.names.update(*item.tokens.values())
+            identity = item.identity.encode("utf-8", "surrogatepass")
+            self._digests += hashlib.sha256(identity).digest()
+        if too_long:
+            cut = max_length is not None
+            raise lens.reader.length_error(too_long, len(entries), truncated=cut)
 
     def __len__(self) -> int:
-        return len(self.corpus)
+        return len(self._numbers)
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        return self._read(range(len(self))[index])
-
-    def tokenised(self, number: int) -> Item:
-        """Return an item that is neither checked nor kept; errors have its number."""
-        try:
-            return self._lens.read([self.corpus[number]], self.max_length)[0]
-        except InputError as error:
-            message = str(error).replace("text 0", f"text {number:,}", 1)
-            if isinstance(error, LengthError):
-                raise LengthError(message, {number: error.lengths[0]}) from error
-            raise InputError(message) from error
+            return [self._read(number) for number in self._numbers[index]]
+        return self._read(self._numbers[index])
 
     def _one(self, number: int) -> Item:
-        item = self.tokenised(number)
-        if self._check is not None:
-            self._check(item, number)
-        return item
+        return self._lens.reader.read_one(self.entries[number], number, self._max_length)
+
+    def chosen(self, numbers: Iterable[int]) -> "Items":
+        """Return some of the items."""
+        made = copy(self)
+        places = array("q", numbers)
+        made._numbers = array("q", (self._numbers[place] for place in places))
+        made.lengths = array("q", (self.lengths[place] for place in places))
+        made._digests = bytearray().join(self.digests[place] for place in places)
+        return made
+
+    @property
+    def digests(self) -> Sequence[bytes]:
+        """The sha256 of all that the model reads of each text."""
+        return Digests(self._digests)
 
 
-Items = ItemList | LazyItems
+class Digests(Sequence[bytes]):
+    """Digests that lie one after the other."""
+
+    def __init__(self, content: bytearray) -> None:
+        self._content = content
+
+    def __len__(self) -> int:
+        return len(self._content) // _DIGEST
+
+    def __getitem__(self, index: Any) -> Any:
+        number = range(len(self))[index]
+        return bytes(self._content[number * _DIGEST : (number + 1) * _DIGEST])
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:
-    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for.
+    """Return the items of texts.
 
     Raises:
-        InputError: For texts that cannot be used, such as all texts that are longer than the model reads, and for the
-            name of a file in place of its text.
+        InputError: For texts that cannot be used, and for the name of a file in place of its text.
     """
     given = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
-    for text in given[:_SAMPLE]:
+    for text in given[:_LOOKED_AT]:
         if isinstance(text, str) and _is_file(text):
             raise InputError(
                 f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "
                 f"(--file {text}); to use the name as a text, put a space before it."
             )
-    if not isinstance(texts, Corpus):
-        return ItemList(lens.read(texts, max_length))
-    items = LazyItems(lens, texts, max_length)
-    if max_length is None and not texts.known_lengths:
-        _check_lengths(lens, items)
-    return items
-
-
-def _check_lengths(lens: Lens, items: LazyItems) -> None:
-    """Raise an error that names all texts that are too long, before any work; only long ones are tokenised."""
-    limit = position_limit(lens.model.config)
-    if limit is None:
-        return
-    too_long: dict[int, int] = {}
-    for number, text in enumerate(items.corpus):
-        parts = (text,) if isinstance(text, str) else text
-        # Pieces of a character are single bytes, of which it has up to four.
-        if (
-            _MOST_PIECES * sum(len(part) if isinstance(part, str) else 1 for part in parts)
-            + _MOST_ADDED
-            > limit
-        ):
-            try:
-                items.tokenised(number)
-            except LengthError as error:
-                too_long |= error.lengths
-    if too_long:
-        raise lens.reader.length_error(too_long, len(items), truncated=False)
+    return Items(lens, lens.reader.entries(texts, max_length), max_length)
 
 
 def _is_file(text: str) -> bool:
     """Return whether a text is one word that names a file with an ending."""
     one_word = len(text) <= _LONGEST_NAME and not any(map(str.isspace, text))
     return one_word and bool(Path(text).suffix) and Path(text).is_file()
-
-
-def sample(items: Items) -> Sequence[Item]:
-    """Return the items by which to judge how texts are tokenised: all in memory, or the first ones."""
-    return items[:_SAMPLE] if items.streamed else items
-
-
-def identities(items: Items) -> Sequence[str] | tuple[int, str]:
-    """Return what identifies the texts of items in provenance: each by itself, very many by one digest."""
-    if isinstance(items, LazyItems):
-        # Another tokenizer shows in any texts.
-        read = " ".join(item.identity for item in sample(items))
-        return len(items), hashlib.sha256(f"{items.corpus.digest} {read}".encode()).hexdigest()
-    return [item.identity for item in items]
 
 
 def token_places(

@@ -8,8 +8,7 @@ import polars as pl
 
 from identilens.charts.page import LINK, Section
 from identilens.errors import OutputFolderError
-from identilens.runs.bucket import errors_naming_url, local_folder
-from identilens.runs.files import Manifest, downloaded, recording
+from identilens.runs.files import Manifest, as_path, recording
 from identilens.runs.folder import joined_runs
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Record
@@ -19,7 +18,7 @@ from identilens.studies.registry import STUDIES, study_named
 
 
 def load_result(folder: str | Path) -> Result:
-    """Return the result that a folder or a URL contains.
+    """Return the result that a folder contains.
 
     Raises:
         OutputFolderError: If the folder contains no finished run.
@@ -34,20 +33,19 @@ def load_result(folder: str | Path) -> Result:
         >>> idl.load_result(folder).table.equals(audit.table)
         True
     """
-    with errors_naming_url(folder):
-        path = downloaded(folder)
-        record = read_record(path)
-        if record is None or record["analysis"] not in STUDIES:
-            raise OutputFolderError(
-                f"{path} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
-            )
-        return study_named(record["analysis"]).result_type.load(path)
+    path = as_path(folder)
+    record = read_record(path)
+    if record is None or record["analysis"] not in STUDIES:
+        raise OutputFolderError(
+            f"{path} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
+        )
+    return study_named(record["analysis"]).result_type.load(path)
 
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the HTML report of the run that a folder contains, with the runs joined to it, and return its path.
 
-    It is report.html in the folder, or under the URL, where no other is given.
+    It is report.html in the folder where no other is given.
 
     Raises:
         OutputFolderError: If the folder contains no finished run, or the file cannot be written.
@@ -63,13 +61,12 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
         'report.html'
     """
     result = load_result(folder)
-    with errors_naming_url(folder):
-        place = local_folder(folder)
-        with result.blamed_on_files(), recording(Manifest(place)):
-            joined = joined_results(place, result.provenance)
-            more = [section for one in joined for section in _apart(one)]
-            said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
-            return result.to_html(path or place / "report.html", more=more, said=said)
+    place = as_path(folder)
+    with recording(Manifest(place)):
+        joined = joined_results(place, result.provenance)
+        more = [section for one in joined for section in _apart(one)]
+        said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
+        return result.to_html(path or place / "report.html", more=more, said=said)
 
 
 def joined_results(folder: Path, record: Record) -> list[Result]:

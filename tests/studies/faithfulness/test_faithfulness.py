@@ -18,7 +18,6 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap
 from identilens.studies.faithfulness.study import (
-    FaithfulnessStudy,
     evaluate,
     faithfulness,
     self_agreement,
@@ -264,16 +263,3 @@ def test_the_command(bundled_path, tmp_path):
     assert "--groups as growing sizes" in failing(
         "faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b"
     )
-
-
-def test_workers_give_the_same_tables(tmp_path):
-    model = tmp_path / "model"
-    build("gpt2").save_pretrained(model)
-    texts, options = [ids(12), ids(9, 1)], {"layers": 1, **QUICK}
-    expected = faithfulness(idl.load(model), texts, **options)
-    found = faithfulness(
-        idl.load(model), texts, **options, out=tmp_path / "run", engine=idl.Local(workers=2)
-    )
-    for name in found.schema:
-        assert_frame_equal(getattr(found, name), getattr(expected, name), abs_tol=1e-6)
-    assert FaithfulnessStudy.alone == ""

@@ -10,7 +10,7 @@ from helpers.zoo import build, classifier, example, ids
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.tokens.margins import Noise
 from identilens.models.candidates import Candidates
-from identilens.runs.corpus import Corpus
+from identilens.runs.stored import SpooledTexts
 from identilens.studies.inversion.study import InversionSettings, InversionStudy
 
 TEXT = ids(7)
@@ -288,14 +288,12 @@ def test_short_texts_of_an_encoder_are_found_by_search():
     )
 
 
-def test_very_many_texts_and_workers_give_the_same(lens, tmp_path):
+def test_texts_on_disk_give_the_same(lens):
     texts = [[token % 50 for token in ids(4, seed)] for seed in range(3)]
     here = idl.inversion(lens, texts, bits=4)
-    many = idl.inversion(lens, Corpus(texts), bits=4)
-    spread = idl.inversion(lens, texts, bits=4, out=tmp_path / "run", engine=idl.Local(2))
+    many = idl.inversion(lens, SpooledTexts(texts), bits=4)
     for name in ("table", "noises"):
         assert getattr(here, name).equals(getattr(many, name))
-        assert getattr(here, name).equals(getattr(spread, name))
 
 
 def test_bits_are_the_fewest_with_a_certificate(lens):

@@ -264,7 +264,7 @@ def test_chosen_positions_are_the_same_with_padding():
         assert_frame_equal(one, exact, rel_tol=1e-6, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["leading", "spacy", "track"])
+@pytest.mark.parametrize("name", ["leading", "track"])
 def test_what_needs_every_position_is_refused_for_some(name):
     given: dict = {name: 4 if name == "leading" else "a"}
     with pytest.raises(SettingError, match=f"expected {name} to be left out with queries; got"):

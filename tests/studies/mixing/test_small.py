@@ -1,8 +1,5 @@
 """What a run of mixing is given and leaves: tags, layers, a tracked token; on the tiniest of models."""
 
-import sys
-from types import SimpleNamespace
-
 import polars as pl
 import pytest
 import torch
@@ -56,22 +53,12 @@ def test_a_treebanks_tags_are_those_of_the_run(bundled, sentences):
     assert pair["tag"].to_list() == ["[CLS]", "RB", "[SEP]", "RB", "[SEP]"]
 
 
-def test_a_pipeline_tags_plain_texts_and_pairs(bundled, monkeypatch):
-    words = [SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
-    pipelines = SimpleNamespace(load=lambda name: lambda text: words)
-    monkeypatch.setitem(sys.modules, "spacy", pipelines)
-    assert tags_of(bundled, "Snow", spacy="any")["tag"].to_list() == ["[CLS]", "NN", "[SEP]"]
-    both = tags_of(bundled, [("Snow", "Snow")], spacy="any", tags="upos")["tag"].to_list()
-    assert both == ["[CLS]", "NOUN", "[SEP]", "NOUN", "[SEP]"]
-    with pytest.raises(SettingError, match=r"max_length to be left out: tags are of whole texts"):
-        tags_of(bundled, "Snow", spacy="any", max_length=4)
-
-
 def test_tags_that_cannot_be_are_refused(lens, bundled, sentences):
-    with pytest.raises(SettingError, match=r"expected spacy to be left out: only texts"):
-        tags_of(lens, [ids(5)], spacy="any")
     assert tags_of(lens, [ids(5)]) is None
-    with pytest.raises(InputError, match=r"'plain' has no tags"):
+    assert tags_of(bundled, sentences, queries=(1,)) is None
+    with pytest.raises(SettingError, match=r"max_length to be left out: tags are of whole texts"):
+        tags_of(bundled, sentences, max_length=4)
+    with pytest.raises(InputError, match=r"'plain' has no tags. Take all texts from a treebank"):
         tags_of(bundled, [*sentences, "plain"])
 
 

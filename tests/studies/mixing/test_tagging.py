@@ -1,18 +1,15 @@
-"""Tags from a treebank, spaCy or a function, carried over to sub-words by characters."""
+"""Tags from a treebank, carried over to sub-words by characters."""
 
-import sys
 import types
 
 import pytest
 
 from helpers.treebanks import SENTENCES
-from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
 from identilens.measures.mixing import boxes_by_tag
-from identilens.models.lens import Lens
 from identilens.runs.conllu import TaggedText, Word, read_conllu
 from identilens.studies.mixing.study import mixing
-from identilens.studies.mixing.tagging import NO_WORD, TAG_COLUMNS, spacy_tagger, tag_tokens
+from identilens.studies.mixing.tagging import NO_WORD, TAG_COLUMNS, tag_tokens
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +54,11 @@ def test_pairs_and_tokens_outside_of_words(bundled):
     assert found["tag"].to_list() == ["[CLS]", "ADJ", NO_WORD, "[SEP]", "NOUN", "[SEP]"]
 
 
-def test_a_tagger_is_asked_for_texts_without_tags(bundled, sentences):
-    spans = {str(text): text.spans() for text in sentences}
-    plain = [str(text) for text in sentences]
-    assert tag_tokens(plain, bundled.tokenizer, spans.get).equals(
-        tag_tokens(sentences, bundled.tokenizer)
-    )
+def test_texts_without_tags_and_slow_tokenizers_are_refused(bundled, sentences):
     with pytest.raises(InputError, match=r"'Gladly' has no tags"):
         tag_tokens(["Gladly"], bundled.tokenizer)
     with pytest.raises(InputError, match=r"does not give the characters.*use_fast=True"):
         tag_tokens(sentences, types.SimpleNamespace(is_fast=False))
-
-
-def test_spacy_pipelines_are_asked(monkeypatch):
-    word = types.SimpleNamespace(idx=2, text="dog", tag_="NN", pos_="NOUN")
-    assert spacy_tagger(lambda text: [word])("a dog") == [(2, 5, "NN")]
-    assert spacy_tagger(lambda text: [word], "upos")("a dog") == [(2, 5, "NOUN")]
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(
-        InputError, match=r"'en_core_web_sm' is not installed. Run: pip install spacy"
-    ):
-        spacy_tagger()
 
 
 def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
@@ -90,16 +71,6 @@ def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
     assert speech.filter(layer=6, tag="[CLS]")["median"].item() == pytest.approx(last.median())
 
 
-def test_a_pipeline_tags_plain_texts(bundled, monkeypatch):
-    words = [types.SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
-    pipelines = types.SimpleNamespace(load=lambda name: lambda text: words)
-    monkeypatch.setitem(sys.modules, "spacy", pipelines)
-    found = mixing(
-        bundled, "Snow", spacy="any", tags="upos", sketch_probes=2, layers=(1,), rollouts=False
-    )
-    assert found.tags["tag"].to_list() == ["[CLS]", "NOUN", "[SEP]"]
-
-
 def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentences):
     with pytest.raises(
         SettingError, match=r"expected max_length to be left out: tags are of whole texts; got 4"
@@ -107,8 +78,6 @@ def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentence
         mixing(bundled, sentences, max_length=4)
     with pytest.raises(InputError, match=r"'plain' has no tags"):
         mixing(bundled, [*sentences, "plain"])
-    with pytest.raises(SettingError, match=r"expected spacy to be left out: only texts"):
-        mixing(Lens(build("bert")), [ids(5)], spacy="any")
 
 
 @pytest.mark.slow

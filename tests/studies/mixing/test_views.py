@@ -140,7 +140,7 @@ def test_parts_of_speech_open_on_the_last_layer(tagged):
 
 def test_tags_of_an_encoder_decoder_are_those_of_its_source(tricky):
     tags = tricky.own().filter(kind="encoder", layer=1).select("text", "position", tag=pl.lit("NN"))
-    speech = tricky.with_tags(tags).series.speech
+    speech = replace(tricky, tags=tags).series.speech
     assert speech["tokens"].to_list() == [len(tags)] * 3
 
 

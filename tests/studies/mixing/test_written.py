@@ -18,7 +18,7 @@ def of_two_stacks():
     )
     rows = [(0, place, tag) for place, tag in enumerate(("[CLS]", "JJ", "NN", "[SEP]"))]
     tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
-    return replace(parts[0], table=table, token_names=names).with_tags(tags).tracking("sky")
+    return replace(parts[0], table=table, token_names=names, tags=tags).tracking("sky")
 
 
 CASES = {

@@ -14,7 +14,7 @@ from identilens.measures.structure import circularity, structure_weights
 from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.models.capture import Collector
 from identilens.models.lens import Lens
-from identilens.runs.corpus import Corpus
+from identilens.runs.stored import SpooledTexts
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
 from identilens.studies.structure.lengths import special_positions, texts_of_length
@@ -232,20 +232,18 @@ def test_texts_on_disk_are_cut_like_a_list(lens):
         some = texts if shorter == "skip" else [texts[0], *texts[2:]]
         held, many = (
             [item.tensors["input_ids"].tolist() for item in texts_of_length(lens, given, 4, cut=cut, shorter=shorter)]
-            for given in (some, Corpus(some))
+            for given in (some, SpooledTexts(some))
         )  # fmt: skip
         assert held == many
-    skipped = texts_of_length(lens, Corpus(texts), 8, shorter="skip")
+    skipped = texts_of_length(lens, SpooledTexts(texts), 8, shorter="skip")
     assert [item.tensors["input_ids"].tolist() for item in skipped] == [
         ids(9)[:8], ids(12, 2)[:8], ids(8, 3),
     ]  # fmt: skip
-    refused = texts_of_length(lens, Corpus(texts), 8)
-    assert refused[0].length == 8
-    with pytest.raises(InputError, match="text 1 has 4 tokens, fewer than 8. Lower length"):
-        refused[1]
+    with pytest.raises(InputError, match="1 of 4 texts have fewer than 8 tokens; text 1 has 4. Lo"):
+        texts_of_length(lens, SpooledTexts(texts), 8)
     assert special_positions(lens, skipped) == []
     with pytest.raises(InputError, match="at least 2 texts of 4 tokens, got 1"):
-        texts_of_length(lens, Corpus(texts[:1]), 4)
+        texts_of_length(lens, SpooledTexts(texts[:1]), 4)
     with pytest.raises(InputError, match="text 0 needs a tokenizer"):
         texts_of_length(lens, ["words", "words"], 4, cut="window")
 

@@ -156,16 +156,15 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
 
 def _typed(lens):
     """A lens that reads token types beside the ids."""
-    before = lens.reader.read
+    before = lens.reader.read_one
 
-    def read(inputs, max_length=None):
-        items = before(inputs, max_length)
-        return [
-            replace(item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0})
-            for item in items
-        ]
+    def read_one(*given):
+        item = before(*given)
+        return replace(
+            item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0}
+        )
 
-    lens.reader.read = read
+    lens.reader.read_one = read_one
     return lens
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from identilens.errors import OutputFolderError
-from identilens.runs.files import Manifest, take_over, write_json
+from identilens.runs.files import Manifest, write_json
 from identilens.runs.reading import read_json
 
 CHECKPOINTS = "checkpoints"
@@ -15,7 +15,7 @@ def keep_last(folder: Path, step: int, best: str | None) -> None:
     """Mark the checkpoint of a step as complete, then delete all others except the best one."""
     manifest, place = Manifest(folder), _place(folder, step)
     files = sorted(file for file in place.rglob("*") if file.is_file() and file.name != _MARK)
-    take_over(manifest, files)
+    manifest.add(*(file.relative_to(folder).as_posix() for file in files))
     sizes = {file.relative_to(place).as_posix(): file.stat().st_size for file in files}
     # It is written again where the folder was moved.
     del sizes[_STATE]

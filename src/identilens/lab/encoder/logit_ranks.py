@@ -1,5 +1,6 @@
 """Whether queries and keys of the head's size could give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +17,7 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import HEAD, Tables, integers, percent, table_of
-from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads
+from identilens.studies.heads import HeadSettings, HeadStudy, PartsByText, Place, TextHeads
 from identilens.studies.items import read_items
 
 
@@ -173,62 +174,58 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             raise InputError(
                 "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
-        heads = TextHeads.of(lens, items, settings, "encoder")
-        # Very many texts: those that do not fit are left out when they are reached.
-        fitting = heads
-        if not heads.by_text:
-            fitting = replace(
-                heads, parts=[part for part in heads.parts if self._fits(heads, part[0])]
-            )
-        self.take(fitting)
-        if not any(self._fits(heads, place) for part in self.heads.parts for place in part):
-            (low, high), d_v = settings.lengths, _d_v(heads.parts[0][0])
+        whole = TextHeads.of(lens, items, settings, "encoder")
+
+        def fitting(text: int) -> list[Sequence[Place]]:
+            length = items.lengths[text]
+            return [[place] for place in whole.places(text) if self._fits(length, place)]
+
+        self._items = items
+        self.heads = replace(whole, parts=PartsByText(len(items), fitting))
+        if not self.heads.parts:
+            (low, high), d_v = settings.lengths, _d_v(whole.places(0)[0])
             raise InputError(
                 f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
-                f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
+                f"longest has {max(items.lengths)}. Give longer texts, or other lengths."
             )
 
     def run(self, part: int) -> Output:
-        """Return the rows of one head, or of all heads, on one text."""
-        places, rows = self.heads.parts[part], []
-        for number, place in enumerate(places, part * len(places)):
-            if not self._fits(self.heads, place):
-                continue
-            head = self.heads.read(place)
-            if head.visible is not None:
-                raise InputError(
-                    f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
-                )
-            generator = torch.Generator().manual_seed(self.settings.seed + number)
-            measured = logit_rank_study(
-                head.attention,
-                head.projected,
-                head.d_k,
-                count=self.settings.count,
-                generator=generator,
+        """Return the row of one head on one text."""
+        (place,) = self.heads.parts[part]
+        head = self.heads.read(place)
+        if head.visible is not None:
+            raise InputError(
+                f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
             )
-            ranks = measured.ranks.double()
-            row = {
-                **place.row,
-                "n_key": measured.seq_len,
-                "d_k": head.d_k,
-                "d_v": _d_v(place),
-                "simplex_nullity": measured.simplex_nullity,
-                "original_rank": measured.original_rank,
-                "lowest_rank": int(ranks.min()),
-                "mean_rank": float(ranks.mean()),
-                "highest_rank": int(ranks.max()),
-                "realisable_share": measured.realisable_share,
-                "alternatives": self.settings.count,
-                "mean_total_variation": measured.mean_total_variation,
-                "output_error": measured.output_error,
-            }
-            rows.append(row)
-        return Output({"table": table_of(LogitRanks.schema["table"], rows)})
+        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        measured = logit_rank_study(
+            head.attention,
+            head.projected,
+            head.d_k,
+            count=self.settings.count,
+            generator=generator,
+        )
+        ranks = measured.ranks.double()
+        row = {
+            **place.row,
+            "n_key": measured.seq_len,
+            "d_k": head.d_k,
+            "d_v": _d_v(place),
+            "simplex_nullity": measured.simplex_nullity,
+            "original_rank": measured.original_rank,
+            "lowest_rank": int(ranks.min()),
+            "mean_rank": float(ranks.mean()),
+            "highest_rank": int(ranks.max()),
+            "realisable_share": measured.realisable_share,
+            "alternatives": self.settings.count,
+            "mean_total_variation": measured.mean_total_variation,
+            "output_error": measured.output_error,
+        }
+        return Output({"table": table_of(LogitRanks.schema["table"], [row])})
 
-    def _fits(self, heads: TextHeads, place: Place) -> bool:
+    def _fits(self, length: int, place: Place) -> bool:
         low, high = self.settings.lengths
-        return low * _d_v(place) <= heads.items[place.text].length <= high * _d_v(place)
+        return low * _d_v(place) <= length <= high * _d_v(place)
 
 
 def _d_v(place: Place) -> int:

@@ -28,6 +28,7 @@ from identilens.studies.alternatives.search import Found, alternatives_of, logit
 from identilens.studies.heads import (
     HeadStudy,
     KindSettings,
+    PartsByText,
     Place,
     joined,
     named_places,
@@ -142,11 +143,10 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
-        if (settings.together or settings.outcome == "layer") and not self.heads.by_text:
-            places = groupby(
-                (place for part in self.heads.parts for place in part), lambda one: one.text
-            )
-            self.heads = replace(self.heads, parts=[list(part) for _, part in places])
+        if settings.together or settings.outcome == "layer":
+            heads = self.heads
+            parts = PartsByText(len(heads.items), lambda text: [heads.places(text)])
+            self.heads = replace(heads, parts=parts)
 
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of all heads, on one text."""

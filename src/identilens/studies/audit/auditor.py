@@ -71,12 +71,8 @@ class Auditor:
         self.settings = settings
         self.keep, self.means, self.rows = keep, means, rows
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
-        # Of very many texts it is not known beforehand which special tokens they hold.
-        if not items.streamed:
-            used = {
-                token for item in items for tokens in item.tokens.values() for token in tokens
-            } or {"[CLS]"}
-            special = [token for token in special if token in used]
+        used = items.names or {"[CLS]"}
+        special = [token for token in special if token in used]
         self.type_names = type_names(special)
         self._factors: dict[int, tuple[OutputFactor, int]] = {}
         self._scratch = Scratch()

@@ -22,7 +22,7 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy, Place, check_asked
-from identilens.studies.items import Items, identities, read_items
+from identilens.studies.items import Items, read_items
 from identilens.studies.outcomes import Answered, head_effects, head_estimates, model_outcome
 
 _PART = 32
@@ -48,9 +48,6 @@ _KEYS = 8192
 
 _STREAM = 0x7E87
 """Tells the draw of texts apart from other uses of a run's seed."""
-
-_FIRST = 1000
-"""Where texts are tokenised only when they are measured, texts are drawn from this many first ones."""
 
 
 class AuditStudy(LensStudy[AuditSettings, Audit]):
@@ -108,7 +105,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
         return Identity(
             self.lens.facts,
-            identities(self.items),
+            self.items.digests,
             {"rank_tolerance": tolerance},
             seed=self.settings.seed,
         )
@@ -122,7 +119,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         auditor = self.auditor
         auditor.start_part()
         # Texts of like length share a batch, so that little is padded.
-        order = sorted(self.parts[part], key=lambda text: self.items[text].length)
+        order = sorted(self.parts[part], key=self.items.lengths.__getitem__)
         for batch in self.lens.batches(self.items, order, self.settings.batch_size):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
         output = auditor.output()
@@ -172,10 +169,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             return [range(start, min(start + _PART, total)) for start in range(0, total, _PART)]
         parts, start, size = [], 0, 0
         for text in range(total):
-            # Of a stream of texts no length is known before its turn.
-            more = (
-                _MATRICES if self.items.streamed else heads * self.items[text].length ** 2 * _BYTES
-            )
+            more = heads * self.items.lengths[text] ** 2 * _BYTES
             if text > start and (size + more > _MATRICES or text - start == _PART):
                 parts.append(range(start, text))
                 start, size = text, 0
@@ -202,11 +196,9 @@ class _Drawn:
     @classmethod
     def of(cls, items: Items, settings: AuditSettings) -> "_Drawn":
         """Draw texts of all lengths; only those of at most ``example_length`` tokens are kept."""
-        # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
-        first = min(len(items), _FIRST) if items.streamed else len(items)
-        order = np.random.default_rng([_STREAM, settings.seed]).permutation(first).tolist()
-        length = {text: items[text].length for text in order}
-        sums = accumulate(length.values())
+        length = items.lengths
+        order = np.random.default_rng([_STREAM, settings.seed]).permutation(len(items)).tolist()
+        sums = accumulate(length[text] for text in order)
         drawn = [text for text, total in zip(order, sums, strict=True) if total <= _TOKENS]
         drawn = (drawn or order[:1])[: ROWS * settings.examples]
         rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))

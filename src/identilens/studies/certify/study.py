@@ -155,23 +155,23 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         files = (
             len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
         )
-        if files > MOST or (files and self.heads.by_text):
+        if files > MOST:
             raise SettingError(
                 "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
             )
 
-        for claim in settings.claims if not self.heads.by_text else ():
-            self._look_for(claim)
+        if settings.claims:
+            self._look_for_claims()
 
-    def _look_for(self, claim: Claim) -> None:
-        """Check that each text with tokens has what a claim names, before anything is computed."""
-        for place in {
-            (one.text, one.site.kind): one for part in self.heads.parts for one in part
-        }.values():
-            item = self.heads.items[place.text]
-            sequence = sides(place.site.kind, item.tokens).key
-            if names := item.tokens.get(sequence):
-                claim.check(Spelling.of(item, sequence, names), place.text)
+    def _look_for_claims(self) -> None:
+        """Check that each text with tokens has what the claims name, before anything is computed."""
+        kinds = {site.kind for site, _ in self.heads.chosen}
+        for text, item in enumerate(self.heads.items):
+            sequences = {sides(kind, item.tokens).key for kind in kinds} & {*item.tokens}
+            for sequence in sequences:
+                spelling = Spelling.of(item, sequence, item.tokens[sequence])
+                for claim in self.settings.claims:
+                    claim.check(spelling, text)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Prepare for the first part; certificates are files."""

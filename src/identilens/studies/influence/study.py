@@ -23,7 +23,6 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
 from identilens.studies.influence.result import Influence
-from identilens.studies.items import ItemList
 from identilens.studies.outcomes import (
     Outcome,
     asked_answer,
@@ -123,7 +122,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             return super().check_rows()
         longest = max(self._decisions, key=len)
         texts = [self._decided(item, longest).item for item in self.items]
-        return check_asked(ItemList(texts), self.settings.queries)
+        return check_asked(texts, self.settings.queries)
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
@@ -162,7 +161,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 }
                 for at, gain in enumerate(gains.tolist())
             ]
-        heads = TextHeads(self.lens, ItemList([item]), ())
+        heads = TextHeads(self.lens, [item], ())
         keys = [
             {**row, "text": part}
             for site, head in self.chosen

@@ -151,7 +151,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             budget=settings.memory_budget,
             whole=settings.whole_prefix,
         )
-        for text, item in enumerate([] if self.items.streamed else self.items):
+        for text, item in enumerate(self.items):
             check_ids(item, text)
 
     def run(self, part: int) -> Output:

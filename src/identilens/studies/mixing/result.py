@@ -146,10 +146,6 @@ class Mixing(Result):
         row = {"text": texts["text"][text], "position": position}
         return replace(self, tracked=table_of(self.schema["tracked"], [row]))
 
-    def with_tags(self, tags: pl.DataFrame) -> "Mixing":
-        """Return the same result with parts of speech of its tokens, from `tag_tokens`."""
-        return replace(self, tags=tags)
-
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
         settings = self.provenance["settings"]

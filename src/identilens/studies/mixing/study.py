@@ -37,12 +37,12 @@ from identilens.runs.settings import (
     Size,
     TwoOrMore,
 )
+from identilens.runs.stored import HeldTexts
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import TextStudy, asked_places
-from identilens.studies.items import identities
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
+from identilens.studies.mixing.tagging import parts_of, tag_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,7 @@ class MixingSettings(Settings):
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
-        tags: Which tags of a treebank or pipeline are used: its own (xpos) or the universal ones (upos).
-        spacy: spaCy pipeline that adds part-of-speech tags to texts without tags.
+        tags: Which tags of a treebank are used: its own (xpos) or the universal ones (upos).
         track: Show which inputs contribute to this token, layer by layer.
     """
 
@@ -78,12 +77,11 @@ class MixingSettings(Settings):
     rollouts: bool = True
     seed: NonNegative = 0
     tags: Tags = "xpos"
-    spacy: str | None = None
     track: Annotated[str | None, NOT_RECORDED] = None
 
     def check(self) -> None:
         """Check that no probes are given for exact norms, and for chosen positions nothing that needs all."""
-        for name in ("leading", "spacy", "track"):
+        for name in ("leading", "track"):
             if self.queries and getattr(self, name) is not None:
                 raise SettingError(name, "to be left out with queries", getattr(self, name))
         for name in ("sketch_probes", "leading"):
@@ -153,7 +151,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             else None,
             "tags": None if self.tags is None else settings.tags,
         }
-        return Identity(self.lens.facts, identities(self.items), in_force)
+        return Identity(self.lens.facts, self.items.digests, in_force)
 
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""
@@ -232,24 +230,13 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             yield label, range(len(norms[at].squares)), norms[at]
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
-        pipeline = self.settings.spacy
-        if self.settings.queries or (pipeline is None and self.items.streamed):
-            return None  # tags are of whole texts, and what lies on disk are plain texts
-        if any(item.text is None for item in self.items):
-            if pipeline:
-                raise SettingError(
-                    "spacy",
-                    "to be left out: only texts have parts of speech, not token ids",
-                    pipeline,
-                )
-            return None
+        """Return the tags of texts of a treebank, which are in memory; None for others and for single positions."""
         pair = isinstance(texts, tuple) and len(self.items) == 1
-        entries = [
-            parts_of(text) for text in ([texts] if pair or isinstance(texts, str) else texts)
-        ]
-        if pipeline is None and not any(
-            isinstance(part, TaggedText) for parts in entries for part in parts
-        ):
+        given = [texts] if pair or isinstance(texts, str) else texts
+        if self.settings.queries or not isinstance(given, list | HeldTexts):
+            return None
+        entries = [parts_of(text) for text in given]
+        if not any(isinstance(part, TaggedText) for parts in entries for part in parts):
             return None
         if self.settings.max_length is not None:
             raise SettingError(
@@ -258,8 +245,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         # An encoder-decoder reads the second text of a pair as its target, whose states stand one token behind.
         sources_only = self.lens.model.config.is_encoder_decoder
         read = [tuple(parts[:1] if sources_only else parts) for parts in entries]
-        tagger = None if pipeline is None else spacy_tagger(pipeline, self.settings.tags)
-        return tag_tokens(read, self.lens.tokenizer, tagger, self.settings.tags)
+        return tag_tokens(read, self.lens.tokenizer, self.settings.tags)
 
 
 def _layer_table(

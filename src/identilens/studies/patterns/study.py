@@ -23,7 +23,7 @@ from identilens.runs.settings import LIST, NonNegative, Part, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.heads import KindSettings, TextStudy
-from identilens.studies.items import ItemList, sample, token_places, word_at
+from identilens.studies.items import Items, token_places, word_at
 from identilens.studies.outcomes import Tolerance, ToleranceSettings, of_head
 from identilens.studies.patterns.result import MEANS, PatternScores
 
@@ -124,12 +124,10 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         self.given = len(self.items)
         self.arcs = not {*settings.pattern} <= {*PATTERNS}
         if self.arcs:
-            require_arcs(sample(self.items))
+            require_arcs(self.items)
             if settings.max_length is not None:
                 words = "to be left out: arcs are of whole sentences"
                 raise SettingError("max_length", words, settings.max_length)
-        if settings.repeated and self.items.streamed:
-            raise SettingError("repeated", "0 with a data set", settings.repeated)
         if settings.repeated:
             # Random sequences, each twice in a row, that begin as the first text does.
             special = getattr(lens.tokenizer, "all_special_ids", [])
@@ -144,7 +142,8 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
                 len(usual), (settings.sequences, settings.repeated), generator=generator
             )
             texts = [[first, *2 * [usual[place] for place in row]] for row in drawn.tolist()]
-            self.items = ItemList([*self.items, *lens.read(texts)])
+            entries = [*self.items.entries, *lens.read(texts)]
+            self.items = Items(lens, entries, settings.max_length)
         sites = lens.sites(self.items[0])
         chosen = chosen_heads(sites, settings.layers, settings.heads, settings.kind)
         self.chosen = {(sites.index(site), head) for site, head in chosen if site.kind != "cross"}
@@ -249,8 +248,8 @@ def require_arcs(items: Sequence[Item]) -> None:
     for item in items:
         if not isinstance(item.text, TaggedText):
             raise InputError(
-                f"{item.text!r:.60} has no dependency arcs. Take at most 10,000 sentences of a treebank (.conllu, "
-                "limit=...), or leave out the patterns of arcs."
+                f"{item.text!r:.60} has no dependency arcs. Take sentences of a treebank (.conllu), "
+                "or leave out the patterns of arcs."
             )
 
 

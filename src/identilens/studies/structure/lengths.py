@@ -1,14 +1,13 @@
 """Texts of one length, as R and W need them: clipped, or cut into windows."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.runs.corpus import Corpus
-from identilens.studies.items import ItemList, Items, LazyItems, sample
+from identilens.runs.stored import SpooledTexts
+from identilens.studies.items import Items
 
 Cut = Literal["clip", "window"]
 Shorter = Literal["error", "skip"]
@@ -23,36 +22,25 @@ def texts_of_length(
 
     ``clip`` keeps the start of each text; ``window`` cuts it into pieces one after the other, each with the special
     tokens that open and close a text, and leaves out what remains. Texts that are too short are an error, or skipped.
-    Those of a `Corpus` are tokenised when they are asked for; with windows or skipped texts, one pass over all of them
-    comes first, since their number depends on it.
 
     Raises:
         InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
     """
-    streamed = isinstance(texts, Corpus)
     if cut == "window":
         entries = enumerate([texts] if isinstance(texts, str) else texts)
-        windows = (
+        texts = SpooledTexts(
             piece for number, entry in entries for piece in _pieces(lens, entry, number, length)
         )
-        texts = Corpus(windows) if streamed else list(windows)
-    if streamed and shorter == "skip":
-        texts = Corpus(
-            entry
-            for number, entry in enumerate(texts)
-            if not _too_short(lens.read([entry], length)[0], number, length)
+    entries = lens.reader.entries(texts, length) if len(texts) else []
+    items = Items(lens, entries, length)
+    short = [number for number, item in enumerate(items) if _too_short(item, number, length)]
+    if short and shorter == "error":
+        raise InputError(
+            f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {short[0]} has "
+            f"{items.lengths[short[0]]}. {_REMEDY}"
         )
-    if streamed:
-        items = LazyItems(lens, texts, length, partial(_refuse_short, length))
-    else:
-        items = lens.read(texts, length) if len(texts) else []
-        short = [number for number, item in enumerate(items) if _too_short(item, number, length)]
-        if short and shorter == "error":
-            raise InputError(
-                f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {short[0]} has "
-                f"{items[short[0]].length}. {_REMEDY}"
-            )
-        items = ItemList(item for number, item in enumerate(items) if number not in short)
+    left_out = set(short)
+    items = items.chosen(number for number in range(len(items)) if number not in left_out)
     if len(items) < 2:
         raise InputError(
             f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
@@ -61,19 +49,16 @@ def texts_of_length(
     return items
 
 
-def _refuse_short(length: int, item: Item, number: int) -> None:
-    if _too_short(item, number, length):
-        raise InputError(
-            f"text {number:,} has {item.length} tokens, fewer than {length}. {_REMEDY}"
-        )
-
-
-def special_positions(lens: Lens, items: Items) -> list[int]:
-    """Return the positions that hold a special token in every text; of a `Corpus`, in the first texts."""
-    special, ids = _special(lens), [item.tensors["input_ids"].tolist() for item in sample(items)]
-    return [
-        place for place, column in enumerate(zip(*ids, strict=True)) if special.issuperset(column)
-    ]
+def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
+    """Return the positions that hold a special token in every text."""
+    special = _special(lens)
+    places = range(len(items[0].tensors["input_ids"]))
+    for item in items:
+        ids = item.tensors["input_ids"].tolist()
+        places = [place for place in places if ids[place] in special]
+        if not places:
+            break
+    return [*places]
 
 
 def _special(lens: Lens) -> set[int]:

@@ -37,7 +37,6 @@ from identilens.runs.reading import read_tensors
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
-from identilens.studies.items import identities
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
 from identilens.studies.structure.lengths import Cut, Shorter, special_positions, texts_of_length
@@ -221,8 +220,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
     of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen
     (III.B.1). The second pass compares each text with R, and sums the representatives' weights to W (Eq. 7, 8). With
-    more texts, memory grows by the embeddings of at most ``pool`` of them. More than 10,000 texts are tokenised one by
-    one, in each pass.
+    more texts, memory grows by the embeddings of at most ``pool`` of them.
 
     Args:
         lens: The model.
@@ -269,7 +267,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
-        return Identity(self.lens.facts, identities(self.items), facts)
+        return Identity(self.lens.facts, self.items.digests, facts)
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""

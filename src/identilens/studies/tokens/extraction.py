@@ -21,7 +21,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.files import translated_write_errors, write_json, write_table
 from identilens.runs.progress import Progress
-from identilens.studies.items import Items, identities
+from identilens.studies.items import Items
 
 BATCH_SIZE = 16
 _TOLD_EVERY = 1000
@@ -83,9 +83,8 @@ def extract(
 def fingerprint(lens: Lens, items: Items) -> str:
     """Return a hash that is equal for equal models, precisions and inputs."""
     digest = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode())
-    read = identities(items)
-    for identity in read:
-        digest.update(hashlib.sha256(str(identity).encode("utf-8", "surrogatepass")).digest())
+    for read in items.digests:
+        digest.update(read)
     return digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
-from identilens.studies.items import identities, read_items
+from identilens.studies.items import read_items
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
 from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, layer_shape
 from identilens.studies.tokens.result import TokenIdentifiability
@@ -78,10 +78,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         }
         for layers, probe in product(self.layers.values(), settings.probes):
             cells(settings, layers, probe)
-        # Very many texts are checked before the first part, so that progress is shown meanwhile.
-        self._checked = not self.items["model"].streamed
-        if self._checked:
-            self._check_texts()
+        self._check_texts()
         splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
         self.parts = [
             Part(name, kind, split)
@@ -100,7 +97,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         for name, experiment in (("offsets", "neighbours"), ("shares", "data-share")):
             if self.settings.experiment != experiment:
                 other[name] = None
-        return Identity(self.lenses["model"].facts, identities(self.items["model"]), other)
+        return Identity(self.lenses["model"].facts, self.items["model"].digests, other)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Choose the folder of the hidden states, and read the learning rates that finished parts have chosen."""
@@ -125,9 +122,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, extracted when first asked for."""
-        if not self._checked:
-            self._check_texts()
-            self._checked = True
         if name not in self._held and self._cache is not None:
             # Hidden states stay after the run: later runs on the same texts use them.
             with recording(None):
@@ -143,8 +137,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         lengths, total = array("q"), len(self.items["model"])
         for text in range(total):
             same = [items[text] for items in self.items.values()]
-            if text % _TOLD_EVERY == 0:
-                self.tell(f"checked {text:,} of {total:,} texts")
             for item in same:
                 check_tokens(item, text)
             first, *others = same
