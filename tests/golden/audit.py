@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 
 import identilens as idl
-from golden.common import CONDITIONED, LONG, PAIR, TEXTS, TOKENS, drawn, maps, real, tiny
+from golden.common import CONDITIONED, TEXTS, TOKENS, drawn, maps, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 
@@ -55,22 +55,9 @@ def rounded(run: Callable[[], Tables]) -> Case:
 
 CASES: dict[str, Case] = {
     "audit_bundled": single(audit_bundled),  # 0.6 s
-    "audit_bundled_streamed": single(
-        lambda: audit(
-            real(), [" ".join([LONG] * 3)], stream="always", layers=(1, 4), certain_rows=0
-        )
-    ),  # 0.1 s
-    "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(5,))),  # 0.0 s
     "audit_encoder": Case(
         lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")
     ),  # 0.1 s
-    "audit_value_bias": Case(lambda: audit(tiny("bert"), TOKENS, value_bias="out")),  # 0.1 s
-    "audit_causal": rounded(
-        lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder")
-    ),  # 0.1 s
-    "audit_long_causal": Case(audit_long_causal),  # 0.1 s
     "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS), local=True),  # 0.2 s
-    "audit_window": Case(lambda: audit(tiny("mistral"), TOKENS), local=True),  # 0.4 s
     "audit_cross": rounded(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 0.3 s
-    "audit_streamed": rounded(lambda: audit(tiny("t5"), TOKENS, stream="always")),  # 0.2 s
 }

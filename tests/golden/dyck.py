@@ -64,8 +64,5 @@ def dyck_pruning() -> Tables:
 
 CASES: dict[str, Case] = {
     "dyck": single(dyck, False, AFTER_TRAINING),  # 0.8 s
-    "dyck_options": single(dyck_options, False),  # 0.6 s
-    "dyck_saved": single(dyck_saved, False, AFTER_TRAINING),  # 0.3 s
     "dyck_construction": single(dyck_construction, False),  # 0.2 s
-    "dyck_pruning": single(dyck_pruning, False),  # 0.3 s
 }

@@ -86,6 +86,4 @@ def rank_lengths() -> Tables:
 
 CASES: dict[str, Case] = {
     "encoder": single(encoder, False),  # 0.7 s
-    "encoder_sweep": single(encoder_sweep, False),  # 3.4 s
-    "encoder_rank_lengths": single(rank_lengths, False),  # 0.1 s
 }

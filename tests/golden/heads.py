@@ -3,8 +3,8 @@
 from typing import Any
 
 import identilens as idl
-from golden.common import CONDITIONED, LONG, maps, real, tiny
-from golden.stored import Case, Tables, single
+from golden.common import CONDITIONED, maps, tiny
+from golden.stored import Case, Tables
 from helpers.chats import MESSAGES, tokenizer
 from helpers.zoo import ids
 
@@ -47,12 +47,6 @@ def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 CASES: dict[str, Case] = {
     "answer_causal": Case(answer, CONDITIONED, local=True),  # 4 s
-    "certify_bundled": single(
-        lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])
-    ),  # 0.5 s
-    "certify_encoder": Case(
-        lambda: certify(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
-    ),  # 0.1 s
     "certify_causal": Case(
         lambda: certify(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
     ),  # 0.1 s
@@ -61,26 +55,6 @@ CASES: dict[str, Case] = {
         CONDITIONED,
         local=True,
     ),  # 0.1 s
-    "verdicts_bundled": single(
-        lambda: {
-            "table": idl.certify(
-                real(), LONG, layers=3, heads=7, queries=["reef", 0], tolerance=0
-            ).table
-        }
-    ),  # 0.3 s
-    "verdicts_causal": Case(
-        lambda: {
-            "table": idl.certify(
-                tiny("gpt2"),
-                [ids(20)],
-                layers=0,
-                heads=1,
-                queries=(0, 8, 12, 19),
-                tolerance=0,
-            ).table
-        }
-    ),  # 0.1 s
-    "alternatives_bundled": single(lambda: alternatives(real(), LONG, layers=2, heads=5)),  # 2.7 s
     "alternatives_encoder": Case(
         lambda: alternatives(
             tiny("bert"),
@@ -91,23 +65,8 @@ CASES: dict[str, Case] = {
             realisable=True,
         )
     ),  # 0.2 s
-    "alternatives_heads": Case(
-        lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2),
-        CONDITIONED,
-    ),  # 0.6 s
     "alternatives_causal": Case(
         lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)
-    ),  # 0.2 s
-    "alternatives_cross": Case(
-        lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross"),
-        relative=10 * CONDITIONED,
-    ),  # 0.2 s
-    "logit_ranks_bundled": single(
-        lambda: {
-            "table": idl.lab.logit_ranks(
-                real(), [LONG], layers=(0, 3), heads=(1, 7), count=10
-            ).table
-        }
     ),  # 0.2 s
     "logit_ranks_encoder": Case(
         lambda: {
@@ -121,12 +80,6 @@ CASES: dict[str, Case] = {
         CONDITIONED,
         floor=1e-9,
     ),  # 0.5 s
-    "faithfulness_causal": Case(
-        lambda: faithfulness(tiny("llama"), [ids(14)], maps=2, rows=1),
-        CONDITIONED,
-        floor=1e-9,
-        local=True,
-    ),  # 0.3 s
     "patterns_causal": Case(
         lambda: patterns(
             tiny("llama"),
@@ -139,9 +92,6 @@ CASES: dict[str, Case] = {
         relative=1e-6,
         floor=1e-9,
     ),  # 3 s
-    "patterns_bundled": single(
-        lambda: patterns(real(), LONG, layers=3, heads="0-3", pattern="previous,punctuation")
-    ),  # 1.5 s
     "sources_causal": Case(
         lambda: sources(tiny("gpt2"), [ids(20)], target=("5", "9"), tolerance=(0, "1%")),
         relative=1e-6,

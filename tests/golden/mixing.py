@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 import identilens as idl
-from golden.common import PAIR, SHORT, real, tiny
+from golden.common import PAIR, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 from identilens.measures.mixing import (
@@ -60,30 +60,14 @@ CASES: dict[str, Case] = {
     "mixing_exact": Case(
         lambda: mixing(tiny("bert"), [ids(3), ids(7, 1), [7] * 4], method="exact")
     ),  # 0.6 s
-    "mixing_sketch": Case(
-        lambda: mixing(tiny("bert"), [ids(3), ids(8, 1)], sketch_probes=8, seed=3), local=True
-    ),  # 0.4 s
-    "mixing_sum": Case(
-        lambda: mixing(tiny("bert"), [ids(5)], method="exact", wrt="embedding_sum")
-    ),  # 0.2 s
-    "mixing_causal": Case(
-        lambda: mixing(tiny("gpt2"), [ids(3), ids(8, 1)], method="exact")
-    ),  # 0.4 s
     "mixing_causal_sketch": Case(
         lambda: mixing(tiny("gpt2"), [ids(8, 1)], sketch_probes=6), local=True
     ),  # 0.3 s
-    "mixing_grouped": Case(
-        lambda: mixing(tiny("llama"), [ids(7)], method="exact"), local=True
-    ),  # 0.3 s
     "mixing_cross": Case(lambda: mixing(tiny("t5"), [ids(6)], method="exact"), local=True),  # 0.6 s
-    "mixing_bundled": single(
-        lambda: mixing(real(), [SHORT, PAIR], sketch_probes=4, layers=(1, 6))
-    ),  # 2.1 s
     "mixing_aggregates": single(mixing_aggregates),  # 2.4 s
     "rollout_causal": Case(
         lambda: rollout(tiny("llama"), [ids(9), ids(5)], tolerance=(0, "1%")),
         relative=1e-6,
         floor=1e-9,
     ),  # 1 s
-    "rollout_bundled": single(lambda: rollout(real(), [SHORT], queries="last")),  # 1 s
 }

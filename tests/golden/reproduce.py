@@ -60,15 +60,5 @@ def wen_corollary2() -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "bhardwaj_ranks": single(bhardwaj_ranks, False),  # 0.1 s
-    "bhardwaj_figure5": single(bhardwaj_figure5, False),  # 0.1 s
-    "bhardwaj_table1": single(bhardwaj_table1, False),  # 1.6 s
-    "wen_figure1": single(lambda: wen("figure1"), False),  # 1.0 s
-    "wen_figure2": single(lambda: wen("figure2"), False),  # 0.8 s
-    "wen_figure3": single(lambda: wen("figure3", "misleading"), False),  # 0.8 s
-    "wen_figure4": single(lambda: wen("figure4", "misleading"), False),  # 2.8 s
-    "wen_figure7": single(lambda: wen("figure7"), False),  # 0.7 s
-    "wen_figure10": single(lambda: wen("figure10"), False),  # 0.6 s
-    "wen_corollary2": single(wen_corollary2, False),  # 0.2 s
     "wen_table1": single(lambda: wen("table1", "variation"), False, AFTER_TRAINING),  # 2.5 s
 }

@@ -96,8 +96,5 @@ def reversal_figures() -> Tables:
 
 CASES: dict[str, Case] = {
     "structure_encoder": Case(structure_encoder, local=True),  # 2.3 s
-    "structure_causal": Case(structure_causal),  # 0.3 s
-    "structure_bundled": single(structure_bundled),  # 0.5 s
     "reversal": single(reversal, False),  # 2.2 s
-    "reversal_figures": single(reversal_figures, False),  # 5.0 s
 }

@@ -3,7 +3,7 @@
 from typing import Any
 
 import identilens as idl
-from golden.common import LONG, SENTENCES, TEXTS, real, tiny
+from golden.common import SENTENCES, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 
@@ -43,47 +43,18 @@ CASES: dict[str, Case] = {
         ),
         False,
     ),  # 0.2 s
-    "tokens_every_fold": single(
-        lambda: tokens(
-            "same-layer", tiny("gpt2"), SENTENCES, probes=("linear",), search="every fold"
-        ),
-        False,
-    ),  # 0.1 s
-    "tokens_across_layers": single(
-        lambda: tokens(
-            "across-layers", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")
-        ),
-        False,
-    ),  # 0.2 s
-    "tokens_layer_to_layer": single(checkpoints, False),  # 0.2 s
     "tokens_neighbours": single(
         lambda: tokens(
             "neighbours", tiny("bert"), SENTENCES, probes=("ridge", "mlp"), offsets=(-2, 1)
         ),
         False,
     ),  # 0.2 s
-    "tokens_data_share": single(
-        lambda: tokens("data-share", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")),
-        False,
-    ),  # 0.2 s
-    "tokens_bundled": single(
-        lambda: tokens(
-            "same-layer",
-            real(),
-            [*TEXTS, *LONG.split(", ")],
-            layers=(1, 6),
-            probes=("naive", "ridge"),
-        )
-    ),  # 0.4 s
     "inversion_causal": single(
         lambda: inversion(
             tiny("gpt2"), [ids(9), ids(5)], noise=("bfloat16", "int4", 0.1), bits=(3, 6)
         ),
         False,
     ),  # 0.5 s
-    "inversion_cache": single(
-        lambda: inversion(tiny("llama"), [ids(8)], noise="int4", bits=(3, 6), stored="cache"), False
-    ),  # 0.4 s
     "inversion_encoder": single(
         lambda: inversion(tiny("bert"), [ids(6)], noise="int4", bits=3), False
     ),  # 0.4 s

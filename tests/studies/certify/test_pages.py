@@ -1,26 +1,13 @@
-"""What is said and drawn of certificates whose tables are written by hand: the texts are beside this file."""
+"""What a page of certificates has room for, and which rows share a table."""
 
 from dataclasses import replace
 
 import polars as pl
 import pytest
 
-from helpers.telling import recorded, told
-from helpers.written import certainty, first_rows
+from helpers.written import certainty
 from identilens.studies import head_views
 from identilens.studies.certify import views
-
-CASES = {
-    "rows of two heads": certainty,
-    "a row": lambda: certainty(((0, 0),), ("0",)),
-    "two kinds": lambda: certainty(((0, 0),), ("float32",), ("encoder", "decoder")),
-    "one row": lambda: first_rows(certainty()),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_all_that_is_said_and_drawn(name):
-    assert told(CASES[name]()) == recorded(__file__, name)
 
 
 def test_tolerances_with_the_same_numbers_share_a_printed_table():

@@ -1,0 +1,155 @@
+"""Findings' numbers and what charts draw, of results whose tables are written by hand.
+
+`python tests/studies/test_findings.py` records them again.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.charts import leaves
+from helpers.structures import by_hand
+from helpers.written import (
+    alternatives,
+    answered,
+    audited,
+    certainty,
+    faithfulness,
+    first_rows,
+    identified,
+    influenced,
+    inverted,
+    mixed,
+    rationales,
+    scored,
+    sourced,
+)
+from identilens.studies.comparison import compare
+from identilens.studies.mixing.tagging import TAG_COLUMNS
+from identilens.studies.tokens.result import EXPERIMENTS
+
+RECORDED = Path(__file__).parent / "findings.json"
+
+
+def two_stacks():
+    """A text of an encoder-decoder with tags, whose source is tracked."""
+    parts = [mixed(1, kind) for kind in ("encoder", "decoder", "cross")]
+    table, names = (
+        pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names")
+    )
+    rows = [(0, place, tag) for place, tag in enumerate(("[CLS]", "JJ", "NN", "[SEP]"))]
+    tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
+    return replace(parts[0], table=table, token_names=names, tags=tags).tracking("sky")
+
+
+def named(result, name="toy", texts="ab", change=0.0):
+    """A result with a record of its own, and a larger null share in later texts and heads."""
+    record = {
+        **result.provenance,
+        "fingerprint": f"{name}{'0' * 9}",
+        "model": {"name": name},
+        "texts": {"count": len(texts), "sha256": list(texts)},
+    }
+    moved = pl.col("null_share") + change * (1 + pl.col("text") + 2 * pl.col("head"))
+    return replace(result, table=result.table.with_columns(moved), provenance=record)
+
+
+CASES = {
+    "audit": audited,
+    "audit without rows": partial(
+        audited, 1, ("encoder", "decoder"), rows=False, pearson=False, d_v=64
+    ),
+    "audit of a row": lambda: first_rows(audited()),
+    "certify": certainty,
+    "certify two kinds": partial(certainty, ((0, 0),), ("float32",), ("encoder", "decoder")),
+    "answer": answered,
+    "answer without rows": partial(answered, 1, bounded=0),
+    "influence": influenced,
+    "influence on states": partial(influenced, "states", 1, rows=False),
+    "influence on an answer": partial(influenced, texts=1, answer="the sea"),
+    "patterns": scored,
+    "sources": sourced,
+    "alternatives": alternatives,
+    "alternatives, none": partial(alternatives, 1, found=False),
+    **{f"tokens {name}": partial(identified, name) for name in EXPERIMENTS},
+    "tokens, two checkpoints": partial(identified, "across-layers", ("model", "compared"), 1),
+    "inversion": inverted,
+    "inversion of an encoder": partial(inverted, 1, causal=False),
+    "mixing": mixed,
+    "mixing of two stacks": two_stacks,
+    "structure": by_hand,
+    "structure of a row": lambda: first_rows(by_hand(measured=False)),
+    "faithfulness": faithfulness,
+    "faithfulness, determined": partial(faithfulness, 1, determined=True, states=False),
+    "rationales": rationales,
+    "rationales of twelve texts": partial(rationales, 12),
+    "comparison": lambda: compare(named(audited()), named(audited(), change=0.125)),
+    "comparison of other texts": lambda: compare(
+        named(audited()), named(audited(), "other", "cd", -0.0625)
+    ),
+}
+"""Results of every study, by hand."""
+
+
+def rounded(value):
+    """A number of five digits."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def drawn(chart):
+    """Mark, number of rows, and the sum of what each channel shows, of each layer."""
+    spec = chart.to_dict()
+    return [_layer(leaf, spec) for leaf in leaves(spec)]
+
+
+def _layer(leaf, spec):
+    data = leaf["data"]
+    rows = spec["datasets"][data["name"]] if "name" in data else data["values"]
+    channels = {}
+    for channel, shown in sorted(leaf["encoding"].items()):
+        field = shown.get("field") if isinstance(shown, dict) else None
+        if field is not None:
+            values = [row.get(field) for row in rows]
+            sums = [value for value in values if isinstance(value, int | float)]
+            channels[f"{channel} {field}"] = rounded(float(sum(sums)))
+    return [leaf["mark"]["type"], len(rows), channels]
+
+
+def findings(result):
+    """Numbers of the finding, and the layers of each chart."""
+    numbers = {name: rounded(value) for name, value in result.summary().numbers.items()}
+    charts = {name: drawn(chart) for name, chart in result.charts().items()}
+    return json.loads(json.dumps({"numbers": numbers, "charts": charts}))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_and_charts_are_those_recorded(name):
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    assert findings(CASES[name]()) == recorded[name]
+
+
+def record():
+    """Write the file, a line a chart."""
+    parts = []
+    for name, make in CASES.items():
+        made = findings(make())
+        charts = [
+            f"   {json.dumps(one)}: {json.dumps(made['charts'][one])}" for one in made["charts"]
+        ]
+        parts.append(
+            f" {json.dumps(name)}: {{\n"
+            f'  "numbers": {json.dumps(made["numbers"])},\n'
+            '  "charts": {\n' + ",\n".join(charts) + "\n  }\n }"
+        )
+    RECORDED.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    record()
