@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib.resources import files
 from types import SimpleNamespace
 
 import polars as pl
@@ -96,31 +95,6 @@ def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
     written = identilens("selfcheck", "--model", bundled_path, code=1)
     assert "failed" in written.output
     assert "do not trust its numbers" in written.error
-
-
-def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path):
-    given = ["audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", folder]
-    before = (folder / "table.parquet").read_bytes()
-    assert "Pass --resume" in failing(*given)
-    assert "attention maps" in identilens(*given, "--resume", code=0).output
-    assert (folder / "table.parquet").read_bytes() == before
-
-
-def test_folder_of_another_run_is_left_alone(folder, bundled_path):
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    message = failing("audit", "--model", bundled_path, "--text", "Other words.", "--out", folder)
-    assert "contains another run" in message
-    assert "--overwrite" in message
-    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_folder_with_other_files_is_left_alone(tmp_path, bundled_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    message = failing(
-        "audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite"
-    )
-    assert "contains no run of identilens" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_no_such_model(tmp_path):
@@ -218,11 +192,6 @@ def test_what_is_missing_is_named(bundled_path):
     assert "--model" in failing("audit", "--text", TEXT, "--out", "nowhere")
 
 
-def test_report_of_a_folder_without_a_run(tmp_path):
-    assert "contains no result" in failing("report", tmp_path)
-    assert "contains no result" in failing("figures", tmp_path)
-
-
 def test_formats_that_there_are_not(folder, tmp_path):
     assert "any of png, svg, pdf" in failing(
         "figures", folder, "--out", tmp_path / "figures", "--formats", "gif"
@@ -239,14 +208,6 @@ def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
     written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
     assert f"of {2 * heads} attention maps over 2 texts" in written.output
     assert (tmp_path / "demo" / "report.html").is_file()
-
-
-def test_demo_sample_has_texts_longer_than_32_and_64_tokens(bundled):
-    texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
-    lengths = [item.length for item in bundled.read([text for text in texts if text])]
-    assert sum(length > 64 for length in lengths) >= 3
-    assert sum(32 < length <= 64 for length in lengths) >= 2
-    assert sum(length <= 32 for length in lengths) >= 2
 
 
 def test_a_list_typed_in_several_options_is_read_whole(bundled_path, tmp_path):

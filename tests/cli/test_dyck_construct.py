@@ -27,34 +27,6 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     )
 
 
-def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
-    out = tmp_path / "pruned"
-    small = (
-        "--size",
-        2,
-        "--width",
-        2,
-        "--candidates",
-        "3,8",
-        "--seeds",
-        1,
-        "--starts",
-        2,
-        "--steps",
-        20,
-    )
-    done = identilens("lab", "dyck", "prune", *small, "--out", out, code=0)
-    assert "In 2 of 2 pairs the prunings for two targets agree" in done.output
-    assert "In 2 of 2 pairs the prunings for two targets agree" in (out / "report.html").read_text(
-        encoding="utf-8"
-    )
-    found = idl.lab.Prunings.load(out)
-    assert found.table["shared"].all()
-    assert found.provenance["settings"]["key_size"] == 2
-    identilens("figures", out, "--formats", "svg", code=0)
-    assert (out / "figures" / "error_by_width.svg").is_file()
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

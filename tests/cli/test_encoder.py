@@ -1,12 +1,5 @@
 """``identilens lab encoder train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -34,51 +27,6 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_trec(folder / "trec")
     return folder
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("train") / "run"
-    start = (
-        *TRAIN,
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
-    assert (
-        "trec, add, d_k = 4, d_v = 16: test accuracy"
-        in identilens(*start, "--out", out, code=0).output
-    )
-    return out
-
-
-def test_a_run_leaves_a_model_and_metrics(trained):
-    metrics = idl.lab.EncoderRun.load(trained).metrics
-    assert metrics["test_accuracy"] > 0.9
-    assert len(pl.read_parquet(trained / "table.parquet")) == 3
-    assert json.loads((trained / "provenance.json").read_text())["finished"]
-    assert idl.load(trained / "model").model.config.heads == "add"
-    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in (trained / "report.html").read_text()
-    identilens("figures", trained, "--formats", "svg", code=0)
-    assert {path.stem for path in (trained / "figures").iterdir()} == {"accuracy", "loss"}
-
-
-def test_the_other_commands_take_the_model(trained, tmp_path):
-    texts = ("--text", "How many lamps burn at night ?", "--text", "Where is the harbour ?")
-    identilens("audit", "--model", trained / "model", *texts, "--out", tmp_path / "audit", code=0)
-    assert pl.read_parquet(tmp_path / "audit" / "table.parquet")["d_v"].unique().to_list() == [16]
-    # In a process of its own, where nothing has imported the laboratory.
-    command = [sys.executable, "-m", "identilens", "selfcheck", "--model", str(trained / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 def on_two_processes(*arguments):
@@ -123,25 +71,6 @@ def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_finished_run_is_not_run_again(trained, data):
-    again = (
-        *TRAIN,
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
-    assert "already contains this run, finished" in failing(*again, "--out", trained)
-    identilens(*again, "--out", trained, "--resume", code=0)
-
-
 def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
     assert "Choose from" in failing(*TRAIN, "--task", "mnist", "--data", data, *out)
@@ -175,9 +104,3 @@ def test_table_one_measured_beside_published(data, tmp_path):
         "--resume",
         code=0,
     )
-
-
-def test_figures_want_the_right_encoder(trained, data, tmp_path):
-    message = failing("reproduce", "bhardwaj2021-figure2", "--model", trained / "model", "--data", data,
-                      "--out", tmp_path)  # fmt: skip
-    assert "is not an encoder with heads='concat'" in message

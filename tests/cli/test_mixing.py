@@ -1,16 +1,8 @@
 """``identilens mixing`` as a person uses it: exit codes, messages, files, a run that is killed."""
 
-import json
-import os
-import signal
-import subprocess
-import time
-
-import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
-from helpers.command import command, failing, identilens
+from helpers.command import failing, identilens
 from identilens.studies.mixing.result import Mixing
 
 FIRST, SECOND = "A storm closed the pass.", "Snow shut it."
@@ -63,36 +55,6 @@ def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
         "mixing", "--model", bundled_path, *options, "--max-length", 4, "--out", tmp_path / "cut"
     )
     assert "expected --max-length to be left out: tags are of whole texts" in message
-
-
-def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join([SECOND, FIRST, SECOND]), encoding="utf-8")
-    arguments = ("mixing", "--model", bundled_path, "--file", texts, "--sketch-probes", 8, "--out")
-    # One thread, as in this process: sums over more threads are rounded differently.
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(
-        command(*arguments, tmp_path / "killed"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=alone,
-    )
-    parts = tmp_path / "killed" / "parts"
-    while not list(parts.glob("*.safetensors")):
-        assert started.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.02)
-    started.send_signal(signal.SIGKILL)
-    started.wait()
-    assert not json.loads((tmp_path / "killed" / "provenance.json").read_text())["finished"]
-    assert "interrupted. Pass --resume" in failing(*arguments, tmp_path / "killed")
-    for options in ((tmp_path / "killed", "--resume"), (tmp_path / "whole",)):
-        identilens(*arguments, *options, code=0)
-    for name in ("table", "token_names"):
-        killed, whole = (
-            pl.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in ("killed", "whole")
-        )
-        assert_frame_equal(killed, whole, check_exact=True)
-    assert "contains another run" in failing(*arguments, tmp_path / "whole", "--seed", 1)
 
 
 @pytest.mark.parametrize(

@@ -234,17 +234,6 @@ def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
     )
 
 
-def test_an_option_that_a_study_lacks_is_not_passed_over(bundled, tmp_path):
-    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    request = tmp_path / "run" / "run.toml"
-    request.write_text(request.read_text() + "layerz = [3]\n")
-    assert "expected --layerz to be one of the options layers, " in failing(
-        "verify", tmp_path / "run"
-    )
-    with pytest.raises(InputError, match="expected layerz to be one of the options layers"):
-        idl.verify(tmp_path / "run", lens=bundled, texts=[TEXT])
-
-
 @pytest.mark.parametrize(
     ("there", "here", "expected"),
     [
@@ -281,39 +270,3 @@ def test_other_texts_are_warned_of(bundled, tmp_path):
     idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
     with pytest.warns(UserWarning, match="number of texts is 1 there and 2 here"):
         idl.verify(tmp_path / "run", texts=[TEXT, TEXT])
-
-
-def test_inputs_given_in_python_are_asked_for_again(bundled, tmp_path):
-    lens = idl.Lens(bundled.model, bundled.tokenizer)
-    idl.audit(lens, [[101, 2023, 102]], out=tmp_path / "run", **QUICK)
-    with pytest.raises(idl.errors.InputError, match=r"Pass them: .*lens=.*texts="):
-        idl.verify(tmp_path / "run")
-    assert "were given in Python" in failing("verify", tmp_path / "run")
-    assert idl.verify(tmp_path / "run", lens=lens, texts=[[101, 2023, 102]]).is_empty()
-
-
-def test_a_file_read_in_python_is_named(bundled, tmp_path):
-    (tmp_path / "texts.csv").write_text(f"body\n{TEXT}\nSnow fell.\n")
-    texts = idl.read_texts(tmp_path / "texts.csv", columns=["body"], limit=1)
-    idl.audit(bundled, texts, out=tmp_path / "run", **QUICK)
-    options = Request.read(tmp_path / "run", list(STUDIES)).options
-    assert (options["file"], options["column"], options["limit"]) == (
-        str(tmp_path / "texts.csv"),
-        ["body"],
-        1,
-    )
-    assert idl.verify(tmp_path / "run").is_empty()
-
-
-def test_a_run_that_writes_certificates_is_verified(bundled_path, tmp_path):
-    place = ("--layers", "3", "--heads", "9", "--queries", "2", "--claim", "harbour > ferry")
-    typed = ("--model", bundled_path, "--text", TEXT, *place, "--certificates")
-    identilens("certify", *typed, "--out", tmp_path / "run", code=0)
-    assert "identical, every column" in identilens("verify", tmp_path / "run", code=0).output
-
-
-def test_several_tolerances_of_a_claim_are_all_told(bundled, tmp_path):
-    claim = {"claim": "harbour > ferry", "tolerance": "0,10%"}
-    found = idl.certify(bundled, TEXT, layers=3, heads=9, queries=2, **claim)
-    told = [line for line in found.summary().text.splitlines() if line.startswith("Claim ")]
-    assert [" exactly" in told[0], "up to 10" in told[1]] == [True, True]

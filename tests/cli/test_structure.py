@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from helpers.command import failing, identilens
-from identilens.studies.structure.result import Structure
 
 SENTENCES = [
     f"The {animal} slept under the {place} until the rain had stopped and the road was dry again."
@@ -19,39 +18,6 @@ def corpus(tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("\n".join([*SENTENCES, "Too short."]), encoding="utf-8")
     return file
-
-
-def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
-    out = tmp_path / "run"
-    start = ("structure", "--model", bundled_path, "--file", corpus, "--length", 12, "--out", out)
-    options = (
-        "--shorter",
-        "skip",
-        "--limit",
-        10,
-        "--perturbed",
-        0,
-        "--compared-pairs",
-        1,
-        "--clusters",
-        2,
-    )
-    written = identilens(*start, *options, "--threshold", "0.1", code=0)
-    printed = written.output
-    assert (
-        "9 texts of 12 tokens: R, the directions of weights that the head's output shows in some text, is the whole "
-        "space in 72 of 72 heads, after 1 text at the latest" in printed
-    )
-    assert "report.html" in printed
-    found = Structure.load(out)
-    assert found.provenance["settings"]["threshold"] == 0.1
-    assert found.table["representatives"][0] == 2
-    before = (out / "table.parquet").read_bytes()
-    identilens(*start, *options, "--threshold", "0.1", "--resume", code=0)
-    assert (out / "table.parquet").read_bytes() == before
-    assert "contains another run" in failing(*start, *options, "--threshold", "0.2")
-    identilens("figures", out, "--formats", "svg", code=0)
-    assert (out / "figures" / "growth.svg").is_file()
 
 
 @pytest.mark.parametrize(
@@ -116,26 +82,3 @@ def test_the_figures_of_the_draft(tmp_path):
     assert "l = 0.4" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
     assert (tmp_path / "two" / "thresholds.png").is_file()
     assert record["settings"]["learning_rate of the transformer"] == 1e-3
-
-
-def test_the_reversal_task_by_itself(tmp_path):
-    small = (
-        "--length",
-        5,
-        "--epochs",
-        1,
-        "--train",
-        64,
-        "--held-out",
-        32,
-        "--hidden",
-        16,
-        "--inputs",
-        8,
-    )
-    done = identilens("lab", "reversal", *small, "--out", tmp_path / "run", code=0)
-    assert "After 1 epoch the model has" in done.output
-    assert (tmp_path / "run" / "report.html").is_file()
-    shown = identilens("lab", "reversal", "--help", code=0)
-    for words in ("--vocabulary", "Number of different tokens.", "--model", "--learning-rate"):
-        assert words in shown.output

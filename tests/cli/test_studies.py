@@ -1,13 +1,12 @@
 """``identilens certify``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
 
 import json
-import re
 
 import polars as pl
 import pytest
 from transformers import BertConfig, BertModel
 
-from helpers.command import failing, identilens, run
+from helpers.command import failing, identilens
 from identilens.runs.result import Finding
 from identilens.studies.certify.result import Certainty
 
@@ -22,83 +21,6 @@ def audited(bundled_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("studies") / "run"
     identilens("audit", "--model", bundled_path, "--text", TEXT, "--out", out, code=0)
     return out
-
-
-def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
-    out = tmp_path / "certify"
-    options = [
-        "--model",
-        bundled_path,
-        "--text",
-        TEXT,
-        "--layers",
-        2,
-        "--heads",
-        5,
-        "--queries",
-        "village",
-        "--order",
-        "--tolerance",
-        0,
-    ]
-    done = identilens("certify", *options, "--out", out, code=0)
-    assert "Weights and verdicts" in done.output
-    table = pl.read_parquet(out / "table.parquet")
-    assert set(table["query"]) == {4}
-    assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()
-    pairs = pl.read_parquet(out / "order.parquet")
-    assert pl.read_parquet(out / "rows.parquet")["certified_pairs"].item() == len(pairs) > 0
-    assert (out / "report.html").is_file()
-    assert "already contains this run, finished" in failing("certify", *options, "--out", out)
-    identilens("certify", *options, "--out", out, "--resume", code=0)
-    identilens("figures", out, "--formats", "png", code=0)
-    assert {path.name for path in (out / "figures").glob("*.png")} == {"intervals.png", "axes.png"}
-
-
-def test_several_rows(bundled_path, tmp_path):
-    options = [
-        "--model",
-        bundled_path,
-        "--text",
-        TEXT,
-        "--layers",
-        2,
-        "--heads",
-        5,
-        "--queries",
-        "the",
-        "--queries",
-        0,
-    ]
-    identilens("certify", *options, "--out", tmp_path / "run", code=0)
-    queries = set(pl.read_parquet(tmp_path / "run" / "rows.parquet")["query"])
-    assert 0 in queries
-    assert len(queries) > 2
-
-
-def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
-    options = [
-        "--model",
-        bundled_path,
-        "--text",
-        TEXT,
-        "--layers",
-        3,
-        "--heads",
-        5,
-        "--queries",
-        "village",
-        "--tolerance",
-        0,
-    ]
-    done = identilens("certify", *options, "--out", audited, code=0)
-    words = " ".join(done.output.split())
-    assert "of the attention of 'village' (query 4, layer 3, head 5) is certain to stay" in words
-    assert "determined, small share" in words
-    assert "Weights and verdicts" in words
-    page = (audited / "report.html").read_text(encoding="utf-8")
-    assert 'id="certify-lines"' in page
-    assert page.count('<figure class="token-line">') == 1
 
 
 def test_studies_join_the_audits_report(bundled_path, audited):
@@ -130,24 +52,6 @@ def test_studies_join_the_audits_report(bundled_path, audited):
         "parameters",
     }
     assert table["hidden_change"].max() < 1e-4
-
-
-def test_logit_ranks(bundled_path, tmp_path):
-    options = ["--layers", "0", "--heads", "3", "--count", 3, "--lengths", "1-4"]
-    done = identilens(
-        "lab",
-        "encoder",
-        "logit-ranks",
-        "-m",
-        bundled_path,
-        "-t",
-        TEXT,
-        *options,
-        "--out",
-        tmp_path / "run",
-        code=0,
-    )
-    assert "of 3 random alternatives of 1 attention maps" in done.output
 
 
 def test_bad_input(bundled_path, tmp_path):
@@ -199,18 +103,6 @@ def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
 SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "--queries", "last")
 
 
-def test_json_is_json_and_quiet_is_quiet(bundled_path, tmp_path):
-    """In a process of its own, where libraries can write past Python."""
-    given = ("certify", "--model", bundled_path, *SMALL)
-    done = run(*given, "--json", "--out", tmp_path / "json")
-    assert done.returncode == 0, done.stderr
-    written = json.loads(done.stdout)
-    assert set(written) == {"finding", "numbers", "report"}
-    assert written["report"] == str(tmp_path / "json" / "report.html")
-    done = run(*given, "--quiet", "--out", tmp_path / "quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize("option", ["--json", "--quiet", None])
 def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
     numbers = {"none": None, "infinite": float("inf"), "share": 0.5, "count": 3}
@@ -225,27 +117,3 @@ def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
     else:
         assert done.output.startswith("One line. Another.")
         assert "report: " in done.output
-
-
-def test_rows_that_are_counted_from_the_end(bundled_path, tmp_path):
-    options = (
-        "--model",
-        bundled_path,
-        "--text",
-        "The ferry left before dawn.",
-        "--layers",
-        0,
-        "--heads",
-        0,
-    )
-    found = []
-    for position in ("last", "-1", "7"):
-        out = tmp_path / position
-        identilens("certify", *options, "--queries", position, "--out", out, "--quiet", code=0)
-        found.append(pl.read_parquet(out / "table.parquet"))
-    assert found[0].equals(found[1])
-    assert found[0].equals(found[2])
-    assert set(found[0]["query"]) == {7}
-    for wrong in ("-9", "8", "ferries"):
-        message = failing("certify", *options, "--queries", wrong, "--out", tmp_path / "none")
-        assert re.search(rf"no token or position '?{wrong}'? among its 8", message)

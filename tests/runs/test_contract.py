@@ -1,19 +1,16 @@
 """What every run and every result keeps to: folders that are whole or resumable, and read back as they were."""
 
 import json
-import resource
 import sys
 
 import polars as pl
 import pytest
-import torch
 from polars.testing import assert_frame_equal
 
 from helpers.command import failing
 from helpers.killing import contents
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
-from identilens.runs.files import translated_write_errors
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import commanded, without_secrets
 from identilens.runs.tables import print_table, table_of
@@ -208,19 +205,6 @@ def test_matrix_names_are_built_and_parsed_alike():
     assert MatrixKey.parse(str(key)) == key
     assert str(key.named("raw")) == "text3.layer1.head12.cross.raw"
     assert MatrixKey.parse("encoder.layer1.raw") is None
-
-
-def test_a_checkpoint_that_does_not_fit_names_the_remedy(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, hard))
-    try:
-        with (
-            pytest.raises(OutputFolderError, match="resume=True"),
-            translated_write_errors(tmp_path),
-        ):
-            torch.save({"weights": torch.zeros(40_000)}, tmp_path / "optimizer.pt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_table_has_its_kinds_of_columns_whatever_its_rows():

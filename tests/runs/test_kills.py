@@ -1,52 +1,30 @@
-"""Every study killed with kill -9 at drawn points and resumed: the files of an undisturbed run, no part done twice."""
+"""Studies killed with kill -9 and resumed: the files of an undisturbed run."""
 
-import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from identilens.studies.registry import STUDIES
+import identilens as idl
+from helpers.killing import contents
+from helpers.runs import CASES
+from identilens.errors import OutputFolderError
 
-TESTS = Path(__file__).parents[1]
 
-
-@pytest.fixture(scope="module")
-def trials():
-    """Asks `helpers.dying`, one process for all studies, what becomes of each point."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    with subprocess.Popen(
-        [sys.executable, "-m", "helpers.dying"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+@pytest.mark.parametrize(("study", "point"), [("certify", 18), ("structure", 40)])
+def test_a_killed_study_is_resumed_to_the_same_files(tmp_path, study, point):
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    killed = subprocess.run(
+        [sys.executable, "-m", "helpers.dying", study, str(tmp_path / "run"), str(point)],
         env={**os.environ, "PYTHONPATH": path},
-    ) as process:
-
-        def answered(*words):
-            print(json.dumps(words), file=process.stdin, flush=True)
-            found = json.loads(process.stdout.readline())
-            assert "points" in found, found["error"]
-            return found["points"]
-
-        yield answered
-
-
-KINDS = ("audit", "certify", "tokens", "structure", "lab encoder sweep", "lab dyck train")
-"""Studies whose parts differ in kind: texts, rows, folds that use earlier ones, passes that add up, trainings, stacks.
-
-All others are made of parts like one of these, and are killed once.
-"""
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_a_killed_study_is_resumed_to_the_same_files(trials, study):
-    count = 4 if study in KINDS else 1
-    points = trials(study, "--points", str(count))
-    assert len(points) == count
-    for point in points:
-        assert point["killed"], point
-        assert point["differs"] == [], point
-        assert point["ran"] == point["missing"], point
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(OutputFolderError):
+        idl.load_result(tmp_path / "run")
+    CASES[study](None, out=tmp_path / "run", resume=True)
+    CASES[study](None, out=tmp_path / "whole")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")

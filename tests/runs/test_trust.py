@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import identilens as idl
-from helpers.command import failing
 from helpers.killing import contents, interrupted, killed_at, same
 from helpers.toy import Toy, toy
 from identilens.errors import InputError, OutputFolderError, SettingError
@@ -318,14 +317,6 @@ def test_only_true_and_false_continue_or_delete_a_run(tmp_path, option, value):
     with pytest.raises(SettingError, match=f"expected {option} to be True or False; got {value!r}"):
         toy(layers="4-5", out=tmp_path / "run", **{option: value})
     assert contents(tmp_path / "run") == before
-
-
-def test_a_device_is_no_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "--out /dev/null is no folder" in failing(
-        "reproduce", "wen2023-figure1", "--out", "/dev/null"
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

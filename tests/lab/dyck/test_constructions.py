@@ -105,28 +105,6 @@ def test_what_theorem_1_does_not_cover_is_refused():
         sufficient_model(language, torch.randn(9, 8), torch.zeros(9, 9).double())
 
 
-def test_the_table_of_constructions_is_resumed(tmp_path):
-    small = {
-        "depth": 2,
-        "lengths": (10, 40),
-        "count": 3,
-        "off_balance": (0.0, 1.0),
-        "out": tmp_path / "run",
-    }
-    table = idl.lab.construct_dyck(**small).table
-    assert (
-        table.filter(pl.col("off_balance") == 0)
-        .select(pl.min_horizontal("support", "argmax"))
-        .min()
-        .item()
-        == 1
-    )
-    assert table.filter(pl.col("off_balance") > 0)["violation"].min() > 0.01
-    assert idl.lab.construct_dyck(**small, resume=True).table.equals(table)
-    lens = idl.load(tmp_path / "run" / "model", device="cpu")
-    assert type(lens.model).__name__ == "DyckForCausalLM"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,8 +8,7 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.made_tasks import write_trec
-from identilens.errors import InputError, OutputFolderError
-from identilens.lab import EncoderRun, EncoderSweep
+from identilens.errors import InputError
 from identilens.lab.encoder import training
 from identilens.lab.encoder.settings import EncoderSettings
 
@@ -24,12 +23,6 @@ SMALL = EncoderSettings(
     learning_rate=0.01,
     max_length=16,
 )
-
-
-GRID = {
-    name: getattr(SMALL, name)
-    for name in ("d_model", "attention_heads", "feed_forward", "batch_size")
-}
 
 
 class CutError(Exception):
@@ -104,38 +97,6 @@ def test_audit_runs_on_it(run):
     assert found.table["reconstruction_error"].max() < 1e-5
 
 
-def test_an_interrupted_run_ends_as_a_whole_one(run, folder, tmp_path):
-    def stop(done, total, note):
-        if done == 9:
-            raise CutError
-
-    with pytest.raises(CutError):
-        train("trec", tmp_path / "cut", data=folder, settings=SMALL, progress=stop)
-    with pytest.raises(OutputFolderError, match="interrupted. Pass resume=True"):
-        train("trec", tmp_path / "cut", data=folder, settings=SMALL)
-    seen = []
-    again = train(
-        "trec", tmp_path / "cut", data=folder, settings=SMALL, resume=True,
-        progress=lambda done, total, note: seen.append((done, total)),
-    )  # fmt: skip
-    assert seen[0] == (0, 18)
-    assert seen[1][0] > 1
-    assert seen[-1] == (18, 18)
-    assert_frame_equal(again.table, run.table)
-    same = ("test_accuracy", "test_loss", "best_epoch", "validation_accuracy")
-    assert {name: again.metrics[name] for name in same} == {
-        name: run.metrics[name] for name in same
-    }
-
-
-def test_a_finished_run_is_read_again_and_another_refused(run, folder):
-    again = train("trec", run.folder, data=folder, settings=SMALL, resume=True)
-    assert_frame_equal(again.table, run.table)
-    with pytest.raises(OutputFolderError, match="contains another run"):
-        train("trec", run.folder, data=folder, settings=replace(SMALL, seed=1), resume=True)
-    assert EncoderRun.load(run.folder).metrics == run.metrics
-
-
 def test_pairs_share_the_encoder(tmp_path):
     rows = [
         ("entailment", "A lamp burns.", "A lamp burns."),
@@ -170,54 +131,9 @@ def test_settings_that_cannot_be_used(wrong, message, folder, tmp_path):
         train("trec", tmp_path / "run", data=folder, settings=replace(SMALL, **wrong))
 
 
-def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
-    grid = {
-        "tasks": "trec",
-        "d_k": (1, 3),
-        "heads": "concat,add",
-        "data": folder,
-        "epochs": 1,
-        "max_length": 16,
-        **GRID,
-    }
-    whole = idl.lab.sweep(**grid, out=tmp_path / "whole")
-    assert whole.table.select("heads", "d_k").rows() == [
-        ("concat", 1),
-        ("concat", 3),
-        ("add", 1),
-        ("add", 3),
-    ]
-    assert whole.table["published"].to_list() == [0.836, None, 0.841, None]
-    assert whole.table["d_v"].to_list() == [8, 8, 16, 16]
-
-    def stop(done, total, note):
-        if "add" in note:
-            raise CutError
-
-    with pytest.raises(CutError):
-        idl.lab.sweep(**grid, out=tmp_path / "cut", progress=stop)
-    again = idl.lab.sweep(**grid, out=tmp_path / "cut", resume=True)
-    assert_frame_equal(again.table.drop("seconds"), whole.table.drop("seconds"))
-    assert not list((tmp_path / "whole" / "runs").glob("*/model"))
-    assert "| trec | Con | published | 0.836 |  |" in whole.markdown()
-    assert_frame_equal(EncoderSweep.load(tmp_path / "cut").table, again.table)
-    whole.save(tmp_path / "saved")
-    assert_frame_equal(EncoderSweep.load(tmp_path / "saved").table, whole.table)
-    with pytest.raises(InputError, match="expected tasks with at least one value"):
-        idl.lab.sweep(tasks=(), data=folder, out=tmp_path / "none")
-    assert set(whole.charts()) == {"accuracy_trec"}
-    assert "distance from the published accuracies" in whole.summary().text
-
-
 def test_training_needs_a_folder(folder):
     with pytest.raises(InputError, match=r"needs a folder. Pass out="):
         idl.lab.train(settings=replace(SMALL, data=folder))
-
-
-def test_charts_of_a_run(run):
-    assert set(run.charts()) == {"accuracy", "loss"}
-    assert run.overview()["By epoch"].height == 3
-    assert run.summary().numbers["best_epoch"] == run.metrics["best_epoch"]
 
 
 @pytest.mark.parametrize("point", ["save_model", "_save_rng_state", "save_to_json", "keep_last"])

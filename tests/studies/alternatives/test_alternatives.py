@@ -5,7 +5,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers import zoo
@@ -302,34 +301,3 @@ def test_runs_of_different_texts_are_not_compared(bundled):
     runs = [bundled.substitute({}, text) for text in ("A short one.", "Another, longer text.")]
     with pytest.raises(InputError, match="two runs of one model on one text"):
         compare_runs(*runs)
-
-
-def test_save_and_load(whole, tmp_path):
-    whole.save(tmp_path / "saved")
-    again = idl.Alternatives.load(tmp_path / "saved")
-    assert_frame_equal(again.table, whole.table)
-    assert_frame_equal(again.changes, whole.changes)
-    assert again.summary() == whole.summary()
-    for key, matrix in whole.matrices.items():
-        assert torch.equal(again.matrices[key], matrix)
-
-
-def test_an_interrupted_run_resumes_to_the_same_result(bundled, tmp_path):
-    def start(out, **more):
-        return idl.alternatives(
-            bundled, TEXTS[0], layers=[0, 1], heads=[0, 1], starts=2, out=tmp_path / out, **more
-        )
-
-    def stop(heads, _total, _note):
-        if heads == 3:
-            raise KeyboardInterrupt
-
-    expected = start("whole")
-    with pytest.raises(KeyboardInterrupt):
-        start("broken", progress=stop)
-    found = start("broken", resume=True)
-    assert_frame_equal(found.table, expected.table)
-    assert_frame_equal(found.changes, expected.changes)
-    assert set(found.matrices) == set(expected.matrices)
-    for key in expected.matrices:
-        assert torch.equal(found.matrices[key], expected.matrices[key])

@@ -6,7 +6,6 @@ import transformers as hf
 
 import identilens as idl
 from helpers import zoo
-from helpers.command import failing, identilens
 from identilens.errors import InputError, SettingError
 from identilens.models.substitution import Rows
 
@@ -140,19 +139,6 @@ def test_settings_that_do_not_fit_are_refused(lens):
     with pytest.raises(InputError, match="see the same keys"):
         idl.alternatives(gemma, IDS, outcome="prediction", together=True)
     assert len(idl.alternatives(mixed, IDS, layers=0, heads=0, outcome="prediction").table) == 1
-
-
-def test_the_command(tmp_path):
-    options = ("--model", "bundled-decoder", "--text", "Snow fell on the harbour all night, and")
-    options += ("--layers", 3, "--heads", 3, "--outcome", "prediction")
-    done = identilens(
-        "alternatives", *options, "--tolerance", "0.001nats", "--out", tmp_path / "run", code=0
-    )
-    assert "Put into the model (rows that were found together, together)" in done.output
-    assert (tmp_path / "run" / "report.html").is_file()
-    assert "--tolerance" in failing(
-        "alternatives", *options, "--tolerance", "much", "--out", tmp_path / "no"
-    )
 
 
 @pytest.mark.parametrize("trading", [True, False])

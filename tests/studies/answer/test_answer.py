@@ -1,6 +1,5 @@
 """Answers: rows against the attention of generation, ends against programs, segments, templates, reports, refusals."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +12,6 @@ import torch
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
-from helpers.command import failing, identilens
 from helpers.written import written
 from helpers.zoo import build
 from identilens.errors import InputError, SettingError, UnsupportedModelError
@@ -430,36 +428,6 @@ def test_a_model_in_half_precision_says_up_to_which_rounding():
     assert "with the same output of each head, up to a rounding to bfloat16." in text
     assert "(estimated, standard error" in text
     assert "values were computed for 6 of 24, drawn evenly" in text
-
-
-def test_the_command_writes_a_run_with_a_report_that_resumes(tmp_path):
-    lens = answering("llama", "chatml")
-    model = tmp_path / "model"
-    lens.model.save_pretrained(model)
-    lens.tokenizer.save_pretrained(model)
-    chat = {"messages": MESSAGES, "segments": {"document 1": "harbour"}}
-    (tmp_path / "chat.json").write_text(json.dumps(chat))
-    options = ["--model", model, "--chat", tmp_path / "chat.json", "--max-new-tokens", 4]
-    options += ["--bounded", 2]
-    out = tmp_path / "run"
-    done = identilens("answer", *options, "--segment", "brief=be brief", "--out", out, code=0)
-    assert "in every alternative with the same output of each head" in " ".join(done.output.split())
-    page = (out / "report.html").read_text("utf-8")
-    assert "The answer, marked by segment" in page
-    found = idl.Answers.load(out)
-    assert {"document 1", "brief", "question"} < set(found.table["segment"])
-    assert (
-        identilens("answer", *options, "--segment", "brief=be brief", "--out", out, "--resume").code
-        == 0
-    )
-    assert idl.verify(out).is_empty()
-    quiet = identilens("answer", *options, "--json", "--out", tmp_path / "json", code=0)
-    assert json.loads(quiet.output)["numbers"]["tokens"] == 4
-    given = ["--model", model, "--prompt", PROMPT, "--answer", "snow"]
-    identilens("answer", *given, "--out", tmp_path / "given", code=0)
-    assert "exactly one of --prompt" in failing("answer", "--model", model, "--out", tmp_path / "x")
-    bad = failing("answer", *given, "--segment", "brief", "--out", tmp_path / "x")
-    assert "expected --segment as name=words or name=start:end; got 'brief'" in bad
 
 
 def test_segments_with_less_and_more_for_certain_are_named():

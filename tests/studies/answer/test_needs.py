@@ -1,6 +1,5 @@
 """What an answer needs of its prompt: its probability without each segment, against runs of the model."""
 
-import json
 from math import prod
 
 import polars as pl
@@ -9,7 +8,6 @@ import torch
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
-from helpers.command import identilens
 from helpers.written import answered
 from identilens.models.chats import read_chats, read_prompt
 
@@ -116,15 +114,6 @@ def test_a_model_that_cannot_generate_tells_no_probabilities():
     found = idl.answer(body, {**CHAT, "answer": "snow"}, bounded=0)
     assert found.needed.is_empty()
     assert "loses" not in found.summary().text
-
-
-def test_the_command_prints_and_stores_it(tmp_path):
-    (tmp_path / "chat.json").write_text(json.dumps({**CHAT, "answer": " snow"}))
-    given = ["--model", "bundled-decoder", "--chat", tmp_path / "chat.json", "--bounded", 0]
-    done = identilens("answer", *given, "--out", tmp_path / "run", code=0)
-    assert "What the answer needs" in done.output
-    assert len(idl.Answers.load(tmp_path / "run").needs()) == 3
-    assert "What the answer needs" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_to_a_prompt_the_space_before_a_given_answer_may_be_left_out():

@@ -11,7 +11,6 @@ from rich.console import Console
 
 import identilens as idl
 from helpers import zoo
-from helpers.browsing import Visit
 from helpers.charts import drop_downs, marks
 from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
@@ -284,23 +283,6 @@ def test_charts_draw_the_table(found, tmp_path):
     assert found.save_figures(tmp_path, ["svg"])
 
 
-def test_a_run_resumes_and_loads(found, tmp_path):
-    lens = idl.Lens(zoo.build("gpt2"))
-    options = {"layers": 1, "heads": [0, 1], "queries": [4, 15], "tolerance": 0}
-    options["out"] = tmp_path / "run"
-
-    def stop(rows, _total, _note):
-        if rows:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        idl.certify(lens, IDS, **options, progress=stop)
-    again = idl.certify(lens, IDS, **options, resume=True)
-    expected = found.table.filter(pl.col("query").is_in([4, 15]))
-    assert_frame_equal(again.table.drop("token"), expected.drop("token"), abs_tol=1e-9)
-    assert_frame_equal(idl.load_result(tmp_path / "run").table, again.table)
-
-
 def test_the_positions_of_an_image_are_counted_once_a_layer(monkeypatch):
     read, seen = TextHeads.read, []
     monkeypatch.setattr(
@@ -341,51 +323,3 @@ def test_a_page_holds_whole_rows_and_says_what_it_leaves_out(found, monkeypatch)
 def test_bad_options(bundled, options, message):
     with pytest.raises(InputError, match=message):
         idl.certify(bundled, TEXT, **options)
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_the_report_in_a_browser(browser, found, tmp_path, width, scheme):
-    visit = Visit(browser, found.to_html(tmp_path / "page.html"), width=width, scheme=scheme)
-    lines = visit.page.locator("#lines .token-line")
-    assert lines.count() == 8
-    last = lines.nth(3)
-    assert last.locator("h3").inner_text().endswith("(query 23), outcome kept exactly")
-    assert last.locator("p:not(.legend) .token").count() == 24
-    assert "alert(1)" in last.inner_text()
-    words = last.locator(".legend").inner_text()
-    assert all(verdict in words for verdict in VERDICTS)
-    strong = visit.page.locator("#lines .token.strong.series-0").first
-    ink, ground, page = (
-        strong.evaluate(f"one => getComputedStyle({of}).{what}")
-        for of, what in (
-            ("one", "color"),
-            ("one", "backgroundColor"),
-            ("document.body", "backgroundColor"),
-        )
-    )
-    assert len({ink, ground, page}) == 3
-    chart, controls = (
-        visit.page.locator("#intervals-0"),
-        visit.page.locator("#intervals-0-controls"),
-    )
-
-    def choose(label, name):
-        """Return the keys from top to bottom after a choice; the long hostile label is cut before its number."""
-        controls.get_by_label(label).select_option(label=name)
-        visit.page.wait_for_timeout(500)
-        labels = [
-            (one.bounding_box()["y"], one.text_content())
-            for one in chart.locator(".role-axis-label text").all()
-        ]
-        return [int(label.split("·")[1]) for _, label in sorted(labels) if "·" in label]
-
-    shown, order = (table.filter(head=1, query=23) for table in (found.table, found.order))
-    row = controls.get_by_label("Row").locator("option").nth(7).inner_text()
-    by_weight = shown.sort("weight", descending=True)["key"].to_list()
-    assert choose("Row", row) == [key for key in by_weight if key != 3]
-    assert choose("Order of keys", "by position") == [key for key in range(24) if key != 3]
-    key = order["below"].mode()[0]
-    choose("Compare with key", f"{key}: {shown.filter(key=key)['token'].item()}")
-    above = chart.locator(".mark-symbol [aria-label*='certainly above it']")
-    assert above.count() == len(order.filter(below=key)) > 0
-    visit.close()

@@ -5,11 +5,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from scipy.stats import spearmanr
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.zoo import build, ids
 from identilens.linalg import ProjectedValues
 from identilens.measures.explanations import explain_rows
@@ -203,27 +201,6 @@ def test_rows_without_alternatives_and_texts_without_rows():
     assert single.summary().text.startswith("No row was tested")
 
 
-def test_a_run_resumes_loads_and_reports(causal, tmp_path):
-    lens, texts = lens_of("llama"), [ids(14), ids(12, 1)]
-
-    def stop(done, _total, _note):
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        faithfulness(lens, texts, **QUICK, out=tmp_path / "run", progress=stop)
-    again = faithfulness(lens, texts, **QUICK, out=tmp_path / "run", resume=True)
-    for name in again.schema:
-        assert_frame_equal(getattr(again, name), getattr(causal, name), abs_tol=1e-9)
-    page = (
-        idl.load_result(tmp_path / "run")
-        .to_html(tmp_path / "page.html")
-        .read_text(encoding="utf-8")
-    )
-    assert "Two questions, one plane" in page
-    assert set(again.charts()) == {"plane", "faithful", "correlation", "stable"}
-
-
 def test_means_and_differences_take_texts_as_units(causal):
     one = {"outcome": "loss", "intervention": "zero"}
 
@@ -237,29 +214,3 @@ def test_means_and_differences_take_texts_as_units(causal):
     assert (found["mean"], found["texts"]) == (pytest.approx(by_text("raw").mean()), 2)
     moved = causal.against(measure="correlation").filter(**one, explanation="norm")
     assert moved["mean"].item() == pytest.approx((by_text("norm") - by_text("raw")).mean())
-
-
-def test_the_command(bundled_path, tmp_path):
-    options = (
-        "--layers",
-        5,
-        "--rows",
-        1,
-        "--groups",
-        "1,2",
-        "--interventions",
-        "zero",
-        "--alternatives",
-        1,
-    )
-    model = ("--model", bundled_path, "--text", "Snow fell on the harbour, and nobody came.")
-    done = identilens("faithfulness", *model, *options, "--out", tmp_path / "run", code=0)
-    assert "Most faithful on these texts: " in done.output
-    assert "Faithful (NAOPC) and stable (agreement)" in done.output
-    assert (tmp_path / "run" / "report.html").is_file()
-    assert "--searched of at least the largest group, 8" in failing(
-        "faithfulness", *model, "--searched", 4, "--out", tmp_path / "b"
-    )
-    assert "--groups as growing sizes" in failing(
-        "faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b"
-    )

@@ -6,7 +6,6 @@ import torch
 from torch.nn.functional import kl_div
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.zoo import build, classifier, example, ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.lens import Lens
@@ -243,16 +242,6 @@ def test_other_families(family):
     found = idl.influence(one, text, outcome=outcome, directions=1)
     assert len(found.heads()) == sum(site.heads for site in one.sites(one.read(text)[0]))
     assert found.table["effect"].is_finite().all()
-
-
-def test_on_the_command_line(bundled_path, tmp_path):
-    asked = ("influence", "--model", bundled_path, "--text", "Snow fell.", "--layers", 5, "-o")
-    done = identilens(*asked, tmp_path / "run", "--outcome", "states", code=0)
-    assert "Influential: " in done.output
-    assert (tmp_path / "run" / "report.html").exists()
-    assert "predicts nothing: it has no logits" in failing(*asked, tmp_path / "no")
-    layer = failing(*asked, tmp_path / "no", "--outcome", "layer")
-    assert "--outcome to be prediction or states" in layer
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])

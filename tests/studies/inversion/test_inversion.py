@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.zoo import build, classifier, example, ids
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.tokens.margins import Noise
@@ -361,23 +360,3 @@ def test_a_vocabulary_of_150_000_stays_within_the_budget():
     assert sum(sizes) == 150_000
     assert max(sizes) < 8000
     assert len(study.run(0).tables["table"]) == 4
-
-
-def test_on_the_command_line(tmp_path):
-    asked = (
-        "inversion",
-        "--model",
-        "bundled-decoder",
-        "--text",
-        "Snow fell.",
-        "--layers",
-        "1,4",
-        "-o",
-    )
-    done = identilens(
-        *asked, tmp_path / "run", "--noise", "bfloat16,int4,0.01", "--bits", "4-5", code=0
-    )
-    assert "With bfloat16" in done.output
-    page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "nearest rival" in page
-    assert "expected --noise as bfloat16" in failing(*asked, tmp_path / "no", "--noise", "bf16")

@@ -9,7 +9,6 @@ from polars.testing import assert_frame_equal
 from helpers.zoo import build, example, ids
 from identilens.errors import (
     InputError,
-    OutputFolderError,
     SettingError,
     UnsupportedModelError,
 )
@@ -18,7 +17,7 @@ from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms
 from identilens.models.linearise import HiddenMap
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.study import MixingStudy, mixing
+from identilens.studies.mixing.study import mixing
 
 QUICK: dict = {"sketch_probes": 6}
 
@@ -120,66 +119,6 @@ def test_embedding_sum_differs_from_embeddings():
     assert np.abs(before - behind).max() > 1e-3
 
 
-def test_saved_and_loaded(tmp_path):
-    result = mixing(Lens(build("gpt2")), [ids(5), ids(7)], **QUICK)
-    result.save(tmp_path / "run")
-    again = Mixing.load(tmp_path / "run")
-    assert_frame_equal(again.table, result.table)
-    assert_frame_equal(again.token_names, result.token_names)
-    assert again.tags.is_empty()
-    assert again.provenance["fingerprint"] == result.provenance["fingerprint"]
-    assert result.provenance["settings"]["sketch_probes"] == 6
-    result.save(tmp_path / "run")
-    other = mixing(Lens(build("gpt2")), [ids(6)], **QUICK)
-    with pytest.raises(OutputFolderError, match=r"contains another run"):
-        other.save(tmp_path / "run")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match=r"contains no mixing result"):
-        result.save(tmp_path / "mine")
-    with pytest.raises(OutputFolderError, match=r"contains no mixing result"):
-        Mixing.load(tmp_path / "mine")
-
-
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    lens = Lens(build("bert"))
-    texts = [ids(5, 0), ids(7, 1), ids(6, 2)]
-    whole = mixing(lens, texts, **QUICK)
-    real = MixingStudy.run
-    seen = []
-
-    def dies_at_text_1(study, part):
-        if part == 1:
-            raise KeyboardInterrupt
-        return real(study, part)
-
-    monkeypatch.setattr(MixingStudy, "run", dies_at_text_1)
-    with pytest.raises(KeyboardInterrupt):
-        mixing(lens, texts, out=tmp_path / "run", **QUICK)
-    with pytest.raises(OutputFolderError, match=r"interrupted"):
-        Mixing.load(tmp_path / "run")
-    monkeypatch.setattr(
-        MixingStudy, "run", lambda study, part: seen.append(part) or real(study, part)
-    )
-    done = []
-    result = mixing(
-        lens,
-        texts,
-        out=tmp_path / "run",
-        resume=True,
-        progress=lambda *at: done.append(at),
-        **QUICK,
-    )
-    assert seen == [1, 2]
-    assert done == [(0, 3, ""), (1, 3, ""), (2, 3, ""), (3, 3, "")]
-    assert_frame_equal(result.table, whole.table)
-    assert_frame_equal(result.token_names, whole.token_names)
-    with pytest.raises(OutputFolderError, match=r"already contains this run, finished"):
-        mixing(lens, texts, out=tmp_path / "run", **QUICK)
-    with pytest.raises(OutputFolderError, match=r"contains another run"):
-        mixing(lens, texts, out=tmp_path / "run", resume=True, sketch_probes=7)
-
-
 def test_exact_norms_take_no_probes():
     for name in ("sketch_probes", "leading"):
         with pytest.raises(
@@ -190,26 +129,6 @@ def test_exact_norms_take_no_probes():
         mixing(Lens(build("bert")), [ids(5)], sketch_probes=33)
 
 
-def test_a_token_is_tracked_in_runs_finished_before_too(tmp_path, capsys):
-    lens = Lens(build("bert"))
-    texts = [[5, 6, 7], [8, 9, 5]]
-    out = tmp_path / "run"
-    with pytest.raises(InputError, match=r"no text contains the token '4'"):
-        mixing(lens, texts, out=out, track="4", **QUICK)
-    assert not out.exists()
-    mixing(lens, texts, out=out, **QUICK)
-    for token, place in (("9", (1, 1)), ("7", (0, 2))):
-        result = mixing(lens, texts, out=out, resume=True, track=token, **QUICK)
-        assert Mixing.load(out).tracked.rows() == result.tracked.rows() == [place]
-    shares = list(result.overview().values())[1]
-    assert shares["token"].to_list() == ["5", "6", "7"]
-    assert shares["2"].to_list() == pytest.approx(100 * result.array(0)[1, 2], abs=0.051)
-    result.show()
-    assert "What '7' (text 0, position 2) takes from each token" in " ".join(
-        capsys.readouterr().out.split()
-    )
-
-
 def test_half_precision_and_broken_models_are_refused():
     with pytest.raises(InputError, match=r"computes in float16, too coarse for derivatives"):
         mixing(Lens(build("bert").half()), [ids(5)])
@@ -218,15 +137,6 @@ def test_half_precision_and_broken_models_are_refused():
         model.encoder.layer[1].output.dense.weight[0, 0] = float("inf")
     with pytest.raises(UnsupportedModelError, match=r"without capture the model's output has NaN"):
         mixing(Lens(model), [ids(5)], rollouts=False, **QUICK)
-
-
-def test_shown_in_words(capsys):
-    result = mixing(Lens(build("bert")), [ids(9)], **QUICK)
-    result.show()
-    printed = capsys.readouterr().out
-    assert "Own contribution by layer" in printed
-    assert "typical standard error" in " ".join(printed.split())
-    assert "not largest" in result._repr_html_()
 
 
 def test_a_real_encoder_mixes_more_with_every_layer(bundled):

@@ -1,7 +1,5 @@
 """What charts, finding and report of a mixing result show: the numbers of its tables, and tokens as they are."""
 
-import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,6 @@ from identilens.errors import InputError
 from identilens.measures.mixing import boxes_by_tag, by_relative_position
 from identilens.studies.mixing import views
 from identilens.studies.mixing.single import MOST_INPUTS, telling_tokens, token_maps, token_rows
-from identilens.studies.reports import write_report
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +47,6 @@ def offered(chart):
         for one in params
         if "bind" in one
     }
-
-
-def page_data(path):
-    found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>',
-        path.read_text("utf-8"),
-        re.DOTALL,
-    )
-    return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
 
 
 def test_charts_by_name(tagged, tricky):
@@ -286,22 +274,6 @@ def test_one_token_alone():
         "own_share",
         "rollout_correlation",
     }
-
-
-def test_saved_with_tags_and_drawn_for_print(tagged, tmp_path):
-    tagged.save(tmp_path / "run")
-    again = type(tagged).load(tmp_path / "run")
-    assert again.tags.equals(tagged.tags)
-    assert "speech-0" in page_data(write_report(tmp_path / "run"))["charts"]
-    paths = again.save_figures(tmp_path / "figures", ["svg"])
-    assert {path.stem for path in paths} > {
-        "own_contribution",
-        "tracked_token_0_CLS",
-        "part_of_speech_1",
-    }
-    hostile = (tmp_path / "figures" / "part_of_speech_3.svg").read_text("utf-8")
-    assert SCRIPT not in hostile
-    assert "alert(1)" in hostile
 
 
 def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, tricky, browser):

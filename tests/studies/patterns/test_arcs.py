@@ -9,7 +9,6 @@ from scipy.optimize import linprog
 
 import identilens as idl
 from helpers.chats import answering, tokenizer
-from helpers.command import failing, identilens
 from helpers.programs import kept_basis
 from helpers.treebanks import SENTENCES
 from helpers.zoo import build
@@ -201,13 +200,3 @@ def test_what_has_no_arcs_is_refused(treebank):
         idl.patterns(lens, texts, pattern="nsubj to head", max_length=5)
     with pytest.raises(SettingError, match="arcs, or a relation such as 'nsubj to head'"):
         idl.patterns(lens, texts, pattern="nsubj")
-
-
-def test_the_command_takes_a_treebank(treebank, tmp_path):
-    words = ["patterns", "--model", "bundled", "--file", treebank, "--layers", 3, "--heads", 1]
-    done = identilens(*words, "--pattern", "arcs,previous", "--out", tmp_path / "run", code=0)
-    assert "The relation det to head: " in done.output
-    table = idl.load_result(tmp_path / "run").table
-    assert {"det to head", "det from head", "previous"} <= {*table["pattern"]}
-    message = failing(*words[:3], "--text", "plain", "--pattern", "arcs", "--out", tmp_path / "b")
-    assert "has no dependency arcs" in message

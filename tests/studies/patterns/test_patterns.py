@@ -6,7 +6,6 @@ import torch
 from scipy.optimize import linprog
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.programs import kept_basis
 from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
@@ -143,25 +142,3 @@ def test_what_cannot_be_asked_is_refused(scored):
         idl.patterns(lens, TEXTS, pattern="prevous")
     with pytest.raises(SettingError, match="patterns are of self-attention"):
         idl.patterns(lens, TEXTS, kind="cross")
-
-
-def test_the_command_writes_a_report(tmp_path):
-    words = [
-        "patterns",
-        "--model",
-        "bundled",
-        "--text",
-        "The cat sat on the mat, and the cat slept.",
-        "--layers",
-        3,
-    ]
-    words += ["--pattern", "previous,separator", "--rows", 2, "--tolerance", "0,1%"]
-    done = identilens(*words, "--out", tmp_path / "run", code=0)
-    assert "The previous token: " in done.output
-    assert "It is identified if every choice of alternatives" in done.output
-    page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "Patterns by layer and head" in page
-    assert idl.load_result(tmp_path / "run").table.height == 2 * 2 * 12
-    assert "some of previous" in failing(
-        "patterns", *words[1:5], "--pattern", "x", "--out", tmp_path / "b"
-    )

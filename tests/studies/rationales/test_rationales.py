@@ -9,12 +9,9 @@ import torch
 from polars.testing import assert_frame_equal
 from transformers import (
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
 )
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.written import rationales as written
 from helpers.zoo import build, classifier, ids
 from identilens.errors import InputError, SettingError
@@ -25,7 +22,6 @@ from identilens.studies.rationales.result import decided
 from identilens.studies.rationales.study import Decision, rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-TEXT = "Snow fell on the harbour, and nobody came."
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
 NUMBERED = {(label,): name for label, name in CLASSES.items()}
 HEADS = [
@@ -381,13 +377,6 @@ def test_tokens_that_stand_there_twice_have_their_positions():
     assert "most without 'a' (token 1) (0.75 → 0.38) or 'a' (token 2) (0.75 → 0.62). Nine" in said
 
 
-def test_a_run_from_before_tokens_were_stored_is_still_told():
-    now = written(10)
-    before = idl.Rationales.of({"table": now.table}, now.provenance)
-    assert before.summary().text.startswith("Best at finding needed tokens: alti")
-    assert not before.token_lines()
-
-
 def test_what_cannot_be_tested(lens):
     refusal = "expected a model that classifies texts, or predicts the next token; {} gives no"
     no_language_model = idl.Lens(AutoModelForMaskedLM.from_config(build("bert").config))
@@ -400,58 +389,3 @@ def test_what_cannot_be_tested(lens):
     assert not len(short.table)
     assert not len(short.needed)
     assert short.summary().text.startswith("No text was tested")
-
-
-def test_a_run_resumes_loads_and_reports(lens, tmp_path):
-    texts, run = [ids(9), ids(6, 1), [5], ids(12, 2)], {"draws": 2, "out": tmp_path / "run"}
-
-    def stop(done, _total, _note):
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        rationales(lens, texts, **run, progress=stop)
-    found = rationales(lens, texts, **run, resume=True)
-    assert_frame_equal(found.table, rationales(lens, texts, draws=2).table, abs_tol=1e-9)
-    assert found.table["text"].unique().to_list() == [0, 1, 3]
-    own, random = (
-        found.table.filter(explanation=name)["sufficiency"] for name in ("hta", "random")
-    )
-    against = found.against("random", "sufficiency").filter(explanation="hta")
-    assert against["mean"].item() == pytest.approx((own - random).mean())
-    page = (
-        idl.load_result(tmp_path / "run")
-        .to_html(tmp_path / "page.html")
-        .read_text(encoding="utf-8")
-    )
-    assert "enough with all others taken out" in page
-    assert "Probability lost without the tokens" not in page, "three texts are too few"
-    assert found.charts() == {}
-
-
-def test_the_command_keeps_special_tokens(bundled_path, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(bundled_path)
-    model = AutoModelForSequenceClassification.from_pretrained(bundled_path, num_labels=2)
-    for one in (model, tokenizer):
-        one.save_pretrained(tmp_path / "model")
-    lens = idl.load(tmp_path / "model")
-    [item] = lens.read([("Snow fell \u2603.", "Nobody came.")])
-    places = Decision(lens, item, {(0,): "", (1,): ""}).removable.tolist()
-    marks = [
-        place for place, token in enumerate(item.tokens["encoder"]) if token in ("[CLS]", "[SEP]")
-    ]
-    assert sorted(places + marks) == list(range(item.length))
-    assert item.tokens["encoder"].index("[UNK]") in places
-    options = ("--model", tmp_path / "model", "--text", TEXT, "--draws", 2)
-    done = identilens("rationales", *options, "--out", tmp_path / "run", code=0)
-    needed = idl.load_result(tmp_path / "run").needed
-    assert needed["token"].to_list() == list(lens.read([TEXT])[0].tokens["encoder"][1:-1])
-    assert "Too few texts (1)" in done.output
-    assert "enough with all others taken out" in done.output
-    assert (tmp_path / "run" / "report.html").is_file()
-    message = failing("rationales", *options, "--decision", "terrible", "--out", tmp_path / "next")
-    assert "expected --decision to be one of the model's" in message
-    message = failing(
-        "rationales", "--model", bundled_path, "--text", TEXT, "--out", tmp_path / "other"
-    )
-    assert "expected a model that classifies texts" in message

@@ -9,7 +9,6 @@ import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.zoo import build, example, ids, tiny_decoder
 from identilens.charts.thumbnails import picture
 from identilens.errors import InputError, UnsupportedModelError
@@ -175,24 +174,3 @@ def test_maps_that_were_not_saved_are_named(bert):
         found.witness(0, 2, "hi")
     with pytest.raises(InputError, match="expected tolerance with a single value for witnesses"):
         idl.rollout(bert, [TEXT], tolerance=(0, "1%"), witnesses=True)
-
-
-def test_the_command_writes_a_run_with_a_report_that_resumes(bundled_path, tmp_path):
-    options = (
-        "--model",
-        bundled_path,
-        "--text",
-        "Nobody came in the end.",
-        "--queries",
-        "came",
-        "--out",
-    )
-    done = identilens("rollout", *options, tmp_path / "run", code=0)
-    assert "No other maps change any of 8 values of rollout" in " ".join(done.output.split())
-    page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "The text, marked by what is determined" in page
-    assert identilens("rollout", *options, tmp_path / "run", "--resume").code == 0
-    assert idl.Rollouts.load(tmp_path / "run").table.height == 8
-    assert "no token or position 'ferry'" in failing(
-        "rollout", *options, tmp_path / "other", "--targets", "ferry"
-    )

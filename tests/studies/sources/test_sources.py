@@ -8,7 +8,6 @@ from scipy.optimize import linprog
 from transformers import GemmaConfig, GemmaForCausalLM
 
 import identilens as idl
-from helpers.command import failing, identilens
 from helpers.programs import kept_basis
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, SettingError, UnsupportedModelError
@@ -188,29 +187,6 @@ def test_the_most_likely_token_is_the_target_whatever_its_number_spells(decoder)
     found = idl.sources(decoder, text, layers=3, heads=0)
     assert found.logits["logit"].item() == pytest.approx(float(logits.max()), abs=1e-5)
     assert "'\\n'" in found.summary().text
-
-
-def test_the_command_writes_a_report(tmp_path):
-    words = [
-        "sources",
-        "--model",
-        "bundled-decoder",
-        "--text",
-        TEXT,
-        "--layers",
-        3,
-        "--target",
-        " to",
-    ]
-    done = identilens(*words, "--target", " the", "--out", tmp_path / "run", code=0)
-    assert "The logit of 'to' − 'the' after 'the'" in done.output
-    assert "no logit of the text moved by more than" in done.output
-    page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "Largest sources" in page
-    assert idl.load_result(tmp_path / "run").rows.height == 8
-    assert "no token or position 'whale'" in failing(
-        *words, "--queries", "whale", "--out", tmp_path / "other"
-    )
 
 
 def test_rows_of_long_texts_are_computed_alone_with_the_same_parts(decoder, monkeypatch):

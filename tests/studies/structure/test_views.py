@@ -1,17 +1,10 @@
 """What the charts and the report of a structure analysis show: the numbers of its tables, and tokens as they are."""
 
-import json
-import re
-
 import numpy as np
-import polars as pl
 import pytest
 
-from helpers.browsing import Visit
-from helpers.pages import unpacked
 from helpers.structures import SCRIPT, structure_of
 from identilens.measures.structure import structure_weights
-from identilens.studies.reports import load_result, write_report
 from identilens.studies.structure import maps, views
 
 CHARTS = [
@@ -33,23 +26,9 @@ def bare():
     return structure_of(pairs=0, perturbed=0, family="gpt2", count=4)
 
 
-@pytest.fixture(scope="module")
-def report(found, tmp_path_factory):
-    return found.to_html(tmp_path_factory.mktemp("structure") / "report.html")
-
-
 def rows(chart):
     """Return the rows of every data set of a chart."""
     return [row for held in chart.to_dict()["datasets"].values() for row in held]
-
-
-def page_data(path):
-    held = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>',
-        path.read_text("utf-8"),
-        re.DOTALL,
-    )
-    return json.loads(held[1])
 
 
 def test_charts_by_name(found, bare):
@@ -159,48 +138,7 @@ def test_the_finding_says_what_was_found(found):
     assert finding.headline[0] == ("8 of 8", "heads whose R is the whole space of 12 dimensions")
 
 
-def test_the_report_holds_the_maps_and_no_script_of_others(found, report):
-    data = page_data(report)
-    held = data["viewers"]["maps-maps"]["maps"]
-    assert len(held) == 8 * 4
-    mean = unpacked(held[0]["layers"]["mean weights"], (12, 12))
-    np.testing.assert_allclose(mean**0.5, found.mean_weights(0, 0).sqrt(), atol=0.51 / 1022)
-    page = report.read_text("utf-8")
-    assert SCRIPT not in page
-    assert "&lt;script&gt;" in page
-
-
 def test_without_pairs_and_perturbations(bare, tmp_path):
     page = bare.to_html(tmp_path / "report.html").read_text("utf-8")
     assert 'id="norms"' not in page, "no weights were perturbed"
     assert 'id="classes"' not in page, "no pair of texts was compared"
-
-
-def test_figures_from_the_folder(found, tmp_path):
-    found.save(tmp_path / "run")
-    assert write_report(tmp_path / "run").is_file()
-    names = {
-        path.stem
-        for path in load_result(tmp_path / "run").save_figures(tmp_path / "figures", ("svg",))
-    }
-    assert {"growth", "pattern_scores_raw_attention", "norms", "silhouette"} <= names
-    assert "structures_encoder_raw_l_0_1667_2_times_uniform" in names
-
-
-def test_show_prints_heads(found, capsys):
-    found.show()
-    printed = capsys.readouterr().out
-    assert "Heads" in printed
-    assert "<table" in found._repr_html_()
-    assert list(found.overview()["Heads"].columns)[:3] == ["layer", "head", "dim_r"]
-    assert isinstance(found.overview()["Heads"], pl.DataFrame)
-
-
-def test_the_report_in_a_browser(browser, report):
-    visit = Visit(browser, report, width=390)
-    visit.choose("Layer", "1")
-    visit.choose("Head", "2")
-    assert "dim R = 12 of 12" in visit.page.inner_text("#maps .viewer")
-    assert visit.page.locator("#maps-0 image").count() == 8
-    visit.page.select_option("#subspace-0-controls select", "encoder layer 1, head 2")
-    visit.close()

@@ -10,7 +10,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, ids
-from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.errors import InputError, NumericalError
 from identilens.measures.tokens import LinearProbe
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
@@ -253,55 +253,6 @@ def test_chunks_change_nothing(monkeypatch):
         monkeypatch.undo()
 
 
-def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
-    options = {
-        "probes": ("linear", "mlp"),
-        "distances": ("l2",),
-        "states": cache,
-        **QUICK,
-        "folds": 3,
-        "mlp_folds": 2,
-    }
-    whole = token_identifiability(lens, TEXTS, **options)
-
-    def stop(done, total, note):
-        assert total == 5
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        token_identifiability(lens, TEXTS, out=tmp_path / "run", progress=stop, **options)
-    said = []
-    found = token_identifiability(
-        lens,
-        TEXTS,
-        out=tmp_path / "run",
-        resume=True,
-        progress=lambda *told: said.append(told[2]),
-        **options,
-    )
-    assert_frame_equal(found.table, whole.table)
-    # The last fold of the linear probe trains one rate a layer: what the first fold chose.
-    assert not any("linear l2, fold 0" in line or "linear l2, fold 1" in line for line in said)
-    assert any("linear l2, fold 2: 0 of 2 probes, epoch 1" in line for line in said)
-    rates = (
-        whole.table.filter(pl.col("probe") == "linear")
-        .group_by("layer_trained")
-        .agg(pl.col("learning_rate").n_unique())
-    )
-    assert rates["learning_rate"].to_list() == [1, 1]
-    with pytest.raises(OutputFolderError, match="already contains this run, finished"):
-        token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
-    assert_frame_equal(
-        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **options).table,
-        whole.table,
-    )
-    with pytest.raises(OutputFolderError, match="contains another run"):
-        token_identifiability(
-            lens, TEXTS, out=tmp_path / "run", resume=True, **(options | {"patience": 2})
-        )
-
-
 def test_seed_decides_and_states_need_no_folder(lens, cache):
     options = {"probes": ("linear",), "distances": ("cosine",), **QUICK}
     one, other = (
@@ -351,19 +302,6 @@ def test_means_and_their_errors(lens, cache):
         lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache
     )
     assert single.means()["rate_error"].to_list() == [None, None]
-
-
-def test_saved_and_loaded(lens, cache, tmp_path, capsys):
-    result = token_identifiability(lens, TEXTS, probes=("ridge",), folds=1, states=cache)
-    result.save(tmp_path / "run")
-    again = TokenIdentifiability.load(tmp_path / "run")
-    assert_frame_equal(again.table, result.table)
-    assert again.provenance["settings"]["offsets"] is None
-    again.show()
-    assert "Ridge probe, L2" in capsys.readouterr().out
-    assert "Ridge probe" in again._repr_html_()
-    with pytest.raises(OutputFolderError, match="contains no tokens result"):
-        TokenIdentifiability.load(tmp_path)
 
 
 def test_odd_corpora(lens):

@@ -6,9 +6,7 @@ import polars as pl
 import pytest
 
 from helpers import ratetables
-from helpers.browsing import Visit
 from helpers.ratetables import SCRIPT
-from identilens.studies.reports import load_result, write_report
 from identilens.studies.tokens.result import means_table
 
 MAKERS = ["same_layer", "across_layers", "neighbours", "shares", "two_checkpoints"]
@@ -202,38 +200,6 @@ def test_the_table_leaves_out_what_never_differs():
         "Tested on",
     ]
     assert "Checkpoint" in means_table(ratetables.two_checkpoints().means()).columns
-
-
-def test_report_of_a_folder(tmp_path):
-    result = ratetables.two_checkpoints()
-    result.save(tmp_path / "run")
-    assert load_result(tmp_path / "run").table.equals(result.table)
-    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
-    assert "from each layer to the one below" in page
-    assert f"Digest of the parameters (sha256): {'cd' * 32}" in page
-
-
-def test_in_a_browser_the_scale_is_stretched(browser, tmp_path):
-    visit = Visit(browser, ratetables.same_layer().to_html(tmp_path / "report.html"))
-    figure = visit.page.locator("#rates-0")
-    assert "80%" in figure.inner_text()
-    assert "0%" in figure.inner_text().split()
-    visit.page.locator("#rates-0-controls select").select_option(label="stretched to the values")
-    visit.page.wait_for_timeout(300)
-    assert "0%" not in figure.inner_text().split()
-    assert visit.page.locator("#table td").first.inner_text() == "Naive look-up, cosine"
-    assert SCRIPT in visit.page.inner_text(".subject")
-    visit.close()
-
-
-@pytest.mark.parametrize("make", ["across_layers", "two_checkpoints"])
-def test_a_phone_shows_reports_without_scrolling_sideways(make, browser, tmp_path):
-    Visit(
-        browser,
-        getattr(ratetables, make)().to_html(tmp_path / "report.html"),
-        width=390,
-        scheme="dark",
-    ).close()
 
 
 def test_figures_stand_in_the_order_of_the_probes():

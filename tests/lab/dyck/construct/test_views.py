@@ -4,7 +4,6 @@ import polars as pl
 import pytest
 
 import identilens as idl
-from helpers.browsing import Visit
 from helpers.charts import marks
 from identilens.lab.dyck.construct import name_of
 
@@ -40,17 +39,3 @@ def test_the_finding_says_what_holds_at_every_length_and_what_breaks_at_the_long
     assert slightly.startswith("Moved 0.5 logits off balance (violation ")
     assert finding.numbers["uniform_argmax"] == finding.numbers["balanced_support"] == 1
     assert found.subject() == "Dyck of 2 types and depth 2, 3 prefixes of each length"
-
-
-def test_the_tables_together_hold_every_number(found):
-    shares, balance = found.overview().values()
-    whole = shares.join(balance, on=["construction", "off_balance"], how="left")
-    assert whole.select(found.table.columns).equals(found.table)
-
-
-def test_the_report_in_a_browser(browser, found, tmp_path):
-    visit = Visit(browser, found.to_html(tmp_path / "page.html"), width=390)
-    shown = visit.page.inner_text("body")
-    assert "Constructions of Corollary 1 and Theorem 1" in shown
-    assert "2 logits off balance" in shown
-    visit.close()

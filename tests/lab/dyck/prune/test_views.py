@@ -44,12 +44,3 @@ def test_the_finding_compares_the_widest_with_the_narrowest(found):
         "In 4 of 4 pairs the prunings for two targets agree on every weight of layer 0"
     )
     assert found.summary().numbers["apart"] == found.table["apart"].min()
-
-
-def test_the_tables_together_hold_every_column(found):
-    errors, sizes = found.overview().values()
-    assert (
-        errors.join(sizes, on="candidates", how="left")
-        .select(found.table.columns)
-        .equals(found.table)
-    )

@@ -3,11 +3,10 @@
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
-from identilens.errors import InputError, OutputFolderError
+from identilens.errors import InputError
 from identilens.lab.dyck.analyse import analyse_dyck
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.settings import DyckSetting
@@ -55,40 +54,6 @@ def test_patterns_are_those_of_the_saved_models(study):
     captured = next(lens.capture([text], weights=True))
     head = next(head for head in captured.heads if (head.layer, head.head) == (1, 1))
     assert torch.allclose(torch.tensor(row["weights"]).view(17, 17), head.weights, atol=1e-6)
-
-
-def test_it_is_loaded_as_it_was_saved(study, tmp_path):
-    result, folder = study
-    loaded = DyckRuns.load(folder)
-    assert_frame_equal(loaded.table, result.table)
-    loaded.save(tmp_path / "copy")
-    assert_frame_equal(DyckRuns.load(tmp_path / "copy").patterns, result.patterns)
-    assert "closing brackets right in distribution" in result.summary().text
-    assert result._repr_html_().startswith("<p>behind &lt;b&gt;one-hot&lt;/b&gt;: 3 seeds")
-
-
-def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
-    result, _ = study
-    import identilens.lab.dyck.train.study as analysis
-
-    real, done = analysis.train_models, []
-
-    def failing(*arguments, **options):
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(arguments[1])
-        return real(*arguments, **options)
-
-    options = {"seeds": [0, 1, 2], "at_once": 2, **MEASURING, "out": tmp_path / "cut"}
-    monkeypatch.setattr(analysis, "train_models", failing)
-    with pytest.raises(KeyboardInterrupt):
-        train_dyck(SETTINGS, **options)
-    monkeypatch.setattr(analysis, "train_models", real)
-    with pytest.raises(OutputFolderError, match="already contains this run, interrupted"):
-        train_dyck(SETTINGS, **options)
-    resumed = train_dyck(SETTINGS, resume=True, **options)
-    assert_frame_equal(resumed.table, result.table, abs_tol=1e-6)
-    assert_frame_equal(resumed.variation, result.variation, abs_tol=1e-4)
 
 
 def test_saved_models_are_measured_again(study, tmp_path):
@@ -156,20 +121,3 @@ def test_impossible_studies(settings, seeds, options, message, tmp_path):
 def test_impossible_measuring():
     with pytest.raises(InputError, match="two ends such as 400-500"):
         train_dyck(lengths=(30, 20))
-
-
-def test_the_report_holds_every_chart_and_pattern(study, tmp_path):
-    result, _ = study
-    assert {
-        "variation",
-        "generalisation",
-        "looks_and_use",
-        "curves",
-        "violation_long_argmax",
-    } <= set(result.charts())
-    assert len([name for name in result.charts() if name.startswith("gallery_")]) == 2
-    sections = {section.anchor: section for section in result.sections()}
-    assert len(sections["gallery"].maps) == 3 * (1 + 4)
-    page = result.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<b>one-hot</b>" not in page
-    assert "Attention by seed" in page
