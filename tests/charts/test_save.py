@@ -1,4 +1,3 @@
-import struct
 from pathlib import Path
 
 import polars as pl
@@ -39,24 +38,6 @@ def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     titled = chart.properties(title="Shares")
     [first, _] = save_charts({"titled": titled}, tmp_path, ["svg"])
     assert all(f">{words}<" in first.read_text() for words in ("Shares", "Attention Encoder"))
-
-
-def test_a_small_chart_in_every_format_with_its_size_in_print(tmp_path):
-    small = lines(FRAME, "layer", "rate", points=False)
-    paths = save_charts({"a": small.properties(height=20)}, tmp_path, ["pdf", "png", "pdf"])
-    assert [path.name for path in paths] == ["a.pdf", "a.png"]
-    drawn, picture = (path.read_bytes() for path in paths)
-    again, _ = save_charts({"a": small.properties(height=20)}, tmp_path, ["pdf", "png"])
-    assert again.read_bytes() == drawn
-    assert drawn.startswith(b"%PDF")
-    assert picture.startswith(b"\x89PNG")
-    wide, high = struct.unpack(">II", picture[16:24])
-    assert 3 * 420 < wide < 3 * 520, (
-        "three points of a picture for each of the 420 pixels of the plot"
-    )
-    assert 3 * 20 < high < 3 * 90
-    [narrow] = save_charts({"b": small.properties(width=100, height=20)}, tmp_path, ["png"])
-    assert 3 * 100 < struct.unpack(">I", narrow.read_bytes()[16:20])[0] < 3 * 200
 
 
 @pytest.mark.parametrize("formats", [["png", "gif"], [], "png"])

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from identilens.charts.thumbnails import picture, thumbnails
+from identilens.charts.thumbnails import thumbnails
 
 
 def pixels(address):
@@ -29,12 +29,3 @@ def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
     assert (row["head"], row["layer"], row["note"]) == (0, 3, "a")
     opacity = pixels(row["_picture"])[..., 3]
     assert opacity.tolist() == [[15, 135, 255], [255, 63, 15]]
-
-
-def test_a_picture_of_a_model_keeps_its_colours():
-    image = torch.zeros(3, 2, 4)
-    image[0, 0], image[1, 1, 3] = 1.0, 0.5
-    found = pixels(picture(image))
-    assert found[0].tolist() == [[255, 0, 0, 255]] * 4
-    assert found[1, 3].tolist() == [0, 128, 0, 255]
-    assert pixels(picture(image[:1])).tolist()[0] == [[255] * 4] * 4

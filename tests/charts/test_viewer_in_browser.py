@@ -99,18 +99,6 @@ def test_a_click_gives_the_intervals_of_the_row(browser, path, maps):
     visit.close()
 
 
-def test_what_the_page_works_out_itself_is_about_right(browser, path, maps):
-    visit = Visit(browser, path)
-    canvas = visit.page.locator("#maps canvas[data-layer=raw]")
-    box = canvas.bounding_box()
-    canvas.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
-    bars(visit)
-    ranges = visit.page.locator("#maps .row-keys .number small").all_text_contents()
-    assert ranges
-    assert all(one.startswith("about ") for one in ranges)
-    visit.close()
-
-
 def test_near_a_boundary_the_page_gives_no_verdict(browser):
     page = browser.new_page()
     page.add_script_tag(path=Path(charts.__file__).parent / "templates" / "viewer" / "space.js")
@@ -146,33 +134,6 @@ def test_masked_rows_and_browsers_without_decompression(browser, path, maps):
     visit.close()
 
 
-def test_a_dominant_key_stands_beyond_the_scale_and_parts_of_words_join(browser, tmp_path):
-    raw = torch.full((N, N), 0.1 / (N - 1)).fill_diagonal_(0.9)
-    values = torch.eye(N, dtype=torch.float64)
-    one = TokenMap(
-        {"text": 0}, {"raw": raw}, TOKENS, TOKENS, space=HeadSpace(values, N, None, RULES)
-    )
-    record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
-    page = Page(
-        "Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=[one])]
-    )
-    visit = Visit(browser, write_page(page, tmp_path / "page.html"))
-    visit.page.locator("#maps canvas[data-layer=raw]").focus()
-    for key in ("ArrowDown", "ArrowDown", "Enter"):
-        visit.page.keyboard.press(key)
-    visit.page.wait_for_selector("#maps .viewer-row[data-ready=true]")
-    beyond = visit.page.eval_on_selector_all(
-        "#maps .beyond", "rows => rows.map((row) => row.dataset.key)"
-    )
-    assert beyond == ["1"]
-    places = visit.page.eval_on_selector_all(
-        "#maps .row-keys .dot", "dots => dots.map((dot) => dot.style.left)"
-    )
-    assert all(float(place.rstrip("%")) > 95 for place in places)
-    assert visit.page.locator("#maps .tokens .part").all_text_contents() == ["end"]
-    visit.close()
-
-
 def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps):
     visit = Visit(browser, path)
     visit.page.get_by_role("button", name="Side by side").click()
@@ -193,26 +154,6 @@ def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps
     }
     for name, value in expected.items():
         assert float(shown[name].replace("−", "-")) == pytest.approx(float(value), abs=3e-3), name
-    visit.close()
-
-
-def test_the_address_holds_the_view_and_small_maps_open_heads(browser, path):
-    visit = Visit(
-        browser,
-        path,
-        390,
-        "dark",
-        state="#maps-maps?text=0&kind=~0&layer=1&head=0&show=effective&row=3",
-    )
-    assert title(visit) == "Layer 1, head 0"
-    assert visit.page.locator("#maps canvas[data-layer=effective]").count() == 1
-    assert visit.page.inner_text("#maps .viewer-row h3").endswith("(query 3)")
-    visit.page.locator("#maps .viewer-heads button[title='layer 0, head 1']").click()
-    visit.page.wait_for_selector("#maps .viewer-title:text-is('Layer 0, head 1')")
-    visit.page.wait_for_timeout(400)
-    assert "layer=0&head=1&show=effective&row=3" in visit.page.url
-    visit.page.keyboard.press("ArrowRight")
-    visit.page.wait_for_selector("#maps .viewer-title:text-is('Layer 0, head 2')")
     visit.close()
 
 

@@ -1,12 +1,10 @@
 """The command line as a person uses it: exit codes, messages, files."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from transformers import ConvBertConfig, ConvBertModel
 
 import identilens as idl
 from helpers.command import failing, identilens, run
@@ -103,22 +101,6 @@ def test_no_such_model(tmp_path):
     )
     assert "expected a hub id or a folder with a config.json" in message
     assert not (tmp_path / "out").exists()
-
-
-def test_refused_family(bundled_path, tmp_path):
-    """A family with terms beside weights times values, behind the bundled encoder's tokenizer."""
-    config = ConvBertConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32
-    )
-    ConvBertModel(config).save_pretrained(tmp_path / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(bundled_path / name, tmp_path / "model" / name)
-    message = failing(
-        "audit", "--model", tmp_path / "model", "--text", TEXT, "--out", tmp_path / "out"
-    )
-    assert "ConvBertSelfAttention" in message
-    assert "puts them beside something else" in message
-    assert not (tmp_path / "out" / "table.parquet").exists()
 
 
 @pytest.mark.parametrize(

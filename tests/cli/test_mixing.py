@@ -18,31 +18,6 @@ TREEBANK = """# text = Snow shut it
 """
 
 
-def test_pairs_are_measured_and_a_token_is_tracked(bundled_path, tmp_path):
-    pairs = tmp_path / "pairs.txt"
-    pairs.write_text(f"{FIRST}\t{SECOND}\n\nOne.\tTwo.\nleft\tout\n", encoding="utf-8")
-    out = tmp_path / "run"
-    options = ("--pairs", "--limit", 2, "--track", "snow", "--layers", "1,6", "--seed", 3, *QUICK)
-    done = identilens(
-        "mixing", "--model", bundled_path, "--file", pairs, *options, "--out", out, code=0
-    )
-    assert "the token at its own position makes up" in done.output
-    assert "What 'snow' (text 0, position 8) takes from each token" in done.output
-    assert "report.html" in done.output
-    held = Mixing.load(out)
-    assert held.names(0) == ["[CLS]", "a", "storm", "closed", "the", "pass", ".", "[SEP]", "snow", "shut", "it", ".",
-                             "[SEP]"]  # fmt: skip
-    assert held.table["layer"].unique().to_list() == [1, 6]
-    assert held.provenance["seed"] == 3
-    assert held.provenance["settings"]["sketch_probes"] == 4
-    first, last = (f"{round(100 * share, 1):.4g}" for share in held.array(0)[:, 8, 2])
-    assert f" 2 storm {first} {last} " in done.output
-    assert '"8: snow"' in (out / "report.html").read_text(encoding="utf-8")
-    identilens("figures", out, "--formats", "svg", code=0)
-    assert (out / "figures" / "own_contribution.svg").is_file()
-    assert (out / "figures" / "tracked_token_8_snow.svg").is_file()
-
-
 def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
     (tmp_path / "small.conllu").write_text(TREEBANK, encoding="utf-8")
     options = ("--file", tmp_path / "small.conllu", "--tags", "upos", *QUICK)

@@ -7,10 +7,8 @@ import pytest
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.toy import toy
 from identilens.cli.app import make_app
 from identilens.errors import InputError
-from identilens.runs.provenance import model_and_texts
 from identilens.runs.request import Request
 from identilens.studies.registry import STUDIES, study_named
 
@@ -232,41 +230,3 @@ def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
     assert "does not list run.toml, so that it cannot be trusted" in failing(
         "verify", tmp_path / "run"
     )
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "expected"),
-    [
-        (None, {}, (False, "it has no provenance to compare with")),
-        (("a", ["1"]), ("a", ["1"]), (True, "the same model and texts")),
-        (("a", []), ("a", []), (True, "the same model")),
-        ((None, ["1"]), (None, ["1"]), (True, "the same texts")),
-        ((None, []), (None, []), (True, "it has no digests of a model or texts")),
-        ((None, ["1"]), ("a", ["1"]), (False, 'sha256 of the model is null there and "a" here')),
-        (("a", ["1"]), ("a", ["2"]), (False, "text 0 differs")),
-    ],
-)
-def test_only_what_was_compared_is_called_the_same(there, here, expected):
-    def record(of):
-        return of and {"model": {"sha256": of[0]}, "texts": {"count": len(of[1]), "sha256": of[1]}}
-
-    assert model_and_texts(record(there), record(here)) == expected
-
-
-def test_a_folder_without_a_request(bundled, tmp_path):
-    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    (tmp_path / "run" / "run.toml").unlink()
-    assert "contains no run.toml" in failing("verify", tmp_path / "run")
-
-
-def test_a_run_that_cannot_be_compared_is_not_verified(tmp_path):
-    toy(out=tmp_path / "run")
-    (tmp_path / "run" / "provenance.json").write_text("{")
-    assert "provenance.json cannot be read" in failing("verify", tmp_path / "run")
-
-
-@pytest.mark.filterwarnings("default:not known to be the run")
-def test_other_texts_are_warned_of(bundled, tmp_path):
-    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    with pytest.warns(UserWarning, match="number of texts is 1 there and 2 here"):
-        idl.verify(tmp_path / "run", texts=[TEXT, TEXT])

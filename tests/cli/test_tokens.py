@@ -1,11 +1,8 @@
 """``identilens tokens`` as a person uses it: exit codes, messages, files, a run that is interrupted."""
 
-import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 from helpers.command import failing, identilens
-from identilens.studies.tokens.result import TokenIdentifiability
 
 WORDS = [
     "storm",
@@ -42,45 +39,6 @@ def folder(bundled_path, file, tmp_path_factory):
     assert "Ridge probe, L2:" in done.output
     assert "report.html" in done.output
     return out
-
-
-def test_pairs_and_a_second_checkpoint(bundled_path, tmp_path):
-    pairs = tmp_path / "pairs.tsv"
-    rows = [f"{line}\t{other}" for line, other in zip(LINES, LINES[3:] + LINES[:3], strict=True)]
-    pairs.write_text("first\tsecond\n" + "\n".join(rows), encoding="utf-8")
-    options = (
-        "--experiment",
-        "layer-to-layer",
-        "--probes",
-        "naive",
-        "--folds",
-        1,
-        "--limit",
-        8,
-        "--layers",
-        "1,6",
-    )
-    columns = (
-        "--pairs",
-        "--column",
-        "first",
-        "--column",
-        "second",
-        "--compare-model",
-        bundled_path,
-    )
-    identilens(
-        "tokens", "--model", bundled_path, "--file", pairs, *columns, *options, "--out", tmp_path / "out",
-        "--states", tmp_path / "states", code=0,
-    )  # fmt: skip
-    table = TokenIdentifiability.load(tmp_path / "out").table
-    one, other = (
-        table.filter(pl.col("checkpoint") == name).drop("checkpoint")
-        for name in ("model", "compared")
-    )
-    assert_frame_equal(one, other)
-    assert one["layer_target"].to_list() == [0, 5, 0, 5]
-    assert len(list((tmp_path / "states").iterdir())) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import polars as pl
 import pytest
-from PIL import Image
-from scipy.io import wavfile
 
 import identilens as idl
 from helpers.command import failing, identilens
@@ -21,7 +18,6 @@ from helpers.toy import ToySettings, ToyStudy
 from identilens.cli import (
     app,
     commands,
-    demo,
     explore,
     options,
     reproductions,
@@ -36,7 +32,7 @@ from identilens.cli.options import (
     TextOptions,
 )
 from identilens.demo.examples import STORY
-from identilens.errors import CheckFailedError, InputError, JoinedTextsError, SettingError
+from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.models.proof import Check
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -57,35 +53,6 @@ def test_the_help_has_commands_under_headings(words, headings):
     assert found == headings
     under = dict(zip(found, re.split("╭─", said)[1:], strict=True))
     assert "│ dyck " in under["Commands"] if words else "│ lab " in under["Papers"]
-
-
-@pytest.mark.parametrize("decoder", [False, True])
-def test_the_demo_audits_every_text_of_its_sample(monkeypatch, tmp_path, decoder):
-    asked, lens = [], SimpleNamespace()
-
-    def audit(given, texts, **options):
-        asked.append((given, texts, options))
-        return SimpleNamespace(show=lambda: print("shown"))
-
-    def load(options):
-        asked.append(options)
-        return lens
-
-    monkeypatch.setattr(ModelOptions, "load", load)
-    monkeypatch.setattr(demo, "audit", audit)
-    monkeypatch.setattr(demo, "write_report", lambda out: out / "report.html")
-    given = ["--out", tmp_path, "--overwrite", *(["--decoder"] if decoder else [])]
-    written = identilens("demo", *given, code=0).output
-    options, (given, texts, chosen) = asked
-    assert given is lens
-    assert options.model == ("bundled-decoder" if decoder else "bundled")
-    assert (options.device, options.dtype) == ("cpu", "float32")
-    assert texts
-    assert all(texts)
-    assert chosen == {
-        "out": tmp_path, "overwrite": True, "examples": 3, "max_length": 256 if decoder else None,
-    }  # fmt: skip
-    assert written == f"shown report: {(tmp_path / 'report.html').resolve()}"
 
 
 @pytest.mark.parametrize(
@@ -119,22 +86,6 @@ def test_selfcheck_lists_types_or_asks_for_a_model():
     assert {"bert", "llama"} <= set(listed.split(", "))
     assert "resnet" not in listed
     assert "give --model MODEL, or --list" in failing("selfcheck")
-
-
-def test_texts_that_run_alone_are_proven_alone_and_the_worst_counts():
-    def prove(items):
-        sizes.append(len(items))
-        if len(items) > 1:
-            raise JoinedTextsError("one text at a time")
-        return [Check("one", figures[items[0]], 1.0, ""), Check("two", -items[0], 1.0, "")]
-
-    lens, sizes = SimpleNamespace(read=lambda texts, _: texts, prove=prove), []
-    figures = {8: 0.1, 5: 0.3, 6: 0.2}
-    found = selfcheck.proof(lens, [8, 5, 6])
-    assert sizes == [3, 1, 1, 1]
-    assert {check.name: check.figure for check in found} == {"one": 0.3, "two": -5}
-    figures[8] = float("nan")
-    assert not all(check.passed for check in selfcheck.proof(lens, [8, 5, 6]))
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
@@ -239,17 +190,6 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
     assert run_toy(*given) == (False, "")
 
 
-def test_the_options_of_a_command_are_its_settings():
-    made = commands.study_command(ToyStudy)
-    parameters = made.__signature__.parameters
-    assert list(parameters) == ["run", "settings", "prints", "cluster"]
-    assert parameters["settings"].default == ToySettings()
-    assert parameters["run"].default is parameters["run"].empty
-    assert made.__doc__ == "Square some numbers."
-    with pytest.raises(AttributeError):
-        commands.__getattr__("__path__")
-
-
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     asked = []
 
@@ -329,32 +269,6 @@ def test_texts_come_from_one_place(tmp_path):
         TextOptions(image=(tmp_path,), pairs=True).load()
     assert list(TextOptions(text=("a", "b"), limit=1).load()) == ["a"]
     assert list(TextOptions(text=("a", "b"), pairs=True).load()) == [("a", "b")]
-
-
-def test_images_and_recordings_come_together(tmp_path):
-    Image.new("RGB", (3, 2)).save(tmp_path / "one.png")
-    wavfile.write(tmp_path / "two.wav", 8000, np.zeros(5, dtype=np.int16))
-    given = {"image": (tmp_path / "one.png",)}
-    [image] = TextOptions(**given).load()
-    assert image.size == (3, 2)
-    [audio] = TextOptions(audio=(tmp_path / "two.wav",)).load()
-    assert (audio.rate, len(audio.samples)) == (8000, 5)
-    twice = TextOptions(image=(tmp_path / "one.png", tmp_path / "one.png"), limit=1)
-    assert len(twice.load()) == 1
-
-
-def test_a_data_set_is_read_with_every_option(monkeypatch):
-    asked = []
-    monkeypatch.setattr(options, "hub_dataset", lambda *given: given)
-    monkeypatch.setattr(
-        options, "read_texts", lambda source, **given: asked.append((source, given))
-    )
-    chosen = {"pairs": True, "limit": 3, "max_text_bytes": 7}
-    TextOptions(dataset="d", subset="s", split="test", column=("a", "b"), **chosen).load(9)
-    ((source, given),) = asked
-    assert source == ("d", "test", "s")
-    given.pop("progress")(1)
-    assert given == {"columns": ("a", "b"), "max_length": 9, "encoding": "utf-8", **chosen}
 
 
 def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):

@@ -10,26 +10,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 
 import identilens as idl
 from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
-from helpers.zoo import build
-from identilens.errors import IdentilensError, InputError
-from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app, realised
-from identilens.explorer.desk import SESSIONS, Desk
+from identilens.errors import InputError
+from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app
+from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
 from identilens.explorer.server import opened_port
-from identilens.explorer.work import Measured, contributions, measured, moved_row
 
 HOST = "127.0.0.1:8765"
 TEXT = (
     "The engine had run without a pause for eleven days when the noise began, and the second engineer put it down to "
     "a loose plate somewhere above the shaft until it grew regular and they opened the housing."
 )
-QUIET = (lambda: None, lambda step: None)
 GOOD = {
     "host": HOST,
     "x-identilens-token": TOKEN,
@@ -239,63 +235,6 @@ def test_a_row_is_that_of_the_study(client, held, bundled):
         assert words in step["error"]
 
 
-def test_another_row_with_the_same_answer(client, held):
-    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
-    body |= {"aim": "least", "tolerance": "10%", "heads": "head"}
-    (step,) = ask(client, "same", body)
-    [one] = step["same"]["maps"]
-    assert one["choices"] == {"kind": "encoder", "layer": 3, "head": 10}
-    assert step["same"]["tolerance"] == "10%"
-    assert "final hidden states change by" in step["same"]["answer"]
-    (step,) = ask(client, "same", {**body, "heads": "some"})
-    assert "heads" in step["error"]
-
-
-def test_an_alternative_is_put_back(client, held):
-    (step,) = ask(
-        client,
-        "alternative",
-        {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "sampled"},
-    )
-    found = step["alternative"]
-    assert found["distance"] > 0.05
-    assert found["output_error"] < 1e-9
-    assert len(found["states"]) == 7
-    assert max(one["change"] for one in found["states"]) < 1e-4
-    (step,) = ask(
-        client,
-        "alternative",
-        {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "odd"},
-    )
-    assert "far or sampled" in step["error"]
-
-
-def test_a_change_by_hand_is_cut_to_what_the_output_allows(bundled):
-    at = measured(bundled, TEXT, *QUIET)
-    head = at.head(3, 10, "encoder")
-    asked = torch.zeros(head.attention.shape[1])
-    asked[0] = -0.3
-    moved = moved_row(at, head, 5, asked.tolist())
-    row = torch.tensor(moved["weights"], dtype=torch.float64)
-    assert moved["output_error"] < 1e-9
-    assert row.min() >= 0
-    assert float(row.sum()) == pytest.approx(1)
-    assert float(row[0]) < float(head.attention[5, 0])
-
-
-@pytest.mark.parametrize("change", [[], [0.1], [0.1] * 500, [float("inf")], [float("nan")]])
-def test_a_change_by_hand_of_other_keys_or_without_end_is_refused(bundled, change):
-    at = measured(bundled, "Nobody came.", *QUIET)
-    head = at.head(3, 10, "encoder")
-    keys = head.attention.shape[1]
-    filled = change if len(change) != 1 or change == [0.1] else change + [0.0] * (keys - 1)
-    with pytest.raises(InputError, match=f"expected a change of {keys} weights; got {len(filled)}"):
-        moved_row(at, head, 2, filled)
-    for query in (-1, keys):
-        with pytest.raises(InputError):
-            moved_row(at, head, query, [0.0] * keys)
-
-
 def test_a_large_body_is_not_read_to_its_end():
     read = []
 
@@ -309,38 +248,6 @@ def test_a_large_body_is_not_read_to_its_end():
         reading = threads.submit(lambda: asyncio.run(asyncio.wait_for(_content(Endless()), 20)))
     assert reading.result() is None
     assert sum(read) <= 2 * MOST_BYTES
-
-
-def test_texts_are_let_go(bundled):
-    desk = Desk({"encoder": bundled})
-    texts = [Measured.__new__(Measured) for _ in range(SESSIONS + 3)]
-    names = [desk.keep("encoder", text) for text in texts[:-2]]
-    assert desk.held(names[1])[1] is texts[1]
-    names += [desk.keep("encoder", text) for text in texts[-2:]]
-    let_go = []
-    for name in names:
-        try:
-            desk.held(name)
-        except InputError:
-            let_go.append(name)
-    assert let_go == [names[0], names[2], names[3]]
-    desk.close()
-
-
-def test_next_tokens_of_a_decoder_stand_beside_each_other():
-    lens = idl.Lens(build("gpt2"))
-    at = measured(lens, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], *QUIET)
-    moved = moved_row(at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)])
-    assert moved["output_error"] < 1e-9
-    assert len(moved["states"]) == len(at.layers) + 1
-
-
-def test_contributions_are_told_as_they_come(client, bundled):
-    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
-    at = {"held": held, "layer": 0, "head": 0, "kind": "encoder"}
-    *steps, last = ask(client, "contributions", {**at, "exact": False})
-    assert steps[-1]["progress"] == 1
-    assert len(last["viewer"]["maps"]) == len(bundled.read(["A short text."])[0].tokens["encoder"])
 
 
 @pytest.fixture(scope="module")
@@ -492,58 +399,6 @@ def test_pages_do_not_see_each_others_texts(client, held, desk):
     assert desk.held(other)[1] is not desk.held(held)[1]
 
 
-def test_other_matrices_are_put_into_the_model():
-    lens = idl.Lens(build("gpt2"))
-    at = measured(
-        lens, torch.randint(50, (30,), generator=torch.Generator().manual_seed(0)).tolist(), *QUIET
-    )
-    found = realised(at, at.head(1, 0, "decoder"))
-    assert 0.09 < found["distance"] < 0.12
-    assert found["dimension"] > 0
-    assert found["output_error"] < 1e-4
-    assert sorted(found["moved"]) == ["W_K", "W_Q"]
-    assert min(found["moved"].values()) > 0.01
-    before, after = found["states"][:2], found["states"][2:]
-    assert [one["change"] for one in before] == [0, 0]
-    assert 0 < max(one["change"] for one in after) < 1e-4
-    assert found["logits_change"] < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("family", "parts"),
-    [
-        ("llama", ["k_proj.weight", "q_proj.weight"]),
-        ("gpt_neox", ["query_key_value.bias", "query_key_value.weight"]),
-    ],
-)
-def test_other_matrices_of_heads_with_turned_and_shared_keys(family, parts, monkeypatch):
-    monkeypatch.setattr("identilens.explorer.app.DISTANCE", 0.01)
-    lens = idl.Lens(build(family))
-    at = measured(lens, [3 + place for place in range(16)], *QUIET)
-    found = realised(at, at.head(0, 0, "decoder"))
-    assert found["distance"] == pytest.approx(0.01, rel=0.05)
-    assert sorted(found["moved"]) == parts
-    assert found["dimension"] > 0
-    assert ("serve 2 query heads" in found["note"]) == (family == "llama")
-    assert max(one["change"] for one in found["states"]) < 1e-4
-
-
-def test_where_no_other_matrices_lie_near_the_page_says_so():
-    lens = idl.Lens(build("gpt2"))
-    at = measured(lens, [3 + place for place in range(6)], *QUIET)
-    none = realised(at, at.head(0, 0, "decoder"))["none"]
-    assert "the local dimension is 0. Of the 96 directions" in none
-
-
-def test_long_texts_are_cut_and_other_matrices_refused(monkeypatch):
-    monkeypatch.setattr("identilens.explorer.app.ROOM", 10**6)
-    lens = idl.Lens(build("gpt2"))
-    at = measured(lens, list(range(3, 90)) * 4, *QUIET)
-    assert len(at.item.tokens["encoder"]) == 128
-    with pytest.raises(IdentilensError, match="at most 204 conditions .* Take a shorter text"):
-        realised(at, at.head(0, 0, "decoder"))
-
-
 def left(desk, job, after):
     """Ask for a job, leave after some seconds, and return how long the worker then still worked."""
 
@@ -576,13 +431,6 @@ def test_work_that_nobody_waits_for_stops(bundled):
 
     assert left(desk, job, 0.2) < 0.5
     assert 1 < len(told) < 100
-    desk.close()
-
-
-def test_exact_contributions_stop_in_the_midst_of_a_text(bundled):
-    desk = Desk({"model": bundled})
-    at = measured(bundled, TEXT, *QUIET)
-    assert left(desk, lambda check, tell: contributions(at, True, check, tell), 0.5) < 0.5
     desk.close()
 
 

@@ -4,7 +4,6 @@ import csv
 import re
 import shlex
 import struct
-from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -85,11 +84,6 @@ def opened_row(page):
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
 
 
-def plain_name(line):
-    """Return the token of a key in the list."""
-    return line.locator(".key").inner_text()
-
-
 def saved(page, name, to):
     """Click a button that saves a file, and return where it lies."""
     with page.expect_download() as waiting:
@@ -160,171 +154,6 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     assert f"Put into the model: {without['answer']}." in page.inner_text(".found")
 
 
-def test_a_row_is_proven_by_the_answer_and_another_has_the_same_answer(page, tmp_path):
-    page.get_by_role("button", name="Look for it").click()
-    assert "Lock a row first" in page.inner_text(".pane .complaint")
-    opened_row(page)
-    exact = page.eval_on_selector_all(
-        "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
-    )
-    note = page.locator("#maps-0 .viewer-row p.soft")
-    assert "the head's output, exactly" in note.inner_text()
-    page.get_by_label("What must stay the same").select_option("answer 10%")
-    page.wait_for_selector("#maps-0 .viewer-row p.soft:has-text('first order')")
-    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
-    said = note.inner_text()
-    assert "the model's final hidden states, up to 10 % of the row's effect" in said
-    assert "of the row's attention is certain to stay on its keys" in said
-    wider = page.eval_on_selector_all(
-        "#maps-0 .row-keys tr[data-lo]", "all => all.map((one) => one.dataset.hi)"
-    )
-    assert sum(map(float, wider)) > sum(map(float, exact))
-    with saved(page, "Row as CSV", tmp_path).open() as file:
-        row = next(csv.DictReader(file))
-    assert (row["outcome"], row["tolerance"]) == ("states", "10%")
-    page.get_by_role("button", name="Command and Python").click()
-    assert "--outcome states --tolerance 10%" in page.inner_text(".found pre >> nth=0")
-    assert 'outcome="states", tolerance="10%"' in page.inner_text(".found pre >> nth=1")
-    page.get_by_label("Heads that change").select_option("layer")
-    page.get_by_role("button", name="Look for it").click()
-    page.wait_for_selector(".found:has-text('With the same answer')")
-    said = page.inner_text(".found")
-    assert "up to 1% of the effect of these rows of 4 heads" in said
-    assert "the model's final hidden states change by" in said
-    for head in (2, 0):
-        page.locator(f"#maps-0 [title='layer 1, head {head}']").click()
-        page.wait_for_selector(f"#maps-0 .viewer-title:text-is('Layer 1, head {head}')")
-        assert page.locator("#maps-0 [data-layer='same answer']").count() >= 1
-    page.get_by_role("button", name="Command and Python").click()
-    command = page.inner_text(".found pre >> nth=0")
-    assert command.rstrip().endswith("--together --out changed")
-
-
-def test_until_a_row_is_proven_it_has_no_intervals(page):
-    page.route("**/api/row", lambda route: page.evaluate("window.held = true") or None)
-    page.locator("#maps-0 .maps canvas").focus()
-    for key in ("ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector("#maps-0 .viewer-row[data-ready=true]")
-    assert "is being proven" in page.inner_text("#maps-0 .viewer-row .soft")
-    assert page.locator("#maps-0 .row-keys tbody tr[data-lo]").count() == 0
-    page.locator("#maps-0 .row-keys .key").first.click()
-    assert page.locator(".hand").is_hidden(), "no slider without proven ends"
-
-
-def test_a_text_is_measured_as_it_is_typed(page):
-    page.get_by_label("Text", exact=True).fill("Nobody on the quay could say.")
-    page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('quay')")
-    assert page.locator("#maps-0 .viewer-heads button").count() == 8
-    page.get_by_role("button", name="Command and Python").click()
-    assert "--text 'Nobody on the quay could say.'" in page.inner_text(".found pre >> nth=0")
-
-
-def test_the_text_is_marked_by_what_the_answer_needs(page, tuned):
-    for name, why in (("Mark them", "predicts no token"), ("Let it answer", "writes no answers")):
-        assert page.get_by_role("button", name=name).is_disabled()
-        assert why in page.inner_text(f".pair:has(button:text-is('{name}'))")
-    page.get_by_label("Model", exact=True).select_option(str(tuned))
-    page.wait_for_selector("#maps-0[data-all]")
-    page.get_by_label("Next token or class").fill("LABEL_1")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".found .token-line")
-    words = page.inner_text(".found")
-    assert "'LABEL_1' has probability" in words
-    assert "Of the tokens that can be taken out" in words
-    assert page.locator(".found .token-line .token:has-text('eleven')").count() == 1
-    assert page.locator(".found script").count() == 0
-
-
-def test_two_columns_stand_beside_each_other(page):
-    page.get_by_role("button", name="Two columns").click()
-    page.wait_for_selector("#maps-1[data-all]")
-    assert page.locator(".pane").count() == 2
-    page.get_by_role("button", name="Two columns").click()
-    assert page.locator(".pane").count() == 1
-
-
-def shown(page):
-    """What each column shows: title of the head, locked row, model, and the weights of the row's keys."""
-    return page.evaluate(
-        """[...document.querySelectorAll(".pane")].map((pane) => ({
-          head: pane.querySelector(".viewer-title").textContent, row: pane.querySelector(".viewer-row h3").textContent,
-          model: pane.querySelector("select").selectedOptions[0].textContent,
-          text: pane.querySelector("textarea").value,
-          weights: [...pane.querySelectorAll(".row-keys tbody tr")].map((one) => Number(one.dataset.weight)),
-        }))"""
-    )
-
-
-def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address, lens, tuned):
-    opened_row(page)
-    page.get_by_role("button", name="Two columns").click()
-    page.wait_for_selector("#maps-1[data-all]")
-    page.locator(".pane >> nth=1").get_by_label("Text", exact=True).fill(
-        "Nobody came, and the engine ran on & on."
-    )
-    page.wait_for_selector("#maps-1[data-all] .tokens span:text-is('nobody')")
-    page.locator("#maps-1 [title='layer 0, head 3']").click()
-    page.wait_for_selector("#maps-1 .viewer-title:text-is('Layer 0, head 3')")
-    page.locator("#maps-1 .maps canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector("#maps-1 .viewer-row[data-proven=true][data-ready=true]")
-    page.wait_for_url(lambda url: "row%3D2" in url)
-    before, link = shown(page), page.url
-    assert TOKEN not in link
-    assert [(one["model"], one["head"]) for one in before] == [
-        ("small", "Layer 1, head 2"),
-        ("tuned", "Layer 0, head 3"),
-    ]
-    other = idl.load(tuned)
-    for place, (model, layer, head, row) in enumerate([(lens, 1, 2, 1), (other, 0, 3, 2)]):
-        found = idl.certify(
-            model, [before[place]["text"]], layers=layer, heads=head, queries=row, tolerance=0
-        ).table["weight"]
-        expected = found.sort(descending=True).to_list()[: len(before[place]["weights"])]
-        assert before[place]["weights"] == pytest.approx(expected, abs=1e-9)
-    page.reload()
-    for number in (0, 1):
-        page.wait_for_selector(
-            f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]"
-        )
-    assert shown(page) == before
-    # Opened elsewhere, the link shows nothing until the token is given.
-    elsewhere = browser.new_page()
-    elsewhere.goto(link)
-    elsewhere.wait_for_selector("#entry:visible")
-    assert elsewhere.locator(".pane").count() == 0
-    elsewhere.locator("#entry input").fill("wrong")
-    elsewhere.keyboard.press("Enter")
-    elsewhere.wait_for_selector("#entry .complaint:has-text('token is missing or wrong')")
-    elsewhere.locator("#entry input").fill(f"{address}/#token={TOKEN}")
-    elsewhere.keyboard.press("Enter")
-    for number in (0, 1):
-        elsewhere.wait_for_selector(
-            f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]"
-        )
-    assert shown(elsewhere) == before
-    assert elsewhere.url == link
-    elsewhere.close()
-
-
-def test_an_address_that_does_not_fit_is_told(page):
-    page.evaluate("location.hash = 'model=other&text=Nobody&view=layer%3D99%26head%3D7'")
-    page.wait_for_selector(".complaint:has-text('This explorer has no model other.')")
-    assert page.locator(".viewer").count() == 0
-    page.evaluate(
-        "location.hash = 'model=tuned&text=Nobody%20came.&view=layer%3D99%26head%3D3%26row%3D400'"
-    )
-    page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('nobody')")
-    page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 0, head 3')")
-    page.get_by_label("Text", exact=True).fill("Nobody came. " * 200)
-    page.wait_for_selector("#maps-0[data-all] .tokens span >> nth=200")
-    assert "Nobody" not in page.url
-    page.reload()
-    page.wait_for_selector(".complaint:has-text('The text was too long for the address')")
-
-
 HOSTILE = """<!DOCTYPE html><title>a report</title><body><script>
 const attempt = (act) => { try { return String(act()); } catch (error) { return `refused: ${error.name}`; } };
 window.loot = { address: document.URL, referrer: document.referrer, opener: String(window.opener), name: window.name,
@@ -381,33 +210,6 @@ def test_a_page_without_the_token_shows_nothing(browser, address):
     assert opened.locator(".pane").count() == 0
     assert opened.get_by_role("button", name="Two columns").is_hidden()
     opened.close()
-
-
-def test_a_row_is_a_slide(page, tmp_path):
-    page.get_by_role("button", name="Row as SVG").click()
-    assert "Lock a row first" in page.inner_text(".pane .complaint")
-    opened_row(page)
-    slide = ElementTree.parse(saved(page, "Row as SVG", tmp_path))
-    said = [text.text for text in slide.iter("{http://www.w3.org/2000/svg}text")]
-    assert said[0] == "What “the” (token 1) attends to"
-    assert "layer 1, head 2" in said[1]
-    assert "keys, each with its position" in said[1]
-    assert said[3].startswith("the head's output, exactly")
-    first = page.locator("#maps-0 .row-keys tbody tr").first
-    at = said.index(f"{plain_name(first)} · {first.get_attribute('data-key')}")
-    weight, lo, hi = (float(first.get_attribute(f"data-{name}")) for name in ("weight", "lo", "hi"))
-    assert float(said[at + 1]) == pytest.approx(weight, abs=6e-4)
-    assert [float(one) for one in said[at + 2].split(" to ")] == pytest.approx([lo, hi], abs=6e-4)
-    assert "changed" not in said
-    page.get_by_role("button", name="Take the row's strongest key out").click()
-    page.wait_for_selector(".found:has-text('with 0 on')")
-    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
-    slide = ElementTree.parse(saved(page, "Row as SVG", tmp_path))
-    said = [text.text for text in slide.iter("{http://www.w3.org/2000/svg}text")]
-    assert "changed" in said
-    assert said[-2].startswith("Diamond: the row after the last change (Break: row 1,")
-    picture = saved(page, "Row as PNG", tmp_path).read_bytes()
-    assert struct.unpack(">II", picture[16:24]) == (1280, 720)
 
 
 def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
@@ -485,15 +287,3 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     assert page.locator("#maps-0 .tokens span:text-is('engine')").count()
     assert other.locator("#maps-0 .tokens span:text-is('engine')").count() == 0
     other.close()
-
-
-def test_a_click_on_a_token_tells_its_nearest_rival(page):
-    page.get_by_label("How the hidden states are stored").select_option("int3")
-    page.get_by_role("button", name="Read them").click()
-    token = page.locator(".found .token-line .token:has-text('eleven')")
-    token.click()
-    shown = token.evaluate("one => getComputedStyle(one, '::after').content")
-    assert "nearest rival" in shown
-    page.keyboard.press("Tab")
-    assert token.evaluate("one => getComputedStyle(one, '::after').content") == "none"
-    assert "nothing is certified" in page.inner_text(".found")

@@ -54,24 +54,6 @@ def test_what_cannot_be_asked_for():
     assert (model, job("c", "t")) == ("m name", {"runs": ("lens", "a text", "7", "c", "t")})
 
 
-def test_a_measured_text_is_held(monkeypatch):
-    asked, site = [], SimpleNamespace(site=SimpleNamespace(kind="decoder"))
-    lens = SimpleNamespace(model=SimpleNamespace(can_generate=lambda: True))
-    at = SimpleNamespace(lens=lens, layers=[site], answer=SimpleNamespace(outcome="states"))
-    monkeypatch.setattr(app, "measured", lambda *given: asked.append(given) or at)
-    desk = SimpleNamespace(lens=lambda model: f"lens of {model}", keep=lambda *given: given)
-    longest = "a" * 8000
-    model, job = _job(desk, None, "measure", {"model": "m", "text": longest})
-    assert model == "m"
-    assert job("c", "t") == {"held": ("m", at), "predicts": False, "writes": True}
-    assert asked == [("lens of m", longest, "c", "t")]
-    site.site.kind, at.answer.outcome = "encoder", "prediction"
-    assert job("c", "t") == {"held": ("m", at), "predicts": True, "writes": False}
-    for text in (" ", f"{longest}a"):
-        with pytest.raises(InputError, match=rf"a text of 1 to 8000 characters; got {len(text)}\."):
-            _job(desk, None, "measure", {"model": "m", "text": text})
-
-
 def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
     return SimpleNamespace(
         projected=SimpleNamespace(rank=torch.tensor(rank)), attention=torch.zeros(queries, keys),
@@ -111,25 +93,6 @@ def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, hea
     )
     with pytest.raises(InputError, match=words):
         realised(at, head)
-
-
-def test_what_is_told_of_other_matrices(monkeypatch):
-    alternative = SimpleNamespace(dimension=2, note="a note.", weights="A")
-    parameters = SimpleNamespace(weights="B", note="no parameters.", moved={"W_Q": 0.5})
-    found = [alternative, parameters, "run"]
-    monkeypatch.setattr(app, "made", lambda *given: found)
-    monkeypatch.setattr(app, "in_numbers", lambda head, weights: {"numbers": weights})
-    monkeypatch.setattr(app, "changed", lambda at, run: {"changed": run})
-    at = SimpleNamespace(lens="lens", item="item")
-    assert realised(at, head_of()) == {
-        "numbers": "B", "changed": "run", "moved": {"W_Q": 0.5}, "dimension": 2, "note": "a note.",
-    }  # fmt: skip
-    parameters.weights = None
-    with pytest.raises(InputError, match=r"^no parameters\.$"):
-        realised(at, head_of())
-    alternative.weights = None
-    with pytest.raises(InputError, match=r"^a note\.$"):
-        realised(at, head_of())
 
 
 @pytest.mark.parametrize(

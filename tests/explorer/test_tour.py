@@ -7,7 +7,6 @@ import pytest
 import identilens as idl
 from helpers.serving import TOKEN, explorer
 from identilens.demo.examples import STORY
-from identilens.studies.certify.views import SIGNS
 
 LAST_ROW_SEEN = """() => {
   const place = (one) => document.querySelector(one).getBoundingClientRect();
@@ -102,52 +101,6 @@ def test_an_exchange_leaves_the_answer_and_a_break_changes_it_in_one_table(page)
     assert likely["x"] + likely["width"] < page.viewport_size["width"], "without scrolling sideways"
 
 
-def test_a_weight_is_moved_by_keys_and_its_result_stands_below_it(page):
-    page.locator("#maps-0 .maps canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
-    page.locator("#maps-0 .row-keys .key").first.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".hand input:focus")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".found:has-text('with 0 on')")
-    hand, found = (page.locator(one).bounding_box() for one in (".hand", ".found"))
-    assert 0 <= found["y"] - hand["y"] - hand["height"] < 60
-    assert in_view(page, ".found")
-    page.get_by_label("Order of keys").select_option("place")
-    assert page.locator(".hand + .found").is_visible(), "it stays with its key"
-
-
-def test_from_breaking_to_the_keys_and_through_them(page):
-    page.get_by_role("button", name="Take this head out").focus()
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".row-keys .key:focus")
-    assert page.locator(".row-keys .key[tabindex='0']").count() == 1
-    for key, place in (("ArrowDown", 1), ("End", -1), ("ArrowUp", -2), ("Home", 0)):
-        page.keyboard.press(key)
-        assert page.locator(".row-keys .key").nth(place).evaluate("one => one.matches(':focus')")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".hand input:focus")
-    legend = page.locator("#maps-0 .viewer-row details")
-    legend.locator("summary").click()
-    marks = legend.locator("li").all_inner_texts()
-    assert [one[0] for one in marks] == list(SIGNS)
-    assert marks[0].startswith("● determined, large share: in all alternatives it stays")
-
-
-def test_the_tour_is_hidden_and_comes_back(page):
-    page.get_by_role("button", name="Hide").click()
-    assert page.locator("#lesson").is_hidden()
-    page.reload()
-    page.wait_for_selector("#maps-0[data-all]")
-    assert page.locator("#lesson").is_hidden(), "who knows it is not told again"
-    page.get_by_role("button", name="Tour").click()
-    assert page.locator("#lesson").is_visible()
-
-
 def test_everything_is_reached_by_keys(page):
     """Tab from the start: text, tools, heads, layers, map; a row is locked, a key chosen, its weight moved."""
     page.locator("#columns").focus()
@@ -184,26 +137,3 @@ def test_everything_is_reached_by_keys(page):
     page.keyboard.press("Escape")
     page.wait_for_selector("#maps-0 .maps canvas:focus")
     assert page.locator("#maps-0 .viewer-row").is_hidden()
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_what_a_control_cannot_do_is_said_below_it_with_what_to_type(page, monkeypatch, width):
-    monkeypatch.setattr("identilens.explorer.work.ANSWER_TOKENS", 1)
-    page.set_viewport_size({"width": width, "height": 844})
-
-    def asked(text):
-        page.get_by_label("Text", exact=True).fill(text)
-        page.wait_for_selector("#maps-0:not([data-all])", state="attached")
-        page.wait_for_selector("#maps-0[data-all]")
-        page.get_by_role("button", name="Let it answer").click()
-
-    asked('[{"role": "user", "content": "Who came?"}]')
-    said = page.wait_for_selector(".pair:has-text('Let it answer') + .doing .complaint:visible")
-    assert in_view(page, ".complaint:visible")
-    words = "The tokenizer has no chat template.* or choose a model"
-    assert re.match(words, said.inner_text(), re.IGNORECASE)
-    offered = re.search(r"\{.*\}\}", said.inner_text())[0]
-    asked(offered.replace("…", "Nobody came, in other words"))
-    page.wait_for_selector(".pair:has-text('Let it answer') + .found .token-line")
-    assert "is on 'name'" in page.inner_text(".found")
-    assert page.locator(".complaint:visible").count() == 0

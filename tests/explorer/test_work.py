@@ -1,28 +1,20 @@
 """What the explorer computes, beside plain runs of a tiny decoder."""
 
-import json
-
 import pytest
 import torch
 
 import identilens as idl
-from helpers.chats import MESSAGES, answering
-from helpers.zoo import build, classifier, ids
+from helpers.zoo import build, ids
 from identilens.errors import IdentilensError, InputError
 from identilens.explorer import work
 from identilens.explorer.work import (
     alternative,
-    answered,
     broken_row,
     changed,
-    contributions,
-    given_up,
     in_numbers,
-    inverted,
     measured,
     most_tokens,
     moved_row,
-    needed,
     proven_row,
     same_answer,
     strongest,
@@ -277,27 +269,6 @@ def test_weights_that_cannot_be_set(at, lens, query, key, weight, words):
         broken_row(at, at.head(1, 2, "decoder"), query, key, weight)
 
 
-def test_a_model_without_logits_has_no_next_tokens():
-    lens = idl.Lens(build("bert").double())
-    held = measured(lens, TEXT, nothing, lambda step: None)
-    found = changed(held, lens.substitute({}, held.item))
-    assert list(found) == ["states", "answer", "change", "same_top"]
-    assert found["change"] == 0
-    assert found["answer"] == "the model's final hidden states change by 0 % of their length"
-
-
-def test_classes_have_the_models_names():
-    lens = classifier()
-    lens.model.config.id2label = {0: "bad", 1: "good", 2: "both"}
-    held = measured(lens, TEXT, nothing, lambda step: None)
-    plain = lens.substitute({}, held.item)
-    found = changed(held, plain)["next"]
-    shares = plain.logits.double().reshape(-1).softmax(-1).tolist()
-    assert {one["token"]: one["before"] for one in found} == pytest.approx(
-        dict(zip(("bad", "good", "both"), shares, strict=True))
-    )
-
-
 def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     head, query = at.head(0, 3, "decoder"), 12
     T = torch.cat([head.values, torch.ones(14, 1)], 1)[: query + 1]
@@ -321,82 +292,3 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     for change in ([0.0] * 13, [float("nan")] * 14):
         with pytest.raises(InputError, match="a change of 14 weights; got"):
             moved_row(at, head, query, change)
-
-
-def test_progress_is_told_and_stops():
-    told, left = [], [True, False]
-
-    def check():
-        if not left.pop(0):
-            raise InputError("left")
-
-    progress = given_up(check, told.append)
-    progress(1, 4, "one")
-    assert told == [{"progress": 0.25, "note": "one"}]
-    with pytest.raises(InputError, match="left"):
-        progress(2, 4, "two")
-    given_up(nothing, told.append)(0, 0, "")
-    assert told[-1]["progress"] == 0
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_contributions_are_those_of_the_study(at, lens, monkeypatch, exact):
-    asked = []
-
-    class StoppedError(Exception):
-        pass
-
-    def study(given, texts, **options):
-        asked.append((texts, options["method"], options["rollouts"], options["max_length"]))
-        options["progress"](1, 2, "half")
-        raise StoppedError
-
-    told = []
-    monkeypatch.setattr(work, "mixing", study)
-    with pytest.raises(StoppedError):
-        contributions(at, exact, nothing, told.append)
-    assert asked == [([TEXT], "exact" if exact else "sketch", False, 128)]
-    assert told == [{"progress": 0.5, "note": "half"}]
-
-
-def test_what_the_answer_needs_is_what_the_study_finds(at, lens):
-    found, [text] = needed(at, ""), idl.rationales(lens, [TEXT], draws=1).token_lines()
-    assert found["html"] == text.html().replace("Text 0: ", "")
-    assert "the probability falls most without " in found["words"]
-    other = needed(at, "7")
-    assert "&#x27;7&#x27; has probability" in other["html"]
-    with pytest.raises(InputError, match="expected decision to be one of the model's"):
-        needed(at, "seven")
-    with pytest.raises(InputError, match="at least two tokens that can be taken out"):
-        needed(measured(lens, ids(2), nothing, lambda _step: None), "")
-
-
-def test_an_answer_to_a_typed_chat_is_what_the_study_finds(monkeypatch):
-    lens, told = answering("llama", "chatml"), []
-    options = {"max_new_tokens": 2}
-    monkeypatch.setattr("identilens.explorer.work.ANSWER_TOKENS", 2)
-    chat = [{**one, "content": one["content"].strip()} for one in MESSAGES]
-    expected = idl.answer(lens, chat, **options)
-    turns = "\n".join(f"{one['role'].title()}: {one['content']}" for one in chat)
-    for text in (json.dumps(chat), turns):
-        found = answered(measured(lens, text, nothing, told.append), nothing, told.append)
-        assert found["html"] == expected.token_lines()[0].html()
-        assert found["words"] == expected.summary().text
-    assert any("attention" in step.get("note", "") for step in told)
-    prompt = "[snow] fell: on the harbour"
-    found = answered(measured(lens, prompt, nothing, told.append), nothing, told.append)
-    assert found["html"] == idl.answer(lens, prompt, **options).token_lines()[0].html()
-
-
-def test_what_can_be_read_of_the_text_is_what_the_study_finds(at, lens):
-    told = []
-    found = inverted(at, 1, "int4", nothing, told.append)
-    result = idl.inversion(lens, [TEXT], layers=1, noise="int4", bits=4)
-    assert found["html"] == result.token_lines()[0].html()
-    assert found["words"].splitlines()[:2] == result.summary().text.splitlines()[:2]
-    assert "nearest rival" in found["html"]
-    assert next(step["note"] for step in told if "token" in step["note"]) == "text 0, token 1 of 14"
-    with pytest.raises(InputError, match="layers"):
-        inverted(at, 9, "int4", nothing, told.append)
-    with pytest.raises(InputError, match="noise"):
-        inverted(at, 1, "loud", nothing, told.append)

@@ -1,8 +1,5 @@
 """Figures 2, 5 and 6 of Bhardwaj et al. 2021 on small encoders, and what a reproduction writes."""
 
-import json
-
-import polars as pl
 import pytest
 import torch
 
@@ -13,10 +10,8 @@ from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.sweep.study import D_K, published_accuracies, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
-from identilens.reproduce.bhardwaj2021 import figure5, rank_figure
-from identilens.reproduce.record import write_reproduction
+from identilens.reproduce.bhardwaj2021 import figure5
 
-NAME = "bhardwaj2021-figure2"
 WORDS = [f"word{number}" for number in range(300)]
 
 
@@ -35,27 +30,6 @@ def lens(heads, d_v, corpus, **sizes):
         max_position_embeddings=160, **sizes,
     )  # fmt: skip
     return idl.Lens(IdentifiableEncoderModel(config).eval(), tokenizer)
-
-
-@pytest.mark.parametrize(("figure", "heads", "d_v"), [("2", "concat", 16), ("6", "add", None)])
-def test_rank_figures(figure, heads, d_v, tmp_path):
-    corpus = texts(4, 90)
-    found = rank_figure(
-        lens(heads, d_v, corpus), corpus, "Published:", lengths=(8, 40, 80), per_length=3
-    )
-    assert len(found.tables["ranks"]) == 9
-    reach = 8 if figure == "2" else 40
-    assert f"nullity 0 in every review up to d_s = {reach}" in found.findings
-    assert "Published" in found.findings
-    paths = write_reproduction(NAME, "Figure", found, tmp_path)
-    assert {path.name for path in paths} == {
-        "ranks.parquet", "ranks.csv", "by_length.parquet", "by_length.csv", "ranks.png", "ranks.svg", "README.md",
-        "provenance.json",
-    }  # fmt: skip
-    record = json.loads((tmp_path / "provenance.json").read_text())
-    assert record["settings"]["encoder"]["heads"] == heads
-    assert record["seed"] == 0
-    assert "![ranks](ranks.png)" in (tmp_path / "README.md").read_text()
 
 
 def test_logit_ranks_of_reviews():
@@ -77,12 +51,3 @@ def test_published_table_is_whole():
     assert not table.null_count().sum_horizontal().item()
     assert published_accuracy("trec", "add", 8) == 0.842
     assert published_accuracy("trec", "add", 3) is None
-
-
-def test_a_reproduction_refuses_unknown_formats(tmp_path):
-    corpus = texts(4, 20)
-    found = rank_figure(lens("add", None, corpus), corpus, "Published:", lengths=(8,), per_length=2)
-    with pytest.raises(InputError, match="formats"):
-        write_reproduction(NAME, "Figure", found, tmp_path / "new", formats=("gif",))
-    assert not (tmp_path / "new").exists()
-    assert isinstance(found.tables["by_length"], pl.DataFrame)

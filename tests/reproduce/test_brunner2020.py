@@ -2,13 +2,9 @@
 
 import json
 import lzma
-from dataclasses import replace
 
-import polars as pl
 import pytest
 
-from identilens.errors import OutputFolderError
-from identilens.models.loading import load
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import figure_named
 
@@ -92,49 +88,3 @@ def test_maps_of_figure_6_add_up(data, tmp_path):
     )
     shares = found.tables["places"].group_by("head", "attention").agg(total="share")
     assert [sum(one) for one in shares["total"]] == pytest.approx([1.0] * len(shares))
-
-
-def test_token_types_before_and_after_fine_tuning(data, tmp_path):
-    figure = figure_named("sun2021")
-    settings = figure.settings_type(data=data, tasks=("mrpc", "cola"), limit=2, **TUNING)
-    table = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables[
-        "token_types"
-    ]
-    sums = table.group_by("task", "checkpoint").agg(pl.col("raw", "effective").sum())
-    assert len(sums) == 4
-    assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
-    assert sums["effective"].to_list() == pytest.approx([1.0] * 4)
-    tuned = load(tmp_path / "tuned-cola").digest
-    again = figure.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
-    assert again.settings["parameters, cola, fine-tuned (sha256)"] == tuned
-    with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
-        figure.make(
-            replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None
-        )
-
-
-def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):
-    figure = figure_named("deyoung2020")
-    options = {
-        "tasks": ("cola", "mrpc"),
-        "limit": 2,
-        "repeats": 2,
-        "draws": 2,
-        "attribution": False,
-        **TUNING,
-    }
-    settings = figure.settings_type(data=data, **options)
-    found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
-    assert found.tables["accuracy"].select("task", "seed").rows() == [
-        ("cola", 0), ("cola", 1), ("mrpc", 0), ("mrpc", 1)
-    ]  # fmt: skip
-    table = found.tables["rationales"].filter(task="cola", explanation="hta")
-    mean = found.tables["sufficiency"].filter(task="cola", explanation="hta")["mean"].item()
-    assert mean == pytest.approx(table["sufficiency"].mean())
-    tuned = next(tmp_path.glob("seed1/tuned-cola/*.safetensors"))
-    written = tuned.stat().st_mtime_ns
-    again = figure.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
-    assert again.tables["rationales"].equals(found.tables["rationales"])
-    assert tuned.stat().st_mtime_ns == written
-    assert "Sufficiency, difference to random tokens" in found.findings
-    write_reproduction("name", figure.source, found, tmp_path, ("svg",))

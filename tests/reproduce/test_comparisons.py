@@ -3,13 +3,9 @@
 from unittest.mock import Mock
 
 import polars as pl
-import pytest
 
 from identilens.reproduce import brunner2020
-from identilens.reproduce.inputs import CorpusSettings
-from identilens.reproduce.registry import figure_named
 from identilens.studies.audit.result import Audit
-from identilens.studies.mixing.result import Mixing
 from identilens.studies.tokens.result import TokenIdentifiability
 
 
@@ -36,36 +32,3 @@ def test_rates_by_share_are_published_for_l2_alone():
     })  # fmt: skip
     rows = brunner2020.data_share(Mock(spec=TokenIdentifiability, means=lambda: means))
     assert [row[2] for row in rows] == ["not given", "not given", "74 % (layer 11)", "not given"]
-
-
-def test_nouns_are_compared_with_determiners_in_one_row():
-    speech = pl.DataFrame({
-        "layer": [1, 1, 6, 6], "tag": ["NN", "DT", "NN", "DT"], "median": [0.42, 0.43, 0.218, 0.062]
-    })  # fmt: skip
-    rows = brunner2020.speech(Mock(spec=Mixing, series=Mock(speech=speech)))
-    assert [row[0] for row in rows] == ["26", "26", "26", "37"]
-    assert rows[0][3] == "no such token"
-    assert rows[-1][1:] == (
-        "median own contribution, NN − DT, layer 6", "nouns above determiners", "+15.6 points (21.8 % − 6.2 %)"
-    )  # fmt: skip
-    nouns = Mock(spec=Mixing, series=Mock(speech=speech.filter(tag="NN")))
-    assert brunner2020.speech(nouns)[-1][3] == "no such tokens"
-
-
-class AskedError(Exception):
-    """What a recipe has asked for."""
-
-
-@pytest.mark.parametrize(
-    ("figure", "corpus", "most"),
-    [(3, "mrpc", None), (39, "mnli", 500), (40, "cola", None), (42, "mnli", 4000)],
-)
-def test_each_figure_has_the_papers_number_of_texts(figure, corpus, most, monkeypatch, tmp_path):
-    def texts(_, *asked):
-        raise AskedError(*asked)
-
-    monkeypatch.setattr(CorpusSettings, "texts", texts)
-    published = figure_named(f"brunner2020-figure{figure}")
-    with pytest.raises(AskedError) as found:
-        published.make(published.settings_type(), tmp_path)
-    assert found.value.args == (corpus, most)

@@ -1,7 +1,6 @@
 """When a fine-tuned checkpoint is used again, and when it is refused."""
 
 import hashlib
-import json
 import lzma
 import re
 from functools import cache
@@ -11,7 +10,7 @@ import pytest
 from identilens.errors import InputError, OutputFolderError
 from identilens.models.loading import load
 from identilens.reproduce import inputs
-from identilens.reproduce.inputs import RECORD, FineTuning, tuned_model, tuning_record
+from identilens.reproduce.inputs import FineTuning, tuned_model, tuning_record
 
 HOW = FineTuning(epochs=1, rows=4)
 cached = cache(load)
@@ -48,15 +47,6 @@ def test_the_record_says_what_decides_the_weights(trained, tmp_path):
         tuning_record("cola", "bundled", tmp_path / "data", HOW)
 
 
-def test_an_equal_checkpoint_is_used_again(trained, tmp_path):
-    folder = made(tmp_path)
-    assert made(tmp_path) == made(tmp_path, overwrite=True) == folder == tmp_path / "out/tuned-mrpc"
-    assert trained == [0]
-    assert json.loads((folder / RECORD).read_text()) == tuning_record(
-        "mrpc", "bundled", tmp_path / "data", HOW
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -82,26 +72,3 @@ def test_another_checkpoint_is_refused_or_replaced(changes, words, trained, tmp_
     made(tmp_path, **changes, overwrite=True)
     made(tmp_path, **changes)
     assert len(trained) == 2
-
-
-@pytest.mark.parametrize("content", [None, "{"])
-def test_a_checkpoint_without_a_whole_record_is_not_used(content, trained, tmp_path):
-    file = made(tmp_path) / RECORD
-    file.unlink() if content is None else file.write_text(content)
-    with pytest.raises(OutputFolderError, match="no tuning.json: it is not known whether"):
-        made(tmp_path)
-    file.write_text(json.dumps(tuning_record("mrpc", "bundled", tmp_path / "data", HOW)))
-    made(tmp_path)
-    assert trained == [0]
-
-
-def test_a_stopped_replacement_leaves_no_record(trained, tmp_path, monkeypatch):
-    made(tmp_path)
-
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(inputs, "fine_tune", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        made(tmp_path, FineTuning(epochs=2), overwrite=True)
-    assert not (tmp_path / "out/tuned-mrpc" / RECORD).exists()

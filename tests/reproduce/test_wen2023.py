@@ -6,11 +6,10 @@ import polars as pl
 import pytest
 
 from helpers.dycks import MEASURING
-from identilens.errors import InputError
 from identilens.reproduce import wen2023
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
-from identilens.reproduce.wen2023 import SETTINGS, PrefixSettings, WenSettings
+from identilens.reproduce.wen2023 import SETTINGS, WenSettings
 
 
 def make(name, settings, out, **run):
@@ -68,37 +67,3 @@ def test_a_small_run_leaves_its_page(name, small, tmp_path):
     if windows is not None:
         assert set(windows["positions"]) == {"all up to 400", "400 to 500"}
         assert len(windows) == 4 * len(again.tables["means"])
-
-
-def test_models_without_queries_and_keys_attend_uniformly(small, tmp_path):
-    found = make("footnote4", WenSettings(seeds=2, epochs=1), tmp_path)
-    assert found.tables["variation"]["value"].to_list() == pytest.approx(
-        [0] * len(found.tables["variation"])
-    )
-    assert "Eq. 19" in found.findings
-
-
-def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tmp_path):
-    found = make("footnote13", PrefixSettings(seeds=2, epochs=1, prefixes=2), tmp_path)
-    by_prefix = found.tables["by_prefix"]
-    assert set(by_prefix.select("prefix", "prefixes").rows()) == {
-        ("all brackets", 1),
-        ("16 random", 2),
-    }
-    probe = by_prefix.filter(prefix="all brackets")["value"].to_list()
-    variation = found.tables["variation"].filter(~pl.col("with_start"))
-    assert probe == pytest.approx(variation["value"].to_list())
-    assert by_prefix["random rows"].to_list() == pytest.approx([2.50] * len(by_prefix), abs=0.005)
-    loaded = PrefixSettings(seeds=30, prefixes=2, trained=tmp_path / "run")
-    again = make("footnote13", loaded, tmp_path)
-    assert again.findings == found.findings
-    assert again.settings == found.settings
-    assert (again.settings["seeds"], again.settings["epochs, instead of the paper's"]) == (2, "1")
-    with pytest.raises(
-        InputError, match="no models of the setting 'no positions'; it has no positions, rate 0.003"
-    ):
-        make("figure8", loaded, tmp_path)
-    gone = next(tmp_path.glob("run/models/*/seed001"))
-    gone.rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="seed001 is missing"):
-        make("footnote13", loaded, tmp_path)

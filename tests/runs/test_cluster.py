@@ -9,12 +9,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from helpers import cluster_toys, dycks, zoo
+from helpers import cluster_toys, zoo
 from helpers.killing import contents
-from helpers.made_tasks import write_trec
 from helpers.toy import ToySettings, ToyStudy, toy
 from identilens.errors import CheckFailedError, InputError, SettingError
-from identilens.lab.dyck.settings import DyckSetting
 from identilens.runs.cluster import Job, load_study
 from identilens.runs.provenance import provenance
 
@@ -101,29 +99,6 @@ def test_an_audit_of_a_model_on_disk(marks, tmp_path):
     for name in one.schema:
         assert_frame_equal(getattr(many, name), getattr(one, name), abs_tol=1e-7, rel_tol=0)
     assert many.matrices.keys() == one.matrices.keys()
-
-
-def test_trainings_are_parts_too(marks, tmp_path):
-    data = write_trec(tmp_path / "data" / "trec")
-    grid = {"tasks": "trec", "heads": "concat", "data": data, "epochs": 1, "max_length": 16, "d_model": 16,
-            "attention_heads": 2, "feed_forward": 24, "batch_size": 8}  # fmt: skip
-    one = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "one")
-    many = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "many", ray=True)
-    assert_frame_equal(many.table.drop("seconds"), one.table.drop("seconds"))
-    (tmp_path / "many" / "runs" / "mine.txt").write_text("mine")
-    idl.lab.sweep(**grid, d_k=2, out=tmp_path / "many", overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "many" / "runs").iterdir()) == [
-        "mine.txt", "trec-concat-dk2-seed0"
-    ]  # fmt: skip
-
-
-def test_stacks_of_seeds_are_parts(marks, tmp_path):
-    settings = DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)
-    given = {"seeds": [0, 1, 2], "at_once": 1, **dycks.MEASURING}
-    idl.lab.train_dyck([settings], **given, out=tmp_path / "one")
-    idl.lab.train_dyck([settings], **given, out=tmp_path / "many", ray=True)
-    assert contents(tmp_path / "many") == contents(tmp_path / "one")
-    assert len(list((tmp_path / "many" / "models" / "tiny").iterdir())) == 3
 
 
 def test_a_changed_model_and_other_libraries_are_refused(tmp_path):

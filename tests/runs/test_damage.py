@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 import identilens as idl
 from helpers.killing import contents, interrupted, same
 from helpers.toy import Toy, ToyStudy, toy
-from helpers.zoo import build
-from identilens.errors import IdentilensError, InputError, OutputFolderError
-from identilens.runs.toml import read_toml
+from identilens.errors import InputError, OutputFolderError
 
 
 def test_a_damaged_part_runs_again(tmp_path):
@@ -74,47 +72,6 @@ def test_a_run_of_another_format_is_neither_read_nor_continued(tmp_path, change,
         with pytest.raises(InputError, match=message):
             use()
     assert toy(layers=7, out=run, overwrite=True).table["square"].to_list() == [49.0]
-
-
-def test_a_name_that_no_file_system_takes_is_named(tmp_path):
-    name = "x" * 6000
-    toy(out=tmp_path / "run")
-    with (tmp_path / "run" / "manifest.txt").open("a") as manifest:
-        manifest.write(f"matrices/{name}.json\n")
-    for use in (
-        lambda: Toy.load(tmp_path / "run"),
-        lambda: toy(out=tmp_path / "run", resume=True),
-        lambda: toy(out=tmp_path / "run", overwrite=True),
-    ):
-        with pytest.raises(InputError, match=r"manifest.txt is damaged: it lists matrices/xx.*…, "):
-            use()
-    for use in (
-        lambda: toy(out=tmp_path / name),
-        lambda: Toy.load(name),
-        lambda: toy().save(name),
-        lambda: toy().to_html(f"{name}.html"),
-        lambda: toy().to_csv(name),
-        lambda: idl.read_texts(f"{name}.txt"),
-        lambda: read_toml(Path(name)),
-    ):
-        with pytest.raises(InputError) as refused:
-            use()
-        assert len(str(refused.value)) < 7000
-    with pytest.raises(IdentilensError):
-        idl.load(name)
-
-
-def test_sizes_of_a_structure_are_those_of_its_maps_not_of_its_table(tmp_path):
-    """A table can say anything; names of 2**62 positions would fill the memory."""
-    lens = idl.Lens(build("bert"))
-    texts = [list(range(start, start + 6)) for start in range(3, 9)]
-    options = {"length": 6, "clusters": 2, "compared_pairs": 0, "perturbed": 0}
-    idl.structure(lens, texts, **options, out=tmp_path / "run")
-    file = tmp_path / "run" / "table.parquet"
-    pl.read_parquet(file).with_columns(length=pl.lit(2**62)).write_parquet(file)
-    result = idl.Structure.load(tmp_path / "run")
-    assert result.visibility_by_position()["position"].max() == 5
-    assert max(len(one.queries) for part in result.sections() for one in part.maps) == 6
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import io
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -65,32 +64,6 @@ def test_notes_are_escaped_and_inner_runs_have_no_bar(shown):
     assert "&lt;script&gt;" in shown[-1]
     with watched("rows", True) as again:
         assert again is not None
-
-
-def test_without_a_terminal_a_line_a_minute_goes_to_the_log(monkeypatch, caplog):
-    now = iter([7.0, 37.0, 68.0, 107.0, 129.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with caplog.at_level("INFO", "identilens"), watched("texts", None) as told:
-        for done in (1, 2, 3, 4):
-            told(done, 9, "layer 2" if done == 4 else "")
-    assert [record.getMessage() for record in caplog.records] == [
-        "2 of 9 texts after 0:01:01", "4 of 9 texts after 0:02:02, layer 2"
-    ]  # fmt: skip
-    with watched("texts", False) as told:
-        assert told is None
-
-
-def test_the_command_line_prints_the_log_and_waits_without_spinning(tmp_path):
-    code = (
-        "import logging, os, sys; sys.argv = ['identilens', '--version']\n"
-        "from identilens.cli.app import main; main()\n"
-        "logging.getLogger('identilens').info('3 of 9 texts'); print(os.environ['OMP_WAIT_POLICY'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.splitlines()[-1] == "PASSIVE"
-    assert re.fullmatch(r"\d\d:\d\d:\d\d 3 of 9 texts\n", done.stderr)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -11,7 +11,6 @@ import pytest
 
 from helpers.toy import ToySettings, toy
 from identilens.errors import InputError, SettingError
-from identilens.runs import settings
 from identilens.runs.settings import (
     Settings,
     hints_of,
@@ -131,20 +130,6 @@ def test_paths_and_lists_of_decimals():
     ):
         with pytest.raises(SettingError, match=f"expected {words}"):
             Needed(**given)
-
-
-def test_the_largest_numbers_and_lists(monkeypatch):
-    assert ToySettings(seed=2**53).seed == 2**53
-    assert ToySettings(seed=-(2**53)).seed == -(2**53)
-    assert (ToySettings(share=0).share, ToySettings(memory=0).memory) == (0.0, 0)
-    assert len(parse_numbers("0-99999")) == 100_000
-    for text in ("0-100000", "0-99999,100000"):
-        with pytest.raises(ValueError, match=text):
-            parse_numbers(text)
-    monkeypatch.setattr(settings, "_MOST_VALUES", 3)
-    assert ToySettings(layers=range(3)).layers == (0, 1, 2)
-    with pytest.raises(SettingError, match="layers as numbers"):
-        ToySettings(layers=range(4))
 
 
 def test_only_what_changes_the_numbers_is_recorded():

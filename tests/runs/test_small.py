@@ -1,31 +1,20 @@
 """The small files of a run: requests, options, comparisons, locks, folders."""
 
 import json
-from pathlib import Path
-from typing import ClassVar
 
-import polars as pl
 import pytest
 import torch
 
-from helpers.toy import Toy, ToyStudy, toy
+from helpers.toy import ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.files import (
     Manifest,
-    as_path,
-    manifest_of,
-    recording,
-    write_atomically,
     write_folder,
     write_json,
     write_tensors,
-    write_text,
 )  # fmt: skip
-from identilens.runs.folder import joined_folder
 from identilens.runs.provenance import (
     Identity,
-    command_line,
-    commanded,
     differences,
     model_and_texts,
     provenance,
@@ -35,7 +24,6 @@ from identilens.runs.provenance import (
 from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
 from identilens.runs.study import study_function
-from identilens.runs.tables import markdown_table
 from identilens.runs.toml import read_toml, toml_value
 
 
@@ -124,13 +112,6 @@ def test_whether_two_runs_have_one_model_and_texts(there, here, same, words):
     assert model_and_texts(there, here) == (same, words)
 
 
-def test_other_models_and_numbers_of_texts_are_named():
-    same, words = model_and_texts(run("a"), run("b", ("t0",), 1))
-    assert not same
-    assert "sha256 of the model" in words
-    assert "number of texts" in words
-
-
 def test_what_differs_of_two_records_is_named_up_to_a_number():
     one = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 1}, seed=3), {"y": "z" * 68})
     assert one["settings"] == {"y": "z" * 68, "x": 1}
@@ -158,14 +139,6 @@ def test_what_differs_of_two_records_is_named_up_to_a_number():
     assert version_changes(one, one) == ""
 
 
-def test_the_command_line_is_recorded_inside_its_context():
-    assert command_line() is None
-    with commanded(["identilens", "s3://user:word@place/x?key=1"]):
-        assert command_line() == ["identilens", "s3://…@place/x?…"]
-        assert provenance("toy", Identity({}, []), {})["command"] == command_line()
-    assert command_line() is None
-
-
 def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
     written = {"a": torch.eye(2), "b": torch.arange(3)}
     write_tensors(tmp_path / "one.safetensors", written)
@@ -185,24 +158,6 @@ def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
         read_record(tmp_path)
 
 
-def test_a_run_joins_one_of_the_same_model(tmp_path):
-    toy(out=tmp_path)
-    record = {
-        "analysis": "lab other",
-        "model": {"name": "n", "sha256": "0"},
-        "fingerprint": "0123456789",
-    }
-    assert joined_folder(tmp_path, record, None) == tmp_path
-    assert joined_folder(tmp_path, record, "audit") == tmp_path
-    assert joined_folder(tmp_path / "none", record, "toy") == tmp_path / "none"
-    assert joined_folder(tmp_path, record, "toy") == tmp_path / "lab-other-01234567"
-    record["model"]["sha256"] = "1"
-    with pytest.raises(
-        OutputFolderError, match="contains an toy of toy, whose parameters are not those of n. Ch"
-    ):
-        joined_folder(tmp_path, record, "toy")
-
-
 def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path):
     toy(out=tmp_path / "run")
     file = tmp_path / "run" / "provenance.json"
@@ -217,19 +172,6 @@ def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path)
     file.write_text("{")
     with pytest.raises(OutputFolderError, match="provenance.json cannot be read"):
         toy(out=tmp_path / "run", overwrite=True)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("inputs", "options", "words"),
-    [
-        ((1,), {}, r"toy takes nothing by position, got 1 values: .* toy\(layers=...\)"),
-        ((), {"progress": 3}, r"expected progress to be False or a function of \(done, total, note\); got 3"),
-    ],
-)  # fmt: skip
-def test_what_a_run_does_not_take(inputs, options, words):
-    with pytest.raises(InputError, match=words):
-        toy(*inputs, **options)
 
 
 def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
@@ -259,31 +201,6 @@ def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
         InputError, match="expected a Lens first; got str. Make one with identilens.load"
     ):
         lensed("bundled")
-
-
-def test_tables_as_markdown_and_csv(tmp_path):
-    frame = pl.DataFrame({"name": ["a", None], "share": [0.5, 0.12345], "n": [1, 20]})
-    assert markdown_table(frame) == (
-        "| name | share | n |\n| --- | ---: | ---: |\n| a | 0.500 | 1 |\n|  | 0.123 | 20 |"
-    )
-    assert "| 0.1 |" in markdown_table(frame, 1)
-
-    class Lists(Toy):
-        schema: ClassVar = {
-            "table": {"number": pl.Int64, "parts": pl.List(pl.Int64)},
-            "notes": {"word": pl.String},
-        }
-
-    tables = {
-        "table": pl.DataFrame({"number": [1], "parts": [[1, 2]]}),
-        "notes": pl.DataFrame({"word": ["w"]}),
-    }
-    paths = Lists.of(tables, {}).to_csv(tmp_path / "csv")
-    assert [path.name for path in paths] == ["table.csv", "notes.csv"]
-    held = pl.read_csv(paths[0])
-    assert held.columns == ["number", "parts"]
-    assert json.loads(held["parts"][0]) == [1, 2]
-    assert Lists.of(tables, {}).to_pandas().shape == (1, 2)
 
 
 def test_a_folder_is_filled_beside_its_place(tmp_path):
@@ -370,61 +287,3 @@ def test_what_a_killed_process_left_is_removed_but_not_that_of_joined_runs(tmp_p
     )
     assert left == ["d", f"joined/.c{ends}", "joined/manifest.txt"]
     assert not (tmp_path / f".folder{ends}").exists()
-
-
-def test_what_is_written_inside_a_run_is_listed_there(tmp_path):
-    manifest = Manifest(tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    manifest.file.touch()
-    assert manifest_of(tmp_path / "run" / "a") is None
-    with recording(manifest):
-        assert manifest_of(tmp_path / "run" / "a") is manifest
-        assert manifest_of(tmp_path / "a") is None
-        write_text(tmp_path / "run" / "sub" / "a.txt", "half \ud800")
-        write_text(tmp_path / "outside.txt", "one")
-        with recording(None):
-            write_text(tmp_path / "run" / "b.txt", "two")
-        assert list(manifest.names) == ["sub/a.txt"]
-        manifest.file.unlink()
-        with pytest.raises(
-            OutputFolderError, match="was removed or emptied while the run was writing to it"
-        ):
-            write_text(tmp_path / "run" / "c.txt", "three")
-    assert (tmp_path / "run" / "sub" / "a.txt").read_bytes() == b"half \\ud800"
-    assert manifest_of(tmp_path / "run" / "a") is None
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_errors_while_writing_say_what_to_do(tmp_path):
-    def fails(error):
-        def write(temporary):
-            temporary.touch()
-            raise error
-
-        return write
-
-    target = tmp_path / "one.txt"
-    system = r"could not write .*one.txt: No space left on device. Finished parts are safe; free some space or fix"
-    for error, words in (
-        (OSError(28, "No space left on device"), system),
-        (
-            ValueError("File too large: 9"),
-            r"File too large: 9. Finished parts are safe; free some space, then run",
-        ),
-    ):
-        with pytest.raises(OutputFolderError, match=words):
-            write_atomically(target, fails(error))
-    with pytest.raises(ValueError, match="something else"):
-        write_atomically(target, fails(ValueError("something else")))
-    with pytest.raises(InputError, match="cannot be the name of a file"):
-        write_text(tmp_path / "a\0b", "text")
-    with pytest.raises(
-        OutputFolderError, match="is a folder or a device, and not replaced by a file"
-    ):
-        write_text(tmp_path, "text")
-    assert list(tmp_path.iterdir()) == []
-    assert as_path("a") == Path("a")
-    with pytest.raises(
-        InputError, match="expected the path of a file or folder, without null characters; got 3"
-    ):
-        as_path(3)

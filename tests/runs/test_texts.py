@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 import threading
-import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -19,10 +18,8 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.stored import FileTexts, HeldTexts, RowTexts, SpooledTexts
-from identilens.runs.texts import hub_dataset, iter_texts, read_texts
-from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.audit.study import _Drawn
+from identilens.runs.stored import FileTexts, HeldTexts, SpooledTexts
+from identilens.runs.texts import iter_texts, read_texts
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -123,13 +120,6 @@ def test_texts_of_the_largest_size_and_half_pairs():
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_numbers_of_numpy_and_sizes_in_words_are_options(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')
-    assert read_texts(tmp_path / "a.jsonl", columns="a", limit=np.int64(1)) == ["one"]
-    assert read_texts(tmp_path / "a.jsonl", columns="a", max_text_bytes="1kB") == ["one", "two"]
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     "source",
     [pd.Timestamp("2020"), pd.NA, pl.LazyFrame({"a": ["x"]}), pl.col("a"), np.array("a"), b"snow", {"a": ["x"]}],
@@ -137,17 +127,6 @@ def test_numbers_of_numpy_and_sizes_in_words_are_options(tmp_path):
 def test_what_holds_no_texts_is_named(source):
     with pytest.raises(InputError, match="expected a file, a data set or texts; got"):
         read_texts(source)
-
-
-def test_pairs_of_a_frame_need_two_columns():
-    frame = pl.DataFrame({"a": ["one"], "b": ["two"]})
-    assert read_texts(frame, columns=["a", "b"], pairs=True) == [("one", "two")]
-    with pytest.raises(InputError, match="pairs=True needs two columns"):
-        read_texts(frame, columns="a", pairs=True)
-
-
-def test_numbered_columns_of_a_frame():
-    assert read_texts(pd.DataFrame([["one"], ["two"]])) == ["one", "two"]
 
 
 FRAME = pl.DataFrame({"text": ["one", "two"], "other": ["eins", "zwei"]})
@@ -166,19 +145,6 @@ def test_columns_of_frames_and_data_sets(tmp_path):
         read_texts(FRAME.select("other", more="other"))
     with pytest.raises(InputError, match="row 1: column 'text' is empty or not a text"):
         read_texts(pl.DataFrame({"text": ["a", None]}))
-
-
-def test_data_sets_that_were_saved_to_disk(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
-    rows.save_to_disk(tmp_path / "rows")
-    datasets.DatasetDict({"test": rows}).save_to_disk(tmp_path / "splits")
-    assert read_texts(hub_dataset(str(tmp_path / "rows"), "train", None)) == ["one", "two"]
-    assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
-    with pytest.raises(
-        InputError, match=r"splits cannot be loaded .* Check dataset=..., subset=... and split=..."
-    ):
-        hub_dataset(str(tmp_path / "splits"), "train", None)
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):
@@ -207,11 +173,6 @@ def test_pipes_and_the_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InputError, match="the standard input is closed. Give a file"):
         read_texts("-")
-
-
-def test_pairs_of_an_iterator_without_end_are_read_up_to_the_limit():
-    endless = (str(number) for number in itertools.count())
-    assert read_texts(endless, pairs=True, limit=2) == [("0", "1"), ("2", "3")]
 
 
 def test_a_parquet_file_on_which_polars_panics_is_named(tmp_path, monkeypatch):
@@ -335,14 +296,6 @@ def test_a_row_of_which_a_part_would_be_lost_is_refused(tmp_path, name, content,
         read_texts(tmp_path / name, columns=["a"])
 
 
-def test_quoted_texts_are_read_whole(tmp_path):
-    content = 'a,b\n"one, ""two""\nthree",x\n\nsaid "so" to me,y\n'
-    (tmp_path / "a.csv").write_text(content, encoding="utf-8")
-    assert read_texts(tmp_path / "a.csv", columns=["a"]) == ['one, "two"\nthree', 'said "so" to me']
-    with pytest.raises(InputError, match="the frame has the column 'text' twice"):
-        read_texts(FRAME.to_pandas().rename(columns={"other": "text"}))
-
-
 LONG = "word " * 20_000
 
 
@@ -380,17 +333,6 @@ def test_texts_of_every_type_are_read_and_bounded_before_they_are_made(tmp_path,
         read_texts(file, columns=[column], max_text_bytes=30 * len(LONG) + 29)
 
 
-def test_few_equal_texts_are_made_at_a_time(tmp_path):
-    """Of 2,000 texts that are one text on disk, only those that are asked for take memory."""
-    file = tmp_path / "a.parquet"
-    for kind in (pl.String, pl.Categorical):
-        pl.DataFrame({"text": pl.Series(["x" * 100_000] * 2000, dtype=kind)}).write_parquet(file)
-        tracemalloc.start()
-        assert len(read_texts(file, columns=["text"], limit=2)) == 2
-        assert tracemalloc.get_traced_memory()[1] < 2_000_000
-        tracemalloc.stop()
-
-
 def test_every_kind_of_file_is_bounded(tmp_path):
     word = "1\tsnow\t_\tNOUN\tNN" + "\t_" * 5
     (tmp_path / "a.conllu").write_text(f"# text = snow\n{word}\n\n" * 1000, encoding="utf-8")
@@ -414,14 +356,6 @@ def test_devices_and_folders_are_refused(tmp_path):
         read_texts("/dev/zero")
     with pytest.raises(InputError, match="is a folder"):
         read_texts(tmp_path)
-
-
-def test_texts_come_one_by_one(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 20_000 + b"\xff\n")
-    texts = iter_texts(tmp_path / "a.txt")
-    assert [next(texts), next(texts)] == ["one", "two"]
-    with pytest.raises(InputError, match="a.txt, line 40001: byte 0xff is not utf-8"):
-        list(texts)
 
 
 KINDS = {
@@ -458,23 +392,6 @@ def test_texts_of_a_file_are_read_one_by_one_when_they_are_asked_for(tmp_path, n
         file.write_bytes(file.read_bytes() + b"\n")
         with pytest.raises(InputError, match="was changed while it was read. Run again"):
             texts[0]
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_texts_of_a_table_are_read_in_blocks_when_they_are_asked_for(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("identilens.runs.stored._BLOCK", 4)
-    words = [f"text {number}" for number in range(9)]
-    frame = pl.DataFrame({"other": range(9), "text": words, "eins": words[::-1]})
-    write = frame.write_parquet if kind == "parquet" else frame.write_ipc
-    write(tmp_path / f"a.{kind}")
-    texts = read_texts(tmp_path / f"a.{kind}", columns=["text"])
-    assert isinstance(texts, RowTexts)
-    assert [texts[number] for number in (8, 0, 5)] == [words[number] for number in (8, 0, 5)]
-    assert len(texts._held[1]) == 4
-    assert texts == words
-    assert pickle.loads(pickle.dumps(texts)) == words
-    pairs = read_texts(tmp_path / f"a.{kind}", columns=["text", "eins"], limit=7)
-    assert pairs == list(zip(words, words[::-1], strict=True))[:7]
 
 
 def test_texts_of_compressed_files_and_iterators_lie_in_a_temporary_file(tmp_path):
@@ -529,52 +446,6 @@ def test_files_with_null_characters_are_no_text(tmp_path):
         read_texts(file)
 
 
-LINES = 200_000
-
-
-def test_many_lines_take_the_memory_of_few(tmp_path, bundled):
-    """Of 200,000 texts memory holds where each begins; an audit of the first 32 of them reads no others."""
-    few, many = tmp_path / "few.txt", tmp_path / "many.txt"
-    words = [
-        f"The ferry number {number} left before dawn, and nobody saw it." for number in range(32)
-    ]
-    few.write_text("\n".join(words))
-    with many.open("w") as stream:
-        for start in range(0, LINES, 32):
-            stream.write("\n".join(words).replace("ferry", f"ferry {start}") + "\n")
-    taken = {}
-    for name, file in (("few", few), ("many", many)):
-        tracemalloc.start()
-        texts = read_texts(file)
-        assert texts[len(texts) - 32].endswith("left before dawn, and nobody saw it.")
-        taken[name] = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert len(texts) == LINES
-    assert taken["many"][0] - taken["few"][0] < 12 * LINES
-    assert taken["many"][1] - taken["few"][1] < 32 * LINES
-    chosen = {"layers": 0, "certain_rows": 0, "examples": 0}
-    audits = []
-    for file in (few, many):
-        tracemalloc.start()
-        audits.append(idl.audit(bundled, read_texts(file, limit=32), **chosen))
-        taken[file.stem] = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert len(audits[1].table) == len(audits[0].table) == 32 * 12
-    assert taken["many"][1] < 1.5 * taken["few"][1] + 500_000
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_table_of_many_rows_takes_the_memory_of_few(tmp_path):
-    pl.DataFrame(
-        {"text": [f"text {number} {LONG[:200]}" for number in range(50_000)]}
-    ).write_parquet(tmp_path / "a.parquet", row_group_size=5_000)
-    tracemalloc.start()
-    texts = read_texts(tmp_path / "a.parquet", columns=["text"])
-    assert texts[49_999].startswith("text 49999 ")
-    assert tracemalloc.get_traced_memory()[0] < 1_000_000
-    tracemalloc.stop()
-
-
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.certify])
 def test_all_texts_that_are_too_long_are_named_before_any_work(
@@ -620,22 +491,6 @@ def test_texts_are_drawn_alike_however_many_there_are_and_wherever_they_lie(
         idl.audit(
             bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen
         )
-
-
-class Lengths(list):
-    """Items of which only the lengths are known."""
-
-    @property
-    def lengths(self):
-        return self
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_all_draws_are_made_from_all_texts():
-    """Far beyond 10,000 texts the drawn ones are not the first ones."""
-    drawn = _Drawn.of(Lengths([9] * 30_000), AuditSettings(examples=4))
-    assert max(drawn.rows) > 10_000
-    assert len(drawn.kept) == 4
 
 
 @pytest.mark.parametrize("encoding", ["hex", "base64", "nonsense"])

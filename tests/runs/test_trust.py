@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import identilens as idl
 from helpers.killing import contents, interrupted, killed_at, same
 from helpers.toy import Toy, toy
-from identilens.errors import InputError, OutputFolderError, SettingError
+from identilens.errors import InputError, OutputFolderError
 from identilens.runs import provenance
-from identilens.runs.files import write_table
 from identilens.runs.lock import acquire_lock
 
 
@@ -116,18 +114,6 @@ def test_a_run_may_lie_behind_a_link_and_a_file_be_one(tmp_path):
     toy(layers=5, out=tmp_path / "run", overwrite=True)
     assert (tmp_path / "moved.parquet").is_file()
     assert Toy.load(tmp_path / "disk").table["number"].to_list() == [5]
-
-
-def test_an_unfinished_run_is_resumed_only_with_its_lock(tmp_path):
-    interrupted(tmp_path / "run")
-    with (
-        acquire_lock(tmp_path / "run"),
-        pytest.raises(OutputFolderError, match="another run is writing to"),
-    ):
-        toy(layers="1-4", out=tmp_path / "run", resume=True)
-    toy(layers="1-4", out=tmp_path / "run", resume=True)
-    with acquire_lock(tmp_path / "run"):  # a finished run is only read
-        toy(layers="1-4", out=tmp_path / "run", resume=True)
 
 
 def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
@@ -231,18 +217,6 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, size):
     same(toy(layers="1-3", out=tmp_path / "run", resume=True), toy(layers="1-3"))
 
 
-def test_a_full_disk_is_told_wherever_a_table_is_cut(tmp_path):
-    table = toy(layers="1-3").table
-    write_table(tmp_path / "whole.parquet", table)
-    for size in range(0, (tmp_path / "whole.parquet").stat().st_size, 15):
-        with (
-            room_for(size),
-            pytest.raises(OutputFolderError, match="could not write .*cut.parquet: File too large"),
-        ):
-            write_table(tmp_path / "cut.parquet", table)
-    assert [file.name for file in tmp_path.iterdir()] == ["whole.parquet"]
-
-
 def test_files_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
@@ -284,54 +258,6 @@ def test_a_refused_run_names_what_differs(tmp_path):
         toy(layers="1-5", share=0.25, out=tmp_path / "run", resume=True)
 
 
-def test_a_result_is_saved_into_an_empty_folder_and_no_other(tmp_path):
-    (tmp_path / "empty").mkdir()
-    toy().save(tmp_path / "empty")
-    same(Toy.load(tmp_path / "empty"), toy())
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "mine.txt").write_text("mine")
-    for other in ("taken", "taken/mine.txt"):
-        with pytest.raises(OutputFolderError, match="contains no toy result. Choose another"):
-            toy().save(tmp_path / other)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_is_no_path_is_named(tmp_path):
-    for result in (toy(), toy(out=tmp_path / "run")):
-        for write in (result.to_html, result.to_csv, result.save_figures):
-            with pytest.raises(InputError, match="expected the path of a file .*; got 5"):
-                write(5)
-        for formats in (5, "png", [None], []):
-            with pytest.raises(
-                InputError, match="formats must be a list with any of png, svg, pdf"
-            ):
-                result.save_figures(tmp_path, formats)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("option", ["resume", "overwrite", "allow_version_change"])
-@pytest.mark.parametrize("value", ["no", 0, None])
-def test_only_true_and_false_continue_or_delete_a_run(tmp_path, option, value):
-    toy(layers="1-3", out=tmp_path / "run")
-    before = contents(tmp_path / "run")
-    with pytest.raises(SettingError, match=f"expected {option} to be True or False; got {value!r}"):
-        toy(layers="4-5", out=tmp_path / "run", **{option: value})
-    assert contents(tmp_path / "run") == before
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("out", [5, b"run", "a\0b", Path("a\0b")])
-def test_a_place_that_is_none_is_named(tmp_path, out):
-    for use in (
-        lambda: toy(out=out),
-        lambda: Toy.load(out),
-        lambda: toy().save(out),
-        lambda: idl.write_report(out),
-    ):
-        with pytest.raises(InputError, match="expected the path of a file or folder, without null"):
-            use()
-
-
 def test_a_folder_whose_name_is_no_utf8_is_refused_before_anything_is_computed(tmp_path):
     with pytest.raises(InputError, match="cannot be the name of a file"):
         toy(out=tmp_path / "a\udcff")
@@ -348,8 +274,3 @@ def test_a_report_replaces_no_table_and_no_device(tmp_path):
         with pytest.raises(OutputFolderError, match="is a folder or a device, and not replaced"):
             result.to_html(tmp_path / name)
     assert (tmp_path / "pipe").is_fifo()
-
-
-def test_a_folder_whose_name_is_too_long_is_named(tmp_path):
-    with pytest.raises(OutputFolderError, match="a name of 300 bytes; file systems take 255"):
-        toy().save(tmp_path / ("x" * 300))

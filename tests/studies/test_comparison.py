@@ -91,24 +91,6 @@ def test_models_are_named_and_lengths_warned_of(audit):
     assert "differ in length" not in compare(audit, shifted(audit)).summary().text
 
 
-def test_one_text_has_no_error(audit):
-    one = made_audit([[Plan(words(6), words(6))]])
-    moved = replace(one, table=one.table.with_columns(pl.col("null_share") + 0.1))
-    said = compare(one, moved).summary().text
-    assert "a change of +0.1 (one text, so no error)." in said
-    assert "None" not in said
-
-
-def test_what_is_no_result_is_refused(audit, unchecked_shapes):
-    for a, b, kinds in (
-        (1, 2, "int and int"),
-        (audit, 2, "audit and int"),
-        ("run", audit, "str and audit"),
-    ):
-        with pytest.raises(InputError, match=f"got {kinds}.*the same study"):
-            compare(a, b)
-
-
 def test_a_comparison_is_a_result(audit, tmp_path):
     found = compare(audit, shifted(audit))
     found.save(tmp_path / "saved")

@@ -92,34 +92,12 @@ def test_last_is_the_last_position_also_where_a_token_has_that_name(word):
     assert named_places(("a", word, "b"), "last", 0) == [2]
 
 
-def test_the_token_named_last_is_asked_for_with_its_space():
-    assert named_places(("a", " last", "b"), " last", 0) == [1]
-
-
-@pytest.mark.parametrize(
-    ("requested", "places"), [("1,3", [1, 3]), ("-1,0", [4, 0]), ("1-3", [1, 2, 3])]
-)
-def test_numbers_with_commas_are_positions(requested, places):
-    assert named_places(("a", "b", "c", "d", "e"), requested, 0) == places
-
-
-def test_words_with_commas_go_before_positions():
-    assert named_places(("1", ",", "000", " to", " 1", ",", "3"), "1,3", 0) == [4, 5, 6]
-
-
 @pytest.mark.parametrize("requested", ["1,7", 5, -6, "c", "0x", "1234567890"])
 def test_positions_that_a_text_lacks_are_named(requested):
     with pytest.raises(
         InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"
     ):
         named_places(NAMES, requested, 7)
-
-
-def test_tokens_are_named_up_to_a_number():
-    with pytest.raises(InputError, match=r"its tokens are 0( \d+){11}\. Repeat"):
-        named_places(tuple(map(str, range(12))), "x", 0)
-    with pytest.raises(InputError, match=r"its tokens are 0( \d+){11} …\. Repeat"):
-        named_places(tuple(map(str, range(13))), "x", 0)
 
 
 class Spot(NamedTuple):
@@ -203,11 +181,6 @@ def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
         assert list(Rows(heads([9, 8]), ("i",)).sizes()) == [1, 1]
     with pytest.raises(InputError, match="text 0 has no token or position 'j'"):
         Rows(heads([9, 8]), ("i", "j"))
-
-
-def test_a_warning_names_the_first_texts_that_lack_the_rows():
-    with pytest.warns(UserWarning, match="of 40 of 41 .* 'c' and 8: text 1, 2, .*….* 39, 40"):
-        Rows(heads([9] + [2] * 40), ("c", 8))
 
 
 def test_outputs_are_joined_and_all_tables_are_there():

@@ -39,13 +39,6 @@ def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
     assert [*read_items(lens, SpooledTexts(TEXTS), 4).lengths] == [4, 4, 4]
 
 
-def test_a_single_text_and_a_batch_are_items_too(bundled):
-    batch = bundled.tokenizer(["Nobody came.", "Snow."], padding=True, return_tensors="pt")
-    for given in ("Nobody came.", ("Nobody came.", "Snow."), [101, 102], dict(batch)):
-        expected = [one.identity for one in bundled.read(given)]
-        assert [one.identity for one in read_items(bundled, given, None)] == expected
-
-
 def test_few_items_are_in_memory(lens, monkeypatch):
     monkeypatch.setattr("identilens.studies.items._KEPT", 2)
     read = []

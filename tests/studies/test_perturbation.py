@@ -7,7 +7,6 @@ from identilens.measures.structure.norm import positive_structure
 from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.studies.perturbation import DRAWS, SHARES, _moves, perturbation_rows
 from identilens.studies.perturbation_views import (
-    NORMS,
     PERTURBATIONS,
     by_perturbation,
     norm_correlations,
@@ -33,20 +32,6 @@ def perturbations():
     return pl.DataFrame(rows, schema=pl.Schema(PERTURBATIONS), orient="row")
 
 
-def test_correlations_by_construction():
-    found = {row["norm"]: row for row in norm_correlations(perturbations()).iter_rows(named=True)}
-    assert list(found) == list(NORMS)
-    assert found["structure"]["within_spearman"] == pytest.approx(1)
-    assert found["structure"]["pooled_pearson"] == pytest.approx(1)
-    assert found["structure_effective"]["within_spearman"] == pytest.approx(1)
-    assert found["structure_effective"]["within_pearson"] < 1
-    assert found["one"]["within_spearman"] == pytest.approx(-1)
-    assert found["frobenius"]["same_size_spearman"] is None, "rounding must not be ranked"
-    assert found["frobenius"]["within_spearman"] > 0
-    assert found["output"]["same_size_spearman"] == pytest.approx(1)
-    assert found["structure"]["whole_spearman"] is None
-
-
 def test_whole_moves_stand_apart():
     rows = perturbations()
     whole = rows.filter(share=1.0).with_columns(
@@ -60,12 +45,6 @@ def test_whole_moves_stand_apart():
     assert found["frobenius"]["whole_spearman"] == pytest.approx(1)
     assert found["structure"]["within_spearman"] == pytest.approx(1)
     assert by_perturbation(pl.concat([rows, whole]))["share"].to_list()[-3:] == [None] * 3
-
-
-def test_no_perturbations_no_correlations():
-    none = norm_correlations(perturbations().clear())
-    assert none.is_empty()
-    assert none.columns == norm_correlations(perturbations()).columns
 
 
 def test_means_by_kind():

@@ -2,17 +2,15 @@
 
 import itertools
 
-import polars as pl
 import pytest
 import torch
 
-import identilens as idl
 from identilens.errors import InputError
 from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.plain import run_layers, small_target, without_dead_units
+from identilens.lab.dyck.plain import small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
     Sizes,
@@ -83,43 +81,6 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     assert float((weights[-1].max() / weights[-1].min()).log()) <= 2 * 2 * spread + 1e-9
 
 
-def test_off_balance_breaks_it_more_the_longer_the_prefix():
-    built = idl.lab.construct_dyck(
-        depth=3, lengths=(20, 300), count=10, off_balance=(0.0, 0.5), seed=1
-    )
-    balanced = built.table.filter(construction="balanced").select("off_balance", "length", "argmax")
-    scores = {(size, length): argmax for size, length, argmax in balanced.iter_rows()}
-    assert scores[0.0, 20] == scores[0.0, 300] == 1
-    assert scores[0.5, 300] < 0.95
-    assert scores[0.5, 300] < scores[0.5, 20]
-
-
-def test_what_theorem_1_does_not_cover_is_refused():
-    language = Dyck(2, 2)
-    scores = torch.randn(9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(InputError, match=r"satisfy the balance condition \(Eq. 11\)"):
-        sufficient_model(language, torch.eye(9, 12), scores)
-    with pytest.raises(
-        InputError, match="9 linearly independent embeddings, one per symbol, got 8 dimensions"
-    ):
-        sufficient_model(language, torch.randn(9, 8), torch.zeros(9, 9).double())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"types": 1}, "expected types of at least 2; got 1"),
-        ({"depth": 1}, "expected depth of at least 2; got 1"),
-        ({"lengths": (10, 1)}, "expected lengths of at least 2; got 1"),
-        ({"lengths": ()}, "expected lengths with at least one value"),
-        ({"off_balance": (-1.0,)}, "expected off_balance of at least 0; got -1"),
-    ],
-)
-def test_impossible_constructions(options, message):
-    with pytest.raises(InputError, match=message):
-        idl.lab.construct_dyck(**options)
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 def test_subsets_are_the_closest(count):
     generator = torch.Generator().manual_seed(count)
@@ -158,52 +119,3 @@ def test_a_changed_weight_is_no_pruning():
     assert is_pruning(pruned, large)
     pruned[0].projection[0][pruned[0].projection[0] != 0] *= 1.001
     assert not is_pruning(pruned, large)
-
-
-def test_dead_units_change_nothing():
-    sizes = Sizes(5, 2, 3)
-    large = random_transformer(sizes, 2, 0.1, 0)
-    pruned = prune_to(small_target(size=2, key_size=2, width=3), large, sizes)
-    x = torch.randn(
-        3, 5, sizes.embedding, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    lean = [without_dead_units(layer) for layer in pruned]
-    assert lean[1].projection[0].shape[0] < pruned[1].projection[0].shape[0]
-    assert torch.allclose(run_layers(lean, x), run_layers(pruned, x), atol=1e-12)
-
-
-def test_error_by_width(tmp_path):
-    small = {
-        "size": 2,
-        "width": 2,
-        "candidates": (3, 14),
-        "seeds": 2,
-        "inputs": 50,
-        "starts": 2,
-        "steps": 20,
-        "shared_layer": 1,
-    }
-    table = idl.lab.prune_dyck(**small, out=tmp_path / "run").table
-    assert table["shared"].all()
-    assert table["pruning"].all()
-    means = table.group_by("candidates", maintain_order=True).agg(pl.col("error").mean())["error"]
-    assert means[1] < means[0] / 5
-    assert (table["error"] > table["sampled_error"]).all()
-    assert (table["other_error"] > table["other_sampled_error"]).all()
-    again = idl.lab.prune_dyck(**small, key_size=2, out=tmp_path / "run", resume=True)
-    assert again.table.equals(table), "queries and keys have the size of the embeddings"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"candidates": (4, 30)}, "expected candidates of at most 24; got 30"),
-        ({"candidates": ()}, "expected candidates with at least one value"),
-        ({"shared_layer": 4}, "expected shared_layer from 0 to 3; got 4"),
-        ({"size": 0}, "expected size of at least 1; got 0"),
-        ({"norm_constant": 0}, "expected norm_constant above 0"),
-    ],
-)
-def test_impossible_prunings(options, message):
-    with pytest.raises(InputError, match=message):
-        idl.lab.prune_dyck(**options)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from helpers.brackets import close_symbol, open_symbol, read_brackets
-from identilens.lab.dyck.embeddings import minimal_embedding, pair_symbols, symbol_ids, symbols
+from identilens.lab.dyck.embeddings import minimal_embedding, symbol_ids
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.parsing import probe_prefix
 
 LANGUAGE = Dyck(2, 3)
 
@@ -20,19 +19,6 @@ def test_symbols_are_types_and_depths():
         close_symbol(LANGUAGE, 0, 0),
     ]  # fmt: skip
     assert symbol_ids(LANGUAGE, tokens).tolist() == wanted
-
-
-def test_pairs_are_of_one_type_and_depth():
-    for symbols_of, one, first in zip(
-        pair_symbols(LANGUAGE), (open_symbol, close_symbol), (1, 0), strict=True
-    ):
-        wanted = [[one(LANGUAGE, kind, first + depth) for depth in range(3)] for kind in range(2)]
-        assert symbols_of.tolist() == wanted
-
-
-def test_every_symbol_occurs_once_in_the_probe_prefix():
-    found = symbol_ids(LANGUAGE, with_start(probe_prefix(LANGUAGE)[None]))[0]
-    assert sorted(found.tolist()) == list(range(symbols(LANGUAGE)))
 
 
 def test_one_hot():
@@ -54,9 +40,3 @@ def test_angle(depth):
     theta = atan(depth / (3 + 2 - depth))
     found = minimal_embedding(LANGUAGE, "angle")[symbol, -2:]
     assert found.tolist() == pytest.approx([cos(theta), sin(theta)], abs=1e-6)
-
-
-def test_embeddings_tell_symbols_apart():
-    for kind in ("one-hot", "type-depth", "angle"):
-        found = minimal_embedding(Dyck(3, 8), kind)
-        assert len(found.unique(dim=0)) == symbols(Dyck(3, 8))

@@ -84,20 +84,3 @@ def test_the_objective_falls_and_weights_grow_as_lambda_goes_to_0():
     assert found[0].gradient < 0.2
     again = minimise(CONFIG, prefixes, strengths[:1], 0, 150)
     assert next(again).balance.violation == found[0].balance.violation
-
-
-def test_a_strong_penalty_leaves_nothing():
-    """With λ beyond what any prediction is worth, θ = 0 is the minimum: the loss is then E ‖p‖²."""
-    prefixes = all_prefixes(LANGUAGE, 4)
-    (found,) = minimise(CONFIG, prefixes, (10.0,), 0, 60)
-    assert found.norm < 1e-3
-    assert found.loss == pytest.approx(
-        float(prefixes.share @ prefixes.law.square().sum(1)), rel=1e-6
-    )
-
-
-def test_other_models_are_refused():
-    with pytest.raises(
-        InputError, match="one layer of the paper's block after a minimal first layer"
-    ):
-        next(minimise(DyckConfig(), all_prefixes(LANGUAGE, 3), (1e-3,), 0, 1))

@@ -7,7 +7,7 @@ import identilens as idl
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.modeling import DyckForCausalLM, DyckModel
+from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.stacked import Stack
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import dyck_lens
@@ -118,34 +118,6 @@ def test_padding_changes_nothing(name):
     assert torch.allclose(alone, behind, atol=1e-5)
 
 
-def test_fused_and_written_out_attention_agree():
-    model, tokens = moved("three layers, two heads"), words()
-    with torch.no_grad():
-        fused = model(tokens).logits
-        model.set_attn_implementation("eager")
-        eager = model(tokens, output_attentions=True, output_hidden_states=True)
-    assert torch.allclose(fused, eager.logits, atol=1e-5)
-    assert len(eager.attentions) == 3
-    assert len(eager.hidden_states) == 4
-    assert torch.allclose(eager.attentions[1].sum(-1), torch.ones(4, 2, 21), atol=1e-5)
-
-
-def test_positions_matter_only_where_asked_for():
-    tokens = torch.tensor([[1, 3, 5, 4, 6]])
-    shifted = torch.tensor([[1, 4, 6, 3, 5, 4, 6]])
-    for name in ("gpt", "linear positions"):
-        model = moved(name)
-        with torch.no_grad():
-            first = [model.dyck.embeddings(sequence)[0, -1] for sequence in (tokens, shifted)]
-        assert torch.equal(*first) is (name == "gpt")
-
-
-def test_the_body_alone():
-    model = DyckModel(DyckConfig())
-    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
-        model()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -162,8 +134,3 @@ def test_the_body_alone():
 def test_impossible_configurations(options, message):
     with pytest.raises(InputError, match=message):
         DyckConfig(**options)
-
-
-def test_a_language_with_too_many_types_to_write():
-    with pytest.raises(InputError, match="at most 8 types of brackets to write, got 9"):
-        bracket_tokenizer(Dyck(9, 2))

@@ -56,23 +56,6 @@ def test_a_worked_example():
     assert found.top_place.tolist() == [[0, 1, 0, -1, 4]]
 
 
-@pytest.mark.parametrize(
-    ("text", "valid", "complete"),
-    [
-        ("()", True, True),
-        ("(", True, False),
-        (")", False, False),
-        ("(]", False, False),
-        ("((((", False, False),
-    ],
-)
-def test_validity(text, valid, complete):
-    language = Dyck(2, 3)
-    tokens = read_brackets(language, text)[None]
-    assert bool(is_valid(language, tokens)) is valid
-    assert bool(is_valid(language, tokens, complete=True)) is complete
-
-
 @given(st.integers(1, 3), st.integers(1, 4), st.floats(0.1, 0.9), st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_next_tokens_are_those_that_keep_the_prefix_valid(types, depth, chance, seed):

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 from helpers.brackets import is_valid
-from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck
@@ -16,7 +15,6 @@ from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
 from identilens.lab.dyck.training import (
     behind_nests,
-    check_memory,
     counted_places,
     new_model,
     train_models,
@@ -111,35 +109,3 @@ def test_inserted_nests_keep_depth_and_stack():
     assert torch.equal(first.top_type[:, 7:], second.top_type[:, 1:])
     assert first.depth[:, 3].eq(3).all()
     assert not torch.equal(longer[0], longer[1])
-
-
-def test_more_seeds_than_memory_allows():
-    with pytest.raises(
-        InputError,
-        match=r"1000000 seeds at once need about .* GB are free; train them in stacks of \d+",
-    ):
-        check_memory(DyckConfig(), 10**6, DyckTraining(), "cpu")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 7}, "an even length for complete words, got 7; use 8"),
-        ({"length": 1}, "length of at least 2; got 1"),
-        ({"tokens": 3}, "tokens of at least 28"),
-        ({"epochs": 0}, "epochs of at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate above 0"),
-        ({"contrast": -1.0}, "contrast of at least 0"),
-        ({"contrast_depth": 0}, "contrast_depth of at least 1; got 0"),
-        ({"data": "words"}, "data to be complete or prefixes"),
-    ],
-)
-def test_impossible_settings(options, message, unchecked_shapes):
-    with pytest.raises(InputError, match=message):
-        DyckTraining(**options)
-
-
-@pytest.mark.parametrize("seeds", [[], [1, 1]])
-def test_impossible_seeds(seeds):
-    with pytest.raises(InputError, match="one or more different seeds"):
-        train_models(DyckConfig(**SMALL), seeds, SHORT)

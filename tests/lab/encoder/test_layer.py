@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from identilens.errors import InputError
 from identilens.lab.encoder import (
     IdentifiableTransformerLayer,
 )
@@ -114,33 +113,6 @@ def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
     torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("heads", ["concat", "add"])
-def test_the_first_position_alone_is_the_same(heads, implementation):
-    torch.manual_seed(0)
-    layer = IdentifiableTransformerLayer(24, 4, 40, dropout=0.0, heads=heads, d_k=5).double().layer
-    layer.attention.config._attn_implementation = implementation
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    states, hidden = (
-        torch.randn(3, 9, 24, dtype=torch.float64),
-        torch.arange(9) >= torch.tensor([[9], [3], [1]]),
-    )
-    mask = torch.zeros(3, 1, 9, 9, dtype=torch.float64).masked_fill(
-        hidden[:, None, None], torch.finfo(states.dtype).min
-    )
-    both, gradients = [], []
-    for alone in (False, True):
-        layer.zero_grad()
-        found = layer(states, mask[:, :, :1], 1) if alone else layer(states, mask)[:, :1]
-        found.square().sum().backward()
-        both.append(found.detach())
-        gradients.append([parameter.grad for parameter in layer.parameters()])
-    torch.testing.assert_close(both[1], both[0], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
-
-
 def test_the_papers_block_to_the_letter():
     torch.manual_seed(0)
     config = IdentifiableEncoderConfig(hidden_size=24, num_attention_heads=4, block="paper")
@@ -151,11 +123,6 @@ def test_the_papers_block_to_the_letter():
     expected = nn.functional.layer_norm(states + layer.linear2(inner).relu(), (24,))
     torch.testing.assert_close(layer(states), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(layer(states, queries=1), expected[:, :1], rtol=1e-12, atol=1e-12)
-
-
-def test_unknown_choices_are_named():
-    with pytest.raises(InputError, match="block must be vaswani or paper; got 'pre'"):
-        IdentifiableEncoderConfig(block="pre")
 
 
 def test_add_lifts_the_rank_of_every_head_to_d_model():
@@ -171,12 +138,3 @@ def test_add_lifts_the_rank_of_every_head_to_d_model():
         blocks = blocks.expand(4, -1, -1) if heads == "add" else blocks.unflatten(0, (4, -1))
         ranks[heads] = numerical_rank(values, blocks).rank.tolist()
     assert ranks == {"concat": [6] * 4, "add": [24] * 4}
-
-
-def test_drop_in_refuses_what_it_cannot_do():
-    with pytest.raises(InputError, match="batch_first=True"):
-        IdentifiableTransformerLayer(24, 4, batch_first=False)
-    with pytest.raises(InputError, match="Pass the mask too"):
-        IdentifiableTransformerLayer(24, 4)(torch.randn(1, 3, 24), is_causal=True)
-    with pytest.raises(InputError, match="5 heads do not divide"):
-        IdentifiableTransformerLayer(24, 5, heads="concat")

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import identilens as idl
-from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.rank_lengths import rank_by_length
@@ -46,18 +45,3 @@ def test_rank_is_the_smaller_of_length_and_d_v(heads, bound, texts):
     expected = [min(length, bound) for length in found["seq_len"]]
     assert found["rank"].to_list() == expected
     assert (found["seq_len"] - found["rank"]).to_list() == found["nullity"].to_list()
-
-
-def test_it_is_the_audits_measure(texts):
-    model = lens("add", texts)
-    found = rank_by_length(model, texts, lengths=(40,), per_length=2, heads=range(4))
-    ids = model.tokenizer(texts)["input_ids"]
-    order = found["text"].unique(maintain_order=True).to_list()
-    audited = idl.audit(model, [ids[index][:40] for index in order]).table
-    names = ["rank", "nullity", "simplex_nullity"]
-    assert found.select(names).rows() == audited.select(names).rows()
-
-
-def test_too_few_texts_of_a_length(texts):
-    with pytest.raises(InputError, match="1 texts have 60 tokens or more; 2 are needed"):
-        rank_by_length(lens("add", texts), texts, lengths=(60,), per_length=2)

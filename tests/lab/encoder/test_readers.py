@@ -6,8 +6,7 @@ import pytest
 
 from helpers.made_tasks import write_trec
 from identilens.errors import InputError
-from identilens.lab.encoder.readers import Examples, read_hub, read_local, read_splits
-from identilens.lab.encoder.settings import EncoderSettings
+from identilens.lab.encoder.readers import Examples, read_local, read_splits
 from identilens.lab.encoder.tasks import TASKS
 
 TSV = {
@@ -78,32 +77,6 @@ def test_bad_rows_are_named_by_line(rows, message, tmp_path):
         read_local(TASKS["trec"], tmp_path, "train")
 
 
-def test_bad_csv_rows_are_named_by_line(tmp_path):
-    (tmp_path / "train.csv").write_text('"1","fine"\n"3","bad label"\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"train.csv, line 2: label '3' is not one of 1, 2"):
-        read_local(TASKS["yelp"], tmp_path, "train")
-    (tmp_path / "train.csv").write_text('"1"\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"train.csv, line 1: expected a label and a text"):
-        read_local(TASKS["yelp"], tmp_path, "train")
-
-
-def test_files_that_are_missing_or_too_many(tmp_path):
-    with pytest.raises(InputError, match="needs one train file of trec .* found none"):
-        read_local(TASKS["trec"], tmp_path, "train")
-    for name in ("train.tsv", "train20k.tsv"):
-        (tmp_path / name).write_text("coarse\tfine\tquestion\nHUM\tx\tWho ?\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"found train.tsv, train20k.tsv"):
-        read_local(TASKS["trec"], tmp_path, "train")
-    (tmp_path / "train20k.tsv").unlink()
-    with pytest.raises(InputError, match="no column label3, sentence in its header"):
-        read_local(TASKS["sst"], tmp_path, "train")
-    (tmp_path / "train.tsv").write_bytes(
-        "coarse\tfine\tquestion\nHUM\tx\tWer läutet ?\n".encode("latin-1")
-    )
-    with pytest.raises(InputError, match="is not utf-8"):
-        read_local(TASKS["trec"], tmp_path, "train")
-
-
 def test_thirty_per_cent_are_held_out_by_seed(tmp_path):
     write_trec(tmp_path, train=50)
     task = TASKS["trec"]
@@ -129,55 +102,3 @@ def test_a_given_validation_part_is_taken(tmp_path):
     splits = read_splits(TASKS["sst"], tmp_path)
     assert sorted(splits.train.texts) == [f"train {row}" for row in range(4)]
     assert splits.validation.texts == ("dev 0", "dev 1", "dev 2")
-
-
-def test_the_hubs_form_through_datasets(tmp_path):
-    datasets = pytest.importorskip(
-        "datasets", reason="install identilens[datasets] to read from the hub"
-    )
-    rows = {"text": ["A bright lamp .", "A dull one .", "No judgement ."], "label": [4, 0, 2]}
-    single = tmp_path / "single"
-    single.mkdir()
-    datasets.Dataset.from_dict(rows).to_parquet(single / "train.parquet")
-    found = read_hub(TASKS["sst"], "train", str(single))
-    assert found == Examples(tuple(rows["text"]), (2, 0, 1))
-    pairs = {
-        "premise": ["The lamp burns."] * 2,
-        "hypothesis": ["It is dark.", "It is lit."],
-        "label": [2, -1],
-    }
-    (tmp_path / "pairs").mkdir()
-    datasets.Dataset.from_dict(pairs).to_parquet(tmp_path / "pairs" / "test.parquet")
-    assert read_hub(TASKS["snli"], "test", str(tmp_path / "pairs")) == Examples(
-        (("The lamp burns.", "It is dark."),), (2,)
-    )
-    with pytest.raises(InputError, match="has no column hypothesis, premise"):
-        read_hub(TASKS["snli"], "train", str(single))
-    with pytest.raises(InputError, match="label 4 is not one of 0 to 1"):
-        read_hub(TASKS["imdb"], "train", str(single))
-    with pytest.raises(InputError, match="cannot be loaded"):
-        read_hub(TASKS["imdb"], "train", str(tmp_path / "nowhere"))
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_unknown_tasks_list_the_known_ones():
-    with pytest.raises(InputError, match=r"task to be imdb or trec or .* got 'mnist'"):
-        EncoderSettings(task="mnist")
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("trec", (3816, 1636, 500)),
-        ("sst", (8544, 1101, 2210)),
-        ("snli", (19999, 9842, 9824)),
-        ("ag_news", (14000, 6000, 7600)),
-        ("dbpedia", (14000, 6000, 7600)),
-        ("imdb", (17500, 7500, 25000)),
-    ],
-)
-def test_the_real_data(name, counts, data):
-    task = TASKS[name]
-    splits = read_splits(task, data)
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == counts
-    assert set(splits.train.labels) == set(range(len(task.labels)))

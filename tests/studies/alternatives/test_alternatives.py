@@ -17,7 +17,6 @@ from identilens.measures.attention import (
 )
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.search import entropy_note
-from identilens.studies.alternatives.study import compare_runs
 
 # 45, 64 and 88 tokens of the bundled encoder.
 TEXTS = [
@@ -60,14 +59,6 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
     even = whole.table.filter(pl.col("alternative") == "maximum_entropy")
     assert even["logit_rank"].max() <= 32, "the head's own queries and keys could give it"
     assert even["hidden_change"].max() < 1e-4
-
-
-def test_the_finding_tells_found_from_possible(whole):
-    far, finding = whole.table.filter(pl.col("alternative") == "far"), whole.summary()
-    distance, bound = far["mean_total_variation"].mean(), far["distance_bound"].mean()
-    assert finding.numbers["distance_bound"] == pytest.approx(bound)
-    assert f"No alternative is farther than {bound:.2f} on average" in finding.text
-    assert finding.headline[1][0] == f"{distance:.2f} to {bound:.2f}"
 
 
 def test_the_bound_is_one_minus_the_certain_mass(bundled):
@@ -183,17 +174,6 @@ def test_masked_grouped_and_cross_attention(family):
         assert found.table["loss_change"].drop_nulls().max() < 1e-4
 
 
-def test_heads_whose_rows_are_all_identified_say_so_with_the_dimensions():
-    lens = idl.Lens(zoo.build("gemma2"))
-    found = idl.alternatives(
-        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0, realisable=True
-    )
-    row = found.table.filter(pl.col("alternative") == "realisable").row(0, named=True)
-    assert row["mean_total_variation"] is None
-    assert row["dimension"] == 0
-    assert "the local dimension is 0. Of the " in row["note"]
-
-
 def even(head):
     return maximum_entropy_alternative(
         head.attention, head.projected, visible=head.visible, bias=head.bias
@@ -276,12 +256,6 @@ def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
     assert (found.table["simplex_nullity"] == 0).all()
 
 
-def test_one_token():
-    lens = idl.Lens(zoo.build("bert"))
-    found = idl.alternatives(lens, [[7]], layers=0, heads=0, realisable=True)
-    assert found.table.filter(pl.col("alternative") == "far")["mean_total_variation"].item() == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -295,9 +269,3 @@ def test_one_token():
 def test_bad_options(bundled, options, message):
     with pytest.raises(InputError, match=message):
         idl.alternatives(bundled, "A short one.", **options)
-
-
-def test_runs_of_different_texts_are_not_compared(bundled):
-    runs = [bundled.substitute({}, text) for text in ("A short one.", "Another, longer text.")]
-    with pytest.raises(InputError, match="two runs of one model on one text"):
-        compare_runs(*runs)

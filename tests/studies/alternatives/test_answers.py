@@ -129,18 +129,6 @@ def test_a_step_that_is_allowed_ends_at_weights(lens):
     assert found.table["measured"].to_list() == pytest.approx([given], rel=1e-3, abs=1e-7)
 
 
-def test_settings_that_do_not_fit_are_refused(lens):
-    with pytest.raises(SettingError, match="together"):
-        idl.alternatives(lens, IDS, together=True)
-    with pytest.raises(SettingError, match="tolerance"):
-        idl.alternatives(lens, IDS, outcome="states", tolerance="1nats")
-    mixed = idl.Lens(zoo.build("mistral"))
-    gemma = idl.Lens(zoo.build("gemma3"))
-    with pytest.raises(InputError, match="see the same keys"):
-        idl.alternatives(gemma, IDS, outcome="prediction", together=True)
-    assert len(idl.alternatives(mixed, IDS, layers=0, heads=0, outcome="prediction").table) == 1
-
-
 @pytest.mark.parametrize("trading", [True, False])
 def test_heads_trade_their_outputs_where_their_projections_have_less_rank(trading):
     torch.manual_seed(0)

@@ -15,10 +15,8 @@ from identilens.models.replaying import Float64
 from identilens.studies.alternatives import groups, search
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.search import (
-    Found,
     alternatives_of,
     by_parameters,
-    dimension_notes,
     entropy_note,
     logit_rank,
     none_near,
@@ -162,22 +160,6 @@ def dimension(**given):
     return SimpleNamespace(**(fields | given))
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_a_reader_of_a_dimension_must_know():
-    assert list(dimension_notes(dimension())) == []
-    assert list(dimension_notes(dimension(formula=None))) == []
-    assert list(dimension_notes(dimension(formula=4))) == [
-        "the dimension differs from the generic 4"
-    ]
-    [first] = dimension_notes(dimension(regular=False))
-    assert first.startswith("the dimension is one to first order only")
-    assert none_near(dimension(dimension=0)) == (
-        "no realisable alternative lies near: the local dimension is 0. Of the 20 directions in which the queries and "
-        "keys, or what makes them, can move, 6 change no weight, and every combination of the other 9 changes an output"
-    )
-    assert "lies near, to first order: the" in none_near(dimension(regular=False))
-
-
 def capped(d_k, cap=1.0, visible=None, bias=None):
     """A head with a soft cap, as far as a note on it asks."""
     return SimpleNamespace(
@@ -264,22 +246,6 @@ def test_relative_terms_and_directions_that_are_not_free_are_said(monkeypatch):
     assert (
         found.note
         == "stopped at 0.025 of 0.1 after 9 steps; the dimension differs from the generic 4"
-    )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_parameters_that_cannot_be_made_say_why(monkeypatch):
-    def refuses(*_):
-        raise InputError("no map makes them")
-
-    monkeypatch.setattr(search, "remade_projections", refuses)
-    given = Found("realisable", torch.eye(2), torch.eye(2), torch.eye(2), dimension=3)
-    none, run = by_parameters(None, None, None, given)
-    assert (none.name, none.weights, none.note, run) == (
-        "parameters",
-        None,
-        "no map makes them",
-        None,
     )
 
 

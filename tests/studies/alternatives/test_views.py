@@ -52,11 +52,6 @@ def test_maps_stand_side_by_side_with_what_was_measured(found):
     assert far.queries[0] == SCRIPT
 
 
-def test_a_page_says_which_maps_it_leaves_out(found, monkeypatch):
-    monkeypatch.setattr(views, "MAP_BUDGET", 3 * (10 * 3 * 24 * 24 // 6 + views._WORDS))
-    assert found.sections()[0].note.startswith("This page contains 3 of 10 alternatives")
-
-
 def test_changes_are_those_of_the_head_that_is_chosen(found):
     chart = views.changes_of_head(found.found, found.changes)
     drawn = pl.DataFrame(marks(chart)["line"][0], infer_schema_length=None)
@@ -68,50 +63,6 @@ def test_changes_are_those_of_the_head_that_is_chosen(found):
         expected["relative_change"].to_list(), rel=1e-5
     )
     assert shown["change"].min() == 1e-9, "changes of nothing stay on the axis"
-
-
-def test_print_shows_distances_and_the_farthest_maps(found, tmp_path):
-    charts = found.charts()
-    maps = [name for name in charts if name.startswith("maps_")]
-    assert list(charts) == ["distances", "distance_and_change", "changes_by_state", *maps]
-    assert len(maps) == 10
-    assert maps[0].endswith("_far")
-    points = pl.DataFrame(marks(charts["distance_and_change"])["point"][0])
-    assert sorted(points["mean_total_variation"]) == pytest.approx(
-        sorted(found.found["mean_total_variation"]), rel=1e-5
-    )
-    assert points["title"].unique(maintain_order=True).to_list() == list(views.TITLES.values())
-    largest = pl.DataFrame(marks(charts["changes_by_state"])["line"][0]).filter(
-        title="far", state_layer=2
-    )
-    expected = found.changes.filter(alternative="far", state_layer=2)["relative_change"].max()
-    assert largest["relative_change"].item() == pytest.approx(expected, rel=1e-5)
-    written = found.save_figures(tmp_path, ["svg"])
-    assert {path.stem for path in written} == set(charts)
-
-
-def test_every_alternative_lies_on_axes_that_begin_at_its_own_weights(found):
-    (x_ends, y_ends) = (
-        views.distance_and_change(found.found).to_dict()["encoding"][axis]["scale"]["domain"]
-        for axis in ("x", "y")
-    )
-    distance, change = found.found["mean_total_variation"], found.found["hidden_change"]
-    assert x_ends[0] == 0
-    assert distance.max() < x_ends[1] < 1.5 * distance.max()
-    assert y_ends[0] < change.filter(change > 0).min()
-    assert y_ends[1] == 1
-
-
-def test_findings_notes_and_numbers(found, capsys):
-    finding = found.summary()
-    assert finding.numbers["found"] == 10
-    assert finding.numbers["hidden_change"] == found.table["hidden_change"].max()
-    assert "exist in all 2 attention maps. They usually do not" in finding.text
-    found.show()
-    assert "queries and keys of size" in capsys.readouterr().out
-    frame = found.sections()[-1].frame
-    assert len(frame) == len(found.table)
-    assert set(frame["alternative"]) == set(views.TITLES.values())
 
 
 def test_the_report_in_a_browser(browser, found, tmp_path):

@@ -19,7 +19,7 @@ from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
-from identilens.studies.answer.result import Answers, _order
+from identilens.studies.answer.result import Answers
 from identilens.studies.answer.rows import drawn_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -251,20 +251,6 @@ def test_layers_take_turns_and_no_row_is_drawn_twice():
         assert {*Counter(token for *_, token in rows).values()} == {min(count, 6)}
 
 
-def test_layers_without_bounded_rows_keep_their_line_and_the_headline_stays():
-    lens = answering("llama")
-    first = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
-    named = {
-        idl.answer(lens, CHAT, max_new_tokens=2, bounded=1, seed=seed).summary().headline[0][1]
-        for seed in range(4)
-    }
-    assert len(named) == 1
-    assert first.intervals["layer"].n_unique() == 1
-    [data] = first.charts()["layers"].to_dict()["datasets"].values()
-    assert {one["layer"] for one in data} == {0, 1}
-    assert {one["lo"] for one in data} == {None}, "one row tells no band"
-
-
 def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody."}]
     lens = answering("llama", "chatml")
@@ -322,63 +308,6 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     )
 
 
-def test_several_conversations_make_several_texts_with_their_own_segments():
-    lens = answering("llama", "chatml")
-    found = idl.answer(lens, [MESSAGES, CHAT, "snow"], max_new_tokens=3, bounded=1)
-    alone = idl.answer(lens, MESSAGES, max_new_tokens=3, bounded=1)
-    assert found.table.filter(text=0).equals(alone.table)
-    assert set(found.table.filter(text=2)["segment"]) == {"template", "prompt", "answer so far"}
-    assert "(those to conversations with this segment)" in found.summary().text
-    assert len(found.token_lines()) == 3
-
-
-def test_named_segments_lead_and_others_have_their_ends():
-    said = idl.answer(answering("llama"), CHAT, max_new_tokens=3, bounded=2).summary()
-    assert re.search(
-        r"is on '(where|who)' \(of the named segments the one with most\) in every", said.text
-    )
-    assert re.search(r"'rest of the prompt' [0-9.]+ % \([0-9.]+ % to [0-9.]+ %\)", said.text)
-
-
-def test_where_a_short_prompt_fixes_everything_the_rounded_answer_leads():
-    chat = {"prompt": "Snow fell on the", "answer": " harbour."}
-    found = idl.answer(idl.load("bundled-decoder"), chat, bounded=2)
-    said = found.summary().text
-    assert "up to a rounding to bfloat16. In the model" in said.splitlines()[0]
-    assert (
-        "nothing moves between segments in these rows. That is usual where rows see no more keys"
-        in said
-    )
-    assert found.summary().numbers["certain_mass"] < 0.999
-
-
-def test_two_results_are_compared_segment_by_segment():
-    lens = answering("llama")
-    first, second = (
-        idl.answer(lens, {**CHAT, "answer": answer}, bounded=0) for answer in ("snow", "ferry")
-    )
-    table = idl.compare(first, second).table
-    means = [one.segments().select("segment", "mass") for one in (first, second)]
-    for name in ("where", "rest of the prompt", "answer so far"):
-        row = table.row(by_predicate=pl.col("measure") == f"attention to {name}", named=True)
-        for side, mean in zip("ab", means, strict=True):
-            assert row[side] == pytest.approx(mean.filter(segment=name)["mass"].item())
-
-
-def test_progress_shows_the_answer_as_it_grows():
-    lens, seen = answering("llama"), []
-    idl.answer(
-        lens, PROMPT, max_new_tokens=5, bounded=0,
-        progress=lambda done, total, note: seen.append((done, total, note)),
-    )  # fmt: skip
-    assert {total for _, total, _ in seen} == {7}
-    steps = [done for done, _, _ in seen]
-    assert steps == sorted(steps)
-    assert steps[-1] == 7
-    words = [note for done, _, note in seen if 1 <= done <= 5 and "attention" not in note]
-    assert len(set(words)) >= 4
-
-
 def refused(words, given, kind=InputError, **options):
     family = options.pop("family", "llama")
     with pytest.raises(kind, match=words):
@@ -418,34 +347,3 @@ def test_what_cannot_be_answered_is_refused_with_a_remedy():
     )
     with pytest.raises(InputError, match=r"a fast one"):
         idl.answer(idl.Lens(build("llama")), PROMPT)
-
-
-def test_a_model_in_half_precision_says_up_to_which_rounding():
-    lens = answering("llama").to(dtype="bfloat16")
-    found = idl.answer(lens, CHAT, max_new_tokens=3, bounded=2)
-    assert found.intervals["tolerance"].unique(maintain_order=True).to_list() == ["0", "bfloat16"]
-    text = found.summary().text
-    assert "with the same output of each head, up to a rounding to bfloat16." in text
-    assert "(estimated, standard error" in text
-    assert "values were computed for 6 of 24, drawn evenly" in text
-
-
-def test_segments_with_less_and_more_for_certain_are_named():
-    """Ranges that lie apart order two segments; ends that are estimated count two standard errors farther out."""
-    rows = [
-        ("own", 0.3, 0.25, 0.4, 0.0),
-        ("less", 0.1, 0.05, 0.2, 0.0),
-        ("more", 0.5, 0.45, 0.6, 0.0),
-        ("estimated", 0.1, 0.05, 0.2, 0.03),
-        ("one row", 0.1, 0.05, 0.2, None),
-        ("nothing", 0.0, 0.0, 0.0, 0.0),
-    ]
-    names = ["segment", "mass", "lo", "hi", "lo_error"]
-    means = pl.DataFrame(rows, schema=names, orient="row")
-    means = means.with_columns(hi_error="lo_error", tolerance=pl.lit("0"))
-    said = _order(means.row(0, named=True), means)
-    assert said.split(".")[:3] == [
-        " With the same output exactly, every alternative gives 'own' more than 'less'",
-        " With the same output exactly, every alternative gives 'own' less than 'more'",
-        " With the same output exactly, it is not certain whether 'own' has more than 'estimated', 'one row'",
-    ]

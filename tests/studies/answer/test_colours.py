@@ -1,8 +1,5 @@
 """A segment has one colour in the marked answer and in the charts."""
 
-from dataclasses import replace
-
-import polars as pl
 import pytest
 
 from helpers.charts import leaves
@@ -27,26 +24,6 @@ def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
         for leaf in leaves(chart.to_dict()):
             order = leaf["encoding"]["color"]["scale"]["domain"]
             assert {segment: order.index(segment) for segment in colours} == colours
-
-
-def test_of_many_segments_those_with_a_colour_are_the_same_in_lines_and_charts():
-    found = answered(1)
-    many = pl.concat(
-        found.table.filter(segment="document").with_columns(
-            segment=pl.lit(f"page {at}"), mass=0.001 * at
-        )
-        for at in range(9)
-    )
-    found = replace(found, table=pl.concat([found.table, many]))
-    [line] = found.token_lines()
-    assert [mark.sign for mark, _ in line.legend] == [*"ABCDEFGH", "·"]
-    colours = {mark.label: mark.series for mark, _ in line.legend}
-    coloured = ["document", "question", "page 8", "page 7", "page 6", "page 5"]
-    assert [name for name, at in colours.items() if at is not None] == coloured
-    for chart in found.charts().values():
-        for leaf in leaves(chart.to_dict()):
-            order = leaf["encoding"]["color"]["scale"]["domain"]
-            assert order == [*coloured, "template", "answer so far"]
 
 
 def test_every_colour_of_a_line_has_its_style():

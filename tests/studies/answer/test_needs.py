@@ -2,13 +2,11 @@
 
 from math import prod
 
-import polars as pl
 import pytest
 import torch
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
-from helpers.written import answered
 from identilens.models.chats import read_chats, read_prompt
 
 CHAT = {
@@ -88,43 +86,3 @@ def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
     assert chosen.needed.is_empty()
     assert "name them (--segment)" in chosen.summary().text
     assert len(chosen.summary().headline) == 1
-
-
-def test_the_finding_says_without_which_segment_the_answer_loses_most():
-    said = answered(1).summary()
-    assert (
-        "Without 'document' the answer to text 0 has probability 0.016 in place of 0.25 (it loses most at ' no': "
-        "0.5 → 0.062); without 'question' 0.19. One segment at a time was taken out"
-    ) in said.text
-    assert said.headline[1] == (
-        "0.25 → 0.016",
-        "probability of the answer to text 0 without 'document', where it is least",
-    )
-    [line] = answered(1).token_lines()
-    assert line.tokens[0].note.endswith("; probability 0.5, without 'document' 0.062")
-    kept = answered(1)
-    gained = pl.col("without") * 100
-    text = type(kept)(**{**vars(kept), "needed": kept.needed.with_columns(gained)}).summary().text
-    assert "loses most" not in text
-
-
-def test_a_model_that_cannot_generate_tells_no_probabilities():
-    lens = answering("llama")
-    body = idl.Lens(lens.model.model, lens.tokenizer)
-    found = idl.answer(body, {**CHAT, "answer": "snow"}, bounded=0)
-    assert found.needed.is_empty()
-    assert "loses" not in found.summary().text
-
-
-def test_to_a_prompt_the_space_before_a_given_answer_may_be_left_out():
-    lens, prompt = idl.load("bundled-decoder"), "The harbour was closed. The ferry left"
-    given = lens.tokenizer.encode(prompt)
-    for words in ("before dawn", " before dawn", "s"):
-        made = [
-            lens.tokenizer.encode(one, add_special_tokens=False)
-            for one in (words, f" {words.strip()}")
-        ]
-        expected = max(made, key=lambda ids: prod(likely(lens, given, ids)))
-        found = idl.answer(lens, {"prompt": prompt, "answer": words}, bounded=0)
-        own = found.positions.drop_nulls("answer")["token"].to_list()
-        assert own == list(lens.reader.names(expected))

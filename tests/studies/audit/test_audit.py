@@ -18,7 +18,6 @@ from identilens.linalg.factor import stored_rank
 from identilens.linalg.tolerance import FLOAT32_EPS
 from identilens.models import Lens
 from identilens.studies.audit import auditor
-from identilens.studies.audit.heads import certain_error
 
 
 def reference_rows(lens, inputs):
@@ -190,48 +189,6 @@ def test_a_rank_by_certificate_is_that_of_the_singular_values(weakest, shape):
     assert stored_rank(matrix) == (torch.linalg.svdvals(matrix) > 8 * FLOAT32_EPS).sum()
 
 
-def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bundled):
-    found = idl.audit(bundled, [*TEXTS * 2, "Rain.", "Wind."], layers=[0], examples=1)
-    drawn = set(found.rows["text"])
-    assert len(drawn) == 4
-    assert drawn != {0, 1, 2, 3}, "any text, not the first ones"
-    said = found.summary().text
-    assert "48 rows in 4 of the 8 texts, drawn by the seed, standard error over texts" in said
-    assert "drawn by the seed" not in idl.audit(bundled, TEXTS, layers=[0]).summary().text
-    single = idl.audit(bundled, TEXTS[:1], layers=[0, 1], certain_rows=3)
-    drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass_bfloat16").mean())
-    left = 1 - 3 / single.table["n_query"][0]
-    squares = [
-        part["certain_mass_bfloat16"].var() * left / 3 for _, part in drawn.group_by("layer")
-    ]
-    assert certain_error(single.rows, single.table)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
-    assert "72 rows, standard error over the queries drawn in each layer" in single.summary().text
-    one = idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1)
-    assert certain_error(one.rows, one.table)[0] is None
-    chosen = idl.audit(bundled, TEXTS[:1], layers=[0, 1], queries=(3, 5), certain_rows=2)
-    assert certain_error(chosen.rows, chosen.table)[0] == 0.0, (
-        "no row that was asked for is missing"
-    )
-
-
-def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
-    table = idl.audit(bundled, TEXTS, examples=0, certain_rows=0).table
-    assert set(table["n_key"]) == {35, 4, 18}
-    assert table.filter(pl.col("rank") != pl.min_horizontal("n_key", pl.lit(32))).is_empty()
-    assert table.filter(pl.col("nullity") != pl.col("n_key") - pl.col("rank")).is_empty()
-    identified = table.filter(pl.col("nullity") == 0)
-    assert identified["null_share"].max() == 0
-    assert identified["pearson"].min() == pytest.approx(1)
-
-
-def test_weight_on_cls_vanishes_in_long_texts(bundled):
-    long = " ".join(TEXTS * 3)
-    received = idl.audit(bundled, long, examples=0, certain_rows=0).received()
-    cls = received.filter(pl.col("key_type") == "[CLS]", pl.col("layer") >= 1)
-    assert cls["raw"].mean() > 0.2
-    assert abs(cls["effective"].mean()) < 0.02
-
-
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "modernbert", "t5"])
 def test_streaming_gives_the_same_table(family, monkeypatch):
     lens = Lens(build(family))
@@ -372,23 +329,3 @@ def test_nan_in_the_model_is_named():
 def test_bad_options(bundled, options, message, unchecked_shapes):
     with pytest.raises(InputError, match=message):
         idl.audit(bundled, TEXTS, **options)
-
-
-def test_one_token_and_repeated_tokens():
-    table = idl.audit(Lens(build("llama")), [[7], [7] * 20, [7, 9] * 30], certain_rows=0).table
-    one = table.filter(pl.col("text") == 0)
-    assert set(one["rank"]) == {1}
-    assert set(one["nullity"]) == {0}
-    assert one["pearson"].null_count() == len(one)
-    repeated = table.filter(pl.col("text") == 1, pl.col("layer") == 0)
-    assert set(repeated["rank"]) == {1}
-    assert set(repeated["nullity"]) == {19}
-
-
-def test_show_prints_the_finding(bundled, capsys):
-    result = idl.audit(bundled, TEXTS, certain_rows=1)
-    result.show()
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "72 of 216 attention maps over 3 texts have a null space" in printed
-    assert "is fixed by its head's output" in printed
-    assert "72 of 216" in result._repr_html_()

@@ -69,17 +69,6 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
     assert (again.rows["certain_mass"] - audit.rows["certain_mass"]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt_oss"])
-def test_where_the_value_bias_is_counted_does_not_matter(family):
-    lens = Lens(build(family))
-    inside, outside = (
-        idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows
-        for where in ("in", "out")
-    )
-    assert_frame_equal(inside, outside, abs_tol=1e-6)
-    assert inside["certain_mass"].n_unique() > 5, "rows that differ"
-
-
 def test_rows_are_spread_over_the_drawn_texts_unless_a_number_is_given(bundled):
     texts = TEXTS * 2
     drawn = idl.audit(bundled, texts, layers=[0], examples=1).table

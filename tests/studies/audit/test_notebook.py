@@ -2,16 +2,14 @@
 
 import json
 import re
-from html import unescape
 
 import altair as alt
 import polars as pl
 import pytest
 
-from helpers.audits import SCRIPT, Plan, made_audit, mixed_audit, words
+from helpers.audits import SCRIPT, mixed_audit
 from helpers.browsing import Visit
 from identilens.charts.kit import choose, lines
-from identilens.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +88,3 @@ def test_a_chart_is_shown_by_another_renderer_where_one_is_chosen(chart):
     with alt.renderers.enable("json"):
         assert list(chart._repr_mimebundle_()[0]) == ["application/json", "text/plain"]
     assert list(chart.properties(title="Again")._repr_mimebundle_()) == ["text/html"]
-
-
-def test_a_view_opens_at_its_head(tmp_path):
-    audit = made_audit([[Plan(words(5), words(5))], [Plan(words(6), words(6))]], keep=[1])
-    view = audit.view(1, layer=1, head=2)
-    assert view.maps[view.opened].choices["head"] == 2
-    assert {one.choices["text"][0] for one in view.maps} == {"1"}
-    assert "tokenMaps" in view.to_html(tmp_path / "maps.html").read_text("utf-8")
-    assert unescape(view._repr_html_()).count("<html") == 1
-    with pytest.raises(InputError, match="text 0, layer 1, head 2 was not saved"):
-        audit.view(0, 1, 2)

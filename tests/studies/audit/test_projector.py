@@ -1,9 +1,5 @@
 """The audit computes effective attention with the projector of the public measure."""
 
-import json
-import lzma
-
-import numpy as np
 import pytest
 import torch
 
@@ -41,27 +37,3 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
             assert row["reconstruction_error"] == pytest.approx(error, abs=limit)
             assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])
     assert not rows
-
-
-@pytest.mark.parametrize("length", [33, 34, 64, 128])
-def test_integers_and_correlation_on_real_text(bundled, data, length):
-    """Audit, intervals and alternatives count the same, and the correlation is numpy's of the captured weights."""
-    with lzma.open(data / "wiki_en" / "segments_1000.jsonl.xz", "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    for place in (140, 131):
-        text = " ".join(json.loads(lines[place])[name] for name in ("par1", "par2"))
-        table = idl.audit(bundled, [text], max_length=length, examples=0, certain_rows=0).table
-        [captured] = bundled.capture([text], max_length=length, weights=True)
-        for head in captured.heads:
-            row = table.filter(layer=head.layer, head=head.head).row(0, named=True)
-            assert (
-                row["simplex_nullity"]
-                == head.projected.simplex_space().nullity
-                == head.simplex_nullity
-            )
-            assert row["rank"] == int(head.projected.rank)
-            weights = head.family_weights.double()
-            pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])
-            # The null space of nearly square values follows every rounding of the layers before.
-            limit = 1e-4 if length < 64 else 1e-6
-            assert row["pearson"] == pytest.approx(np.corrcoef(pair)[0, 1], abs=limit)

@@ -15,15 +15,11 @@ from identilens.studies.audit.certain import certain_rows, mean_and_error, sampl
 from identilens.studies.audit.heads import (
     GROUPS,
     certain_error,
-    effects_in_words,
     groups_table,
-    heads_in_words,
     heads_table,
     stacked_in_words,
 )
 from identilens.studies.audit.maps import (
-    _facts,
-    _telling,
     fitting_maps,
     kept_maps,
     mean_maps,
@@ -31,7 +27,6 @@ from identilens.studies.audit.maps import (
 )
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
-from identilens.studies.head_views import size_in_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -100,43 +95,6 @@ def test_heads_by_both_axes():
     groups = groups_table(heads)
     assert groups["heads"].to_list() == [1, 0, 1, 0]
     assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None]
-
-
-MEANT = (
-    "mostly certain: at least half of its attention is certain, on average; idle: the model's answer changes "
-    "without it by less than 10 % of the largest such change"
-)
-
-
-def test_groups_and_parked_heads_in_words():
-    heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
-    assert heads_in_words(heads) == (
-        f"Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential ({MEANT}). 2 heads park "
-        "their attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, "
-        "by vector length. In the sampled rows alone this token has 44 %, and alternatives with exactly the same "
-        "output give it 31 % to 62 % (means)."
-    )
-    one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
-    assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
-    two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
-    assert heads_in_words(two) == f"Of 2 heads, 2 are mostly open and idle ({MEANT})."
-    assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""
-
-
-def test_effects_in_words():
-    found = effects((1.0, 3.0), (0.1, 0.3))
-    heads = heads_table(TABLE, ROWS, found)
-    assert effects_in_words(heads, found) == (
-        "without head 0 of encoder layer 0 the prediction changes by 2 nats (at most 93 % of its probability "
-        "moves), the most of 2 heads; 2 of them, each alone, cause at least 10 % "
-        "of this change (mean over the predictions of 2 texts)"
-    )
-    states = effects((1.0,), (0.2,), "states", "estimate")
-    assert effects_in_words(heads_table(TABLE, ROWS, states), states) == (
-        "without head 0 of encoder layer 0 the final hidden states change by 100 % of their length, the most of 2 "
-        "heads; 1 of them, each alone, cause at least 30 % of this change (mean over 1 text, estimated to first order)"
-    )
-    assert 'effects="removal"' in effects_in_words(heads, found.clear())
 
 
 OVER = "the queries drawn in each layer of this text"
@@ -301,23 +259,6 @@ def test_means_are_shown_of_as_many_texts_as_fit_and_of_one_always(monkeypatch):
         shown = [one.choices["text"][0] for one in mean_maps(frame, matrices, tokens)]
         assert shown == [text for text in texts for _ in (0, 1)]
     assert mean_maps(frame.clear(), matrices, tokens) == []
-
-
-def test_what_is_said_beside_a_map():
-    row = {
-        "n_query": 2, "n_key": 3, "d_v": 4, "rank": 2, "nullity": 1, "certain_mass": 0.75, "certain_rows": 1,
-        "certain_mass_bfloat16": 0.5, "sink_mass": 0.5, "sink_token": " a", "sink_norm_share": 0.125,
-        "null_share": 0.25, "pearson": 0.5,
-    }  # fmt: skip
-    after = "50.0 % of the attention on '␣a', which brings 12.5 % of the norms. Null share 0.250, correlation of raw"
-    sizes = size_in_words(2, 3, 4, 2, 1)
-    certain = "Certain mass 0.50 up to bfloat16's rounding, 0.75 exactly (1 row)."
-    assert _facts(row) == f"{sizes} {certain} {after} and effective attention 0.50."
-    assert _telling(row) == 0.375
-    for name in ("certain_mass", "pearson"):
-        assert _telling(row | {name: None}) == 0.25
-    unknown = _facts(row | {"certain_mass": None, "pearson": None})
-    assert unknown == f"{sizes} {after} and effective attention undefined."
 
 
 def test_received_attention_is_summed_over_texts():

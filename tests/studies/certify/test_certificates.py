@@ -3,7 +3,6 @@
 import json
 import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import identilens as idl
-from helpers.command import failing, identilens
+from helpers.command import failing
 from helpers.programs import by_clarabel, random_row
-from identilens.charts.page import table_html
 from identilens.errors import InputError, SettingError
 from identilens.linalg.certificate import Certificate
 from identilens.studies.certify.certificates import CertificateFile
@@ -124,33 +122,6 @@ def test_a_changed_number_is_found(written, name):
     assert not CertificateFile.read(changed(file, **CHANGES[name])).certificate.holds
 
 
-def test_the_command_says_what_holds(written):
-    found = written["head"]
-    files = [found.folder / name for name in found.claims.filter(tolerance="0")["certificate"][:2]]
-    said = identilens("check", *files, code=0).output
-    assert "holds. Stated: between 0.0" in said
-    assert "by at most 0;" in said
-    unchecked = said.replace("\n", " ").split("Not checked", 1)[1]
-    assert "that they are of attention to 'storm' minus that to 'ferry'" in unchecked
-    assert "stand for outcome head, up to 0." in unchecked
-    assert "That it is > 0 is true in every alternative." in said
-    digest = found.provenance["model"]["sha256"][:16]
-    assert (
-        f"query 10 ('storm') of {Path(found.provenance['model']['name']).name} (sha256 {digest})"
-        in said
-    )
-    assert str(Path(found.provenance["model"]["name"]).parent) not in said
-    assert "2 of 2 certificates hold." in said
-    assert "Of these weights, some have 0.0" in said
-    off = changed(files[0], witnesses=lambda rows: rows + 1e-4 * (np.arange(rows.shape[1]) == 3))
-    assert "rows in the file are none" in identilens("check", off, code=1).output
-    bad = changed(files[0], ends=lambda ends: ends + np.array([1e-6, 0]))
-    done = identilens("check", files[0], bad)
-    assert done.code == 1
-    assert "does not hold. Stated" in done.output
-    assert "1 of 2 certificates do not hold" in done.error
-
-
 def test_hostile_files_are_refused(written, tmp_path):
     found = written["head"]
     file = found.folder / found.claims["certificate"][0]
@@ -245,25 +216,6 @@ def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
         idl.certify(bundled, TEXT, claim="storm", certificates=True, **PLACE)
     with pytest.raises(SettingError, match="at most 10,000 claims, rows and tolerances"):
         idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
-
-
-def test_the_report_in_the_folder_links_to_them(written, tmp_path):
-    found = written["head"]
-    page = found.to_html(found.folder / "report.html").read_text("utf-8")
-    name = found.claims["certificate"][0]
-    assert f'<a href="{name}">' in page
-    elsewhere = found.to_html(tmp_path / "report.html").read_text("utf-8")
-    assert 'href="certificates' not in elsewhere
-    assert name.removeprefix("certificates/") in elsewhere
-    assert name.removeprefix("certificates/") in found.claims.pipe(table_html)
-
-
-def test_an_audits_report_links_to_certificates_in_its_subfolder(bundled, tmp_path):
-    idl.audit(bundled, TEXT, layers=3, certain_rows=0, examples=0, out=tmp_path / "run")
-    idl.certify(bundled, TEXT, claim="storm", certificates=True, out=tmp_path / "run", **PLACE)
-    page = idl.write_report(tmp_path / "run").read_text("utf-8")
-    [file, *_] = sorted((tmp_path / "run").glob("certify-*/certificates/*.safetensors"))
-    assert f'href="{file.relative_to(tmp_path / "run").as_posix()}"' in page
 
 
 def test_claims_made_in_python_are_proven_where_they_are_about(bundled):

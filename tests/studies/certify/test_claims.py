@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from inspect import getsource
 
 import polars as pl
 import pytest
@@ -214,75 +213,10 @@ def test_claims_from_the_command_line(tmp_path):
     assert "like 'storm > ferry'" in failing(*words, "--claim", "whale >")
 
 
-def distances(row):
-    """A claim's whole code: how far each key is from the query."""
-    return (torch.arange(len(row.tokens)) - row.query).abs().double()
-
-
-def test_a_new_claim_is_one_function_and_gets_everything(bundled, tmp_path):
-    claim = Claim("distance > 5", "mean distance of attention", distances, ">", 5.0)
-    text = " ".join(idl.examples())
-    found = idl.certify(
-        bundled, text, **PLACE, claim=claim, tolerance=0, max_length=64, certificates=True,
-        out=tmp_path / "run", progress=False,
-    )  # fmt: skip
-    [row] = found.claims.rows(named=True)
-    [item] = bundled.read([text], 64)
-    assert (row["claim"], row["subject"]) == ("distance > 5", "mean distance of attention")
-    [captured] = bundled.capture([text], weights=True, max_length=64)
-    own = captured.layers[3].head(9)
-    kept, a = kept_basis(own.values), own.attention[10]
-    cost = distances(ClaimRow(own, 10, item.tokens["encoder"], 0))
-    ends = [
-        sign * linprog(sign * cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ a).numpy()).fun
-        for sign in (1, -1)
-    ]
-    assert [row["lo"], row["hi"]] == pytest.approx(ends, abs=1e-6)
-    assert row["value"] == pytest.approx(float(cost @ a))
-    assert row["verdict"] == claim.verdict(*ends)
-    done = identilens("check", tmp_path / "run" / row["certificate"], code=0)
-    assert "distance > 5" in done.output
-
-
-def test_every_claim_costs_less_than_100_lines():
-    names = set(idl.claims.__all__) - {"Claim"}
-    assert names == {"mass", "order", "pattern", "source", "weight"}
-    counting = {
-        "mass": "_keys",
-        "order": "_difference",
-        "pattern": "_pattern",
-        "source": "_source",
-        "weight": "_keys",
-    }
-    for name in names:
-        made = getattr(idl.claims, name), getattr(idl.claims, counting[name])
-        assert sum(len(getsource(one).splitlines()) for one in made) <= 100
-
-
-@pytest.mark.parametrize("word", ["Nan", "inf", "infinity", "1_0", "٣", "0x1", "1e", "１"])
-def test_words_that_only_look_like_numbers_are_words(word):
-    claim = Claim.read(f"bread > {word}")
-    assert claim.subject == f"attention to 'bread' minus that to '{word}'"
-    assert claim.keys == ("bread", word)
-
-
 @pytest.mark.parametrize("words", ["3 > 2", "0.5 < 1", "2 > bread", "1e-1 > bread"])
 def test_numbers_in_the_wrong_place_are_refused(words):
     with pytest.raises(SettingError, match=r"words that are numbers.*claims\.mass or order"):
         Claim.read(words)
-
-
-def test_the_claim_that_bread_gets_more_than_infinity():
-    found = idl.certify(
-        idl.load("bundled"), "There is more bread than infinity.", layers=0, heads=0, queries=2, tolerance=0,
-        claim="bread > infinity",
-    )  # fmt: skip
-    assert found.claims["value"].item() == pytest.approx(_difference_of(found, "bread", "infinity"))
-
-
-def _difference_of(found, first, second):
-    weights = dict(found.table.select("token", "weight").iter_rows())
-    return weights[first] - weights[second]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What must stay the same, and how nearly: tolerances, the layer's output, the model's states and its prediction."""
 
-import re
-
 import pytest
 import torch
 import transformers
@@ -14,7 +12,7 @@ from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import Rows
-from identilens.studies.outcomes import answer_in_words, changed, of_answer, of_layer, tolerances
+from identilens.studies.outcomes import of_answer, of_layer, tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
 TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."
@@ -217,50 +215,6 @@ def test_radius_is_where_the_verdict_ends(bundled):
         assert above["verdict"].startswith("not")
 
 
-def test_the_sentence_says_whose_prediction_counts_and_what_a_tolerance_exceeds(decoder):
-    """The prediction is the last one unless another is asked for, whichever row is certified."""
-    options = {"layers": 1, "heads": 2, "outcome": "prediction", "tolerance": "1%,100nats"}
-    last, own = (
-        idl.certify(decoder, IDS, queries=9, answer=answer, claim="14", **options)
-        for answer in (None, 9)
-    )
-    hint = (
-        "not the prediction of the row's own token: for it, pass --answer 9 (in Python: answer=9)."
-    )
-    for found, where in ((last, "after '20' (position 15)"), (own, "after '14' (position 9)")):
-        lines = found.summary().text.splitlines()
-        kept, effect = f"the model's prediction {where}", found.rows["effect"][0]
-        larger = f": this tolerance is larger than all that the row does ({effect:.3g} nats)."
-        assert f"keep {kept} up to 100 nats (to first order){larger}" in lines[1]
-        assert f"With {kept} the same, up to 1 % of the row's effect (to first order), " in lines[2]
-        assert f"0.00 % (up to 100 nats; 0 % is determined){larger}" in "".join(lines)
-        assert (
-            f"change of {kept} when the head adds nothing in it, is {effect:.3g} (nats); "
-            in lines[-1]
-        )
-        assert (hint in lines[-1]) == (found is last)
-    assert last.rows["effect"][0] != own.rows["effect"][0]
-    both = idl.certify(decoder, IDS, queries=(9, 12), **options | {"tolerance": "100nats"})
-    assert "than all that the row does, in all 2 rows." in both.summary().text
-
-
-def test_an_answer_in_words(decoder):
-    item, names = decoder.read(IDS)[0], [f" t{place}" for place in range(16)]
-
-    def said(outcome, positions, *, after=True):
-        return answer_in_words(Answer(decoder, item, outcome, positions), names, after=after)
-
-    assert said("prediction", [3]) == "the model's prediction after 't3' (position 3)"
-    assert said("prediction", [3], after=False) == "the model's prediction at 't3' (position 3)"
-    assert said("prediction", range(16)) == "the model's predictions after all 16 positions"
-    assert said("states", range(1, 6)) == (
-        "the model's final hidden states at 't1' (position 1), 't2' (position 2), 't3' (position 3) and 2 more"
-    )
-    classes = zoo.classifier("bert")
-    answer = Answer(classes, classes.read(IDS)[0], "prediction", [15])
-    assert answer_in_words(answer, names, after=False) == "the model's prediction of the class"
-
-
 @pytest.mark.parametrize(
     ("given", "outcome", "names"),
     [
@@ -293,22 +247,3 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     lo, hi = kept.solver(0.0).ends()
     assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
     assert hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
-
-
-def test_nats_are_also_said_as_the_probability_that_moves_at_most():
-    """Against the total variation distance of drawn distributions, and of two that have nothing in common."""
-    p, q = (
-        torch.randn(2, 500, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        .mul(3)
-        .softmax(-1)
-    )
-    nats = (p * (p / q).log()).sum(-1)
-    moved = (p - q).abs().sum(-1) / 2
-    for one, most in zip(moved.tolist(), nats.tolist(), strict=True):
-        said = float(re.search(r"at most ([\d.e+-]+) %", changed("prediction", most))[1])
-        assert 100 * one <= 1.001 * said <= 101
-    assert (
-        changed("prediction", 1e3)
-        == "prediction changes by 1e+03 nats (at most 100 % of its probability moves)"
-    )
-    assert changed("states", 0.5) == "final hidden states change by 50 % of their length"

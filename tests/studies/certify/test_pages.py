@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import polars as pl
-import pytest
 
 from helpers.written import certainty
 from identilens.studies import head_views
@@ -42,30 +41,6 @@ def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 40}
     [note] = [one.note for one in result.sections() if one.title == "Intervals and shares"]
     assert note == "The first 5 of 50 rows are here to choose from."
-
-
-def test_rows_that_are_chosen_have_room_for_their_own_keys_only():
-    found = certainty(((0, 0),), ("0",))
-    other = found.table.with_columns(text=pl.lit(1, pl.Int64), token=pl.col("token") + "!")
-    [alone, both] = (
-        views.bars(pl.concat(tables), found.order).to_dict()["height"]
-        for tables in ([found.table], [found.table, other])
-    )
-    assert alone == both == 17 * 3 + 10
-
-
-def test_of_a_long_row_the_largest_weights_are_drawn():
-    found = certainty(((0, 0),), ("0",))
-    parts = [
-        found.table.with_columns(pl.col("key") + 3 * part, weight=pl.col("weight") / (part + 1))
-        for part in range(20)
-    ]
-    row = pl.concat(parts)
-    chart = views.bars(row, found.order).to_dict()
-    assert chart["height"] == 17 * views.KEYS + 10
-    [drawn] = chart["datasets"].values()
-    weights = sorted(one["weight"] for one in drawn)
-    assert weights == pytest.approx(sorted(row["weight"])[-views.KEYS :], abs=1e-6)
 
 
 def most_rows(chart):

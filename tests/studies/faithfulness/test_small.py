@@ -1,6 +1,5 @@
 """Final states and what explains them, on a model of one layer, beside plain runs of it."""
 
-from math import isnan
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids, tiny_encoder
-from identilens.errors import InputError, NumericalError, SettingError
+from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
@@ -136,20 +135,6 @@ def test_states_of_a_text_are_judged(lens, final):
     assert found.filter(explanation="rollout_raw")["agreement"].null_count() == 0
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_settings_that_do_not_fit_are_named():
-    assert FaithfulnessSettings(groups=(2, 5), searched=5).groups == (2, 5)
-    for given, words in (
-        ({"attribution": True}, "attribution to be left out, or explained of at least 1; got True"),
-        ({"groups": (2, 1)}, "groups as growing sizes of at least 1, such as 1,2,4,8"),
-        ({"groups": ()}, "groups as growing sizes of at least 1"),
-        ({"groups": (0, 1)}, "groups as growing sizes of at least 1"),
-        ({"groups": (2, 5), "searched": 4}, "searched of at least the largest group, 5; got 4"),
-    ):
-        with pytest.raises(SettingError, match=words):
-            FaithfulnessSettings(**given)
-
-
 def test_roundings_are_as_large_as_those_of_the_precision():
     for dtype, size in ((torch.bfloat16, 2**-7), (torch.float32, 2**-23), (torch.float64, 2**-23)):
         factors = roundings((50, 2), dtype, 3)
@@ -193,16 +178,6 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text(monkeypatch):
     assert some not in (drawn(1, maps=2, rows=2), drawn(maps=2, rows=2, seed=1))
     assert drawn(maps=99, groups=(6,)) == []
     assert len(drawn(maps=99, groups=(5,))) == 12
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_an_explanation_without_an_order_confirms_nothing():
-    own = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
-    other = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 9.0]])
-    seen = torch.tensor([[True] * 3] * 3 + [[True, True, False]])
-    found = self_agreement(own, other, seen).tolist()
-    assert isnan(found.pop(1))
-    assert found == pytest.approx([1.0, 0.0, -1.0])
 
 
 def sampled(weights, **head):

@@ -74,26 +74,6 @@ def test_alti_is_left_out_where_a_block_is_not_its_input_plus_attention(family, 
     assert ("alti" in final_rollouts(lens, lens.read([ids(7)])[0])) == has
 
 
-def test_attribution_by_captum_sums_to_the_difference(lens):
-    pytest.importorskip("captum", reason="install identilens[faithfulness]")
-    [item] = lens.read([ids(8)])
-    final = FinalStates(lens, item)
-    found = final.explained([2, 5], 0, True)
-    assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
-    inputs = final.inputs.clone().requires_grad_()
-    score = final._score(5)
-    [gradient] = torch.autograd.grad(score(inputs[None])[0], inputs)
-    torch.testing.assert_close(
-        found["gradient_input"][1], (gradient * inputs).sum(-1).abs().detach()
-    )
-    for token in range(8):
-        without = final.inputs.clone()
-        without[token] = 0
-        with torch.no_grad():
-            drop = (score(final.inputs[None]) - score(without[None])).abs()
-        assert float(found["occlusion"][1, token]) == pytest.approx(float(drop), rel=1e-6, abs=1e-9)
-
-
 def test_what_cannot_be_explained_is_refused(lens):
     with pytest.raises(SettingError, match="attribution to be left out"):
         faithfulness(lens, [ids(5)], attribution=True)

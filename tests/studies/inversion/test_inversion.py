@@ -9,8 +9,6 @@ from helpers.zoo import build, classifier, example, ids
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.tokens.margins import Noise
 from identilens.models.candidates import Candidates
-from identilens.runs.stored import SpooledTexts
-from identilens.studies.inversion.study import InversionSettings, InversionStudy
 
 TEXT = ids(7)
 FAMILIES = (
@@ -95,22 +93,6 @@ def test_with_and_without_a_cache_in_batches_and_alone(family):
         for name in ("decoded", "recovered", "certified"):
             assert with_cache.noises[name].to_list() == other.noises[name].to_list()
     assert with_cache.table["forward_noise"].max() > 0
-
-
-@pytest.mark.parametrize("stored", ["states", "cache"])
-def test_early_layers_give_the_same_alone(stored):
-    one = made("llama")
-    every = idl.inversion(one, [TEXT], noise="int8", bits=4, stored=stored)
-    for layer in every.table["layer"].unique():
-        alone = idl.inversion(one, [TEXT], noise="int8", bits=4, stored=stored, layers=layer)
-        expected = every.table.filter(layer=layer)
-        assert alone.table["margin"].to_list() == pytest.approx(
-            expected["margin"].to_list(), rel=1e-9
-        )
-        assert (
-            alone.noises["decoded"].to_list()
-            == every.noises.filter(layer=layer)["decoded"].to_list()
-        )
 
 
 def test_a_pass_ends_after_the_deepest_layer():
@@ -223,13 +205,6 @@ def test_what_is_certified_is_decoded(lens):
     assert chain["certified"].all()
 
 
-def test_one_token_and_repeated_tokens(lens):
-    one = idl.inversion(lens, [[7]], bits=8)
-    assert len(one.table) == 3
-    again = idl.inversion(lens, [[7, 7, 7, 7]], noise="float32", bits=8)
-    assert again.noises.filter(noise="float32")["certified"].all()
-
-
 def test_inverting_a_cache_and_a_known_beginning(lens):
     text = [token % 50 for token in TEXT]
     item = lens.read([text])[0]
@@ -269,30 +244,6 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     assert found.by_layer().columns == ["layer", "noise", "bits", "positions", "below", "texts"]
     assert found.noises["recovered"].null_count() == len(found.noises)
     assert "necessary" in found.summary().text
-
-
-def test_short_texts_of_an_encoder_are_found_by_search():
-    one = made("bert")
-    [captured] = one.capture([TEXT], hidden_states=True)
-    states = captured.hidden_states["encoder"][1]
-    noisy = Noise.read("int8").applied(states)
-    error = float((noisy - states).norm())
-    found = idl.invert(one, noisy, layer=1, within=1.001 * error)
-    assert list(found.ids) == TEXT
-    assert all(found.certified)
-    assert sum(distance**2 for distance in found.distances) ** 0.5 == pytest.approx(error)
-    assert not any(idl.invert(one, noisy, layer=1, within=0.9 * error).certified)
-    assert not any(
-        idl.invert(one, noisy + torch.randn(noisy.shape), layer=1, within=error).certified
-    )
-
-
-def test_texts_on_disk_give_the_same(lens):
-    texts = [[token % 50 for token in ids(4, seed)] for seed in range(3)]
-    here = idl.inversion(lens, texts, bits=4)
-    many = idl.inversion(lens, SpooledTexts(texts), bits=4)
-    for name in ("table", "noises"):
-        assert getattr(here, name).equals(getattr(many, name))
 
 
 def test_bits_are_the_fewest_with_a_certificate(lens):
@@ -349,14 +300,3 @@ def test_inputs_that_are_refused(lens):
     ):
         with pytest.raises(InputError, match=words):
             idl.invert(lens, states, layer=1)
-
-
-def test_a_vocabulary_of_150_000_stays_within_the_budget():
-    from transformers import GPT2Config, GPT2Model
-
-    one = idl.Lens(GPT2Model(GPT2Config(vocab_size=150_000, n_embd=8, n_layer=1, n_head=2)))
-    study = InversionStudy(one, [[149_999, 3]], InversionSettings(memory_budget=2**22, bits=(8,)))
-    sizes = [len(tokens) for tokens, _ in study.candidates.after(torch.tensor([5]))]
-    assert sum(sizes) == 150_000
-    assert max(sizes) < 8000
-    assert len(study.run(0).tables["table"]) == 4

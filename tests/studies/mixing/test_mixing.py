@@ -97,38 +97,6 @@ def test_sketch_is_near_exact_and_says_how_near():
     assert not np.allclose(other["contribution"], sketch["contribution"], rtol=1e-4)
 
 
-def test_layers_are_chosen():
-    lens = Lens(build("bert"))
-    whole, last = (mixing(lens, [ids(5)], layers=layers, **QUICK) for layers in (None, (2,)))
-    np.testing.assert_array_equal(whole.array(0)[1:], last.array(0))
-    assert last.table["layer"].unique().to_list() == [2]
-    for layers, got in (((0, 1), r"\[0\]"), ((3,), r"\[3\]")):
-        with pytest.raises(
-            SettingError,
-            match=r"layers from 1 \(.*\) to 2; the embeddings \(0\) are what.*; got " + got,
-        ):
-            mixing(lens, [ids(5)], layers=layers)
-
-
-def test_embedding_sum_differs_from_embeddings():
-    lens = Lens(build("bert"))
-    before, behind = (
-        mixing(lens, [ids(7)], wrt=wrt, method="exact").array(0)
-        for wrt in ("embedding_sum", "embeddings")
-    )
-    assert np.abs(before - behind).max() > 1e-3
-
-
-def test_exact_norms_take_no_probes():
-    for name in ("sketch_probes", "leading"):
-        with pytest.raises(
-            SettingError, match=f"expected {name} to be left out: exact norms use no probes; got 4"
-        ):
-            mixing(Lens(build("bert")), [ids(5)], method="exact", **{name: 4})
-    with pytest.raises(InputError, match=r"probes must be from 2 to 32"):
-        mixing(Lens(build("bert")), [ids(5)], sketch_probes=33)
-
-
 def test_half_precision_and_broken_models_are_refused():
     with pytest.raises(InputError, match=r"computes in float16, too coarse for derivatives"):
         mixing(Lens(build("bert").half()), [ids(5)])
@@ -137,17 +105,6 @@ def test_half_precision_and_broken_models_are_refused():
         model.encoder.layer[1].output.dense.weight[0, 0] = float("inf")
     with pytest.raises(UnsupportedModelError, match=r"without capture the model's output has NaN"):
         mixing(Lens(model), [ids(5)], rollouts=False, **QUICK)
-
-
-def test_a_real_encoder_mixes_more_with_every_layer(bundled):
-    pair = ("A storm closed the northern pass.", "The pass was shut by snow.")
-    result = mixing(bundled, [pair], sketch_probes=12)
-    layers = result.by_layer()
-    assert len(layers) == 6
-    assert layers["median_own"].is_sorted(descending=True)
-    assert 0.3 < layers["median_own"][0] < 0.55
-    assert layers["not_largest"][0] == 0
-    assert result.names(0)[0] == "[CLS]"
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])

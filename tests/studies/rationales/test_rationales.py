@@ -1,6 +1,5 @@
 """What decisions need; comprehensiveness and sufficiency of explanations of them."""
 
-from dataclasses import replace
 from math import ceil
 
 import polars as pl
@@ -18,7 +17,6 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention import certify_row
 from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
-from identilens.studies.rationales.result import decided
 from identilens.studies.rationales.study import Decision, rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -180,21 +178,6 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
         rationales(lens, [text], decision="terrible")
 
 
-@pytest.mark.parametrize("text", ["The ferry left before", "She said that w"])
-def test_of_a_token_with_and_without_its_space_the_likelier_one_is_meant(text):
-    lens = idl.load("bundled-decoder")
-    ids = lens.tokenizer.encode(text)
-    whole = distribution(lens, ids)
-    both = lens.tokenizer.convert_tokens_to_ids(["as", "Ġas"])
-    likelier = max(both, key=lambda token: whole[token])
-    found = rationales(lens, [text], draws=1, decision="as")
-    assert found.table["predicted"].unique().to_list() == [likelier]
-    assert found.needed["answer"][0] == ("as", " as")[both.index(likelier)]
-    assert found.needed["token"][1] == (" f" if "ferry" in text else "he")
-    spaced = rationales(lens, [text], draws=1, decision=" as")
-    assert spaced.table["predicted"].unique().to_list() == [both[1]]
-
-
 @pytest.mark.parametrize(("words", "spaced"), [("harbourmaster", None), (" the sea and", True)])
 def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
     lens, text = idl.load("bundled-decoder"), "She said that the ferry left before"
@@ -228,25 +211,6 @@ def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
     assert found.table["predicted"].unique().to_list() == [answer[0]]
     own_too = rationales(lens, [text], draws=1, decision=needed["own_answer"][0])
     assert "asked for" not in own_too.summary().text
-
-
-def test_explanations_of_several_tokens_are_of_the_sum_of_their_logits():
-    lens = classifier("gpt2", "CausalLM")
-    [item] = lens.read([ids(7)])
-    answer = (5, 9, 11)
-    found = Decision(lens, item, {answer: ""}).explained(0, False)
-    longer = HiddenMap(lens, lens.read([[*ids(7), *answer[:-1]]])[0], whole=True)
-    output = longer.run(longer.inputs.clone().requires_grad_())
-    logits = output.logits[0, -3:][range(3), answer].sum()
-    [gradient] = torch.autograd.grad(logits, [output.hidden_states[-1]])
-    reading = gradient[0].norm(dim=-1).double()
-    assert reading[:6].max() == 0 < reading[6:].min()
-    [item] = lens.read([[*ids(7), *answer[:-1]]])
-    rollouts = final_rollouts(lens, item)
-    for name, scores in rollouts.items():
-        expected = (reading / reading.sum()) @ scores.double()
-        key = name if name in found else f"rollout_{name}"
-        torch.testing.assert_close(found[key], expected[:6], rtol=1e-4, atol=1e-7)
 
 
 def test_an_answer_of_several_tokens_follows_texts_only():
@@ -331,13 +295,6 @@ def test_attribution_of_a_next_token_is_of_its_logit_at_the_last_position():
         assert float(found[token]) == pytest.approx(float(lost[decision.labels[0]]), abs=1e-6)
 
 
-def test_without_a_text_that_can_be_tested_the_finding_says_so():
-    record = {"texts": {"count": 1}, "model": {"name": "a model"}, "settings": {}}
-    said = idl.Rationales.of({}, record).summary()
-    assert said.text == "No text was tested: none has two tokens that can be removed."
-    assert said.numbers == {"texts": 0}
-
-
 def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_one():
     said = {texts: written(texts).summary() for texts in (9, 10)}
     assert "Too few texts (9) to say which explanation" in said[9].text
@@ -348,33 +305,6 @@ def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_on
     unsure = written(12, lucky=0.4).summary()
     assert unsure.text.count("none is surely better than chance; alti comes nearest") == 2
     assert len(unsure.headline) == len(said[9].headline)
-
-
-def test_tokens_are_shown_as_they_are_read_with_marks_by_what_is_lost_without_them():
-    [first, second] = written(2).token_lines()
-    assert "terri[●-50%✓]ble[○-17%✓] a not[△+17%]" in first.text().plain
-    assert [one.mark.sign for one in first.tokens] == ["●", "○", "·", "△"]
-    assert [one.mark.sign for one in second.tokens] == ["○", "✓", "·", "·"]
-    assert [one.value for one in first.tokens] == ["-50% ✓", "-17% ✓", "", "+17%"]
-    assert {sign for mark, _ in first.legend for sign in mark.sign} == set("●○·△✓")
-    assert len(written(5).token_lines()) == 3
-    assert (
-        "the probability falls most without 'terri' (0.75 → 0.38) or '…ble' (0.75 → 0.62). Nine"
-        in written(1).summary().text
-    )
-    tenth = pl.col("change") / 10
-    little = (
-        replace(written(1), needed=written(1).needed.with_columns(tenth, enough=False))
-        .summary()
-        .text
-    )
-    assert "at once, at least nine tenths of it are left." in little
-
-
-def test_tokens_that_stand_there_twice_have_their_positions():
-    same = pl.lit(" a").alias("token")
-    said = decided(written(1).needed.with_columns(same))
-    assert "most without 'a' (token 1) (0.75 → 0.38) or 'a' (token 2) (0.75 → 0.62). Nine" in said
 
 
 def test_what_cannot_be_tested(lens):

@@ -10,7 +10,6 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.zoo import build, example, ids, tiny_decoder
-from identilens.charts.thumbnails import picture
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.lens import Lens
@@ -90,27 +89,6 @@ def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
     assert "with every hidden state of the model unchanged it may be anything from 0.0055" in said
 
 
-def test_a_picture_is_shown_with_rollout_and_both_ends(tmp_path):
-    pixels = example("vit")["pixel_values"][:1]
-    lens = Lens(build("vit"))
-    found = idl.rollout(lens, {"pixel_values": pixels}, queries=(0, 5))
-    found.save(tmp_path / "run")
-    drawn = idl.Rollouts.load(tmp_path / "run")
-    spec = drawn.charts()["pictures"].to_dict()
-    below, cells = (spec["datasets"][layer["data"]["name"]] for layer in spec["layer"])
-    rows = found.table.filter(pl.col("target") > 0)
-    assert len(cells) == 3 * len(rows) == 2 * 3 * 9
-    for number, query in enumerate((0, 5)):
-        for end, column in (("least", "lo"), ("rollout", "value"), ("most", "hi")):
-            shown = [one["rollout"] for one in cells if (one["row"], one["end"]) == (number, end)]
-            assert shown == pytest.approx(rows.filter(query=query)[column].to_list(), abs=1e-6)
-    low, high = pixels.aminmax()
-    torch.testing.assert_close(drawn.matrices["text0.picture"], (pixels[0] - low) / (high - low))
-    assert {one["address"] for one in below} == {picture(drawn.matrices["text0.picture"])}
-    assert next(one.anchor for one in drawn.sections()) == "pictures"
-    assert "pictures" not in idl.rollout(Lens(build("bert")), [TEXT], queries=3, targets=2).charts()
-
-
 def test_ranks_by_intervals_hold_those_by_pairs(bert):
     rough, narrow = (idl.rollout(bert, [TEXT], queries=3, order=order) for order in (False, True))
     for outer, inner in zip(
@@ -143,16 +121,6 @@ def test_tolerances_widen_and_are_said_to_be_of_first_order(bert):
     assert "At the tolerance 10% of each head's output, the mean width is" in found.summary().text
     alone = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance="1%").summary().text
     assert "changed by at most 1%, to first order, it may be anything" in alone
-
-
-def test_progress_counts_layers(bert):
-    seen = []
-    idl.rollout(
-        bert, [TEXT, TEXT], targets=2, queries=3,
-        progress=lambda done, total, note: seen.append((done, total)),
-    )  # fmt: skip
-    assert {total for _, total in seen} == {4}
-    assert sorted({done for done, _ in seen} - {0}) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from scipy.optimize import linprog
 from transformers import GemmaConfig, GemmaForCausalLM
 
@@ -174,25 +173,3 @@ def test_a_target_is_one_token(decoder):
         idl.sources(decoder, TEXT, target=" ferry")
     with pytest.raises(InputError, match="'5000' is"):
         idl.sources(Lens(build("gpt2")), [ids(5)], target="5000")
-
-
-def test_the_most_likely_token_is_the_target_whatever_its_number_spells(decoder):
-    """Its number is itself a word of the vocabulary: 200 is the new line, and "200" another token."""
-    text = "The painter moved to Paris with his wife."
-    given = decoder.tokenizer.encode(text)
-    with torch.no_grad():
-        logits = decoder.model(torch.tensor([given])).logits[0, -1]
-    assert decoder.tokenizer.decode(logits.argmax()) == "\n"
-    assert len(decoder.tokenizer.encode(str(int(logits.argmax())), add_special_tokens=False)) == 1
-    found = idl.sources(decoder, text, layers=3, heads=0)
-    assert found.logits["logit"].item() == pytest.approx(float(logits.max()), abs=1e-5)
-    assert "'\\n'" in found.summary().text
-
-
-def test_rows_of_long_texts_are_computed_alone_with_the_same_parts(decoder, monkeypatch):
-    options: dict = {"queries": (6, "last"), "layers": 2, "heads": 1, "tolerance": 0}
-    whole = idl.sources(decoder, TEXT, **options)
-    monkeypatch.setattr("identilens.models.reading._WEIGHTS", 0)
-    alone = idl.sources(decoder, TEXT, **options)
-    assert_frame_equal(alone.table, whole.table, abs_tol=1e-5)
-    assert_frame_equal(alone.layers, whole.layers, abs_tol=1e-5)

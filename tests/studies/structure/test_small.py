@@ -7,24 +7,14 @@ import pytest
 import torch
 
 from helpers.structures import structure_of
-from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, NumericalError, SettingError
 from identilens.runs.files import Manifest
-from identilens.studies.structure.study import LayerView, State, StructureSettings, StructureStudy
+from identilens.studies.structure.study import LayerView, State, StructureSettings
 
 
 @pytest.fixture(scope="module")
 def found():
     return structure_of(pairs=0, perturbed=0, count=4)
-
-
-def test_the_finding_counts_the_patterns_of_the_table(found):
-    said = found.summary()
-    heads = list(found.table.iter_rows(named=True))
-    changed = sum(row["pattern"] != row["effective_pattern"] for row in heads)
-    patterned = sum(row["pattern"] not in ("mixed", "empty") for row in heads)
-    assert (said.numbers["changed_heads"], said.numbers["patterned_heads"]) == (changed, patterned)
-    assert f"{changed} of {len(heads)} heads have another one in effective attention" in said.text
 
 
 def test_energies_are_shares_and_visibilities_are_ranks(found):
@@ -95,32 +85,6 @@ def test_a_threshold_that_leaves_nothing_is_refused(given, most):
     else:
         with pytest.raises(SettingError, match=f"threshold {most}"):
             StructureSettings(length=4, **given)
-
-
-def study(count=3, **options):
-    texts = [ids(6, seed) for seed in range(count)]
-    return StructureStudy(tiny_encoder(), texts, StructureSettings(length=6, **options))
-
-
-def test_what_a_run_takes_where_nothing_is_given_is_recorded():
-    facts = study().identity().settings
-    assert (facts["threshold"], facts["scale"]) == (2 / 6, "mean")
-    assert facts["special_positions"] == []
-    assert facts["rank_tolerance"].startswith("max(n, d_model) * 1.19")
-    assert "threshold" not in study(threshold=0.5).identity().settings
-    with pytest.raises(SettingError, match="clusters of at most 2, one per text; got 3"):
-        study(clusters=3, pool=2)
-    assert study(clusters=3).settings.clusters == 3
-
-
-def test_steps_are_counted_in_parts(monkeypatch):
-    monkeypatch.setattr("identilens.studies.structure.study.PART", 2)
-    assert list(study(perturbed=2).sizes()) == [2, 1, 2, 1, 1, 1, 0]
-    assert list(study(count=4, perturbed=0).sizes()) == [2, 2, 2, 2, 0]
-    notes = [note for _, note, _ in study(perturbed=1).steps]
-    assert notes[0] == notes[1] == "first pass: R and representatives"
-    assert notes[2] == notes[3] == "second pass: texts against R"
-    assert notes[4] == notes[5] == "perturbed weights in the model"
 
 
 def captured(n=3, **changes):

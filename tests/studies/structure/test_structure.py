@@ -1,18 +1,12 @@
 from itertools import combinations
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 
-import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import InputError
-from identilens.measures.attention import effective_attention, numerical_rank
-from identilens.measures.structure import structure_weights
 from identilens.models.lens import Lens
-from identilens.studies.structure.result import Structure
 from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
 
 N = 12
@@ -33,82 +27,6 @@ def found():
 
 def heads(text, lens):
     return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
-
-
-def test_the_public_name():
-    assert idl.structure is structure
-    assert idl.Structure is Structure
-
-
-def test_tables_have_their_columns(found):
-    for name, schema in Structure.schema.items():
-        assert dict(getattr(found, name).schema) == schema, name
-    assert found.table.select("kind", "layer", "head").rows() == [
-        ("encoder", layer, head) for layer in range(2) for head in range(4)
-    ]
-
-
-def test_w_is_made_of_the_representatives(found):
-    lens = tiny()
-    members = found.representatives["text"].to_list()
-    assert len(members) == 3
-    assert found.representatives["size"].sum() == 9
-    maps = [heads(corpus()[text], lens) for text in members]
-    for layer, head in ((0, 1), (1, 3)):
-        mean = torch.stack([one[4 * layer + head].weights for one in maps]).mean(0)
-        torch.testing.assert_close(found.mean_weights(layer, head), mean, atol=1e-6, rtol=1e-4)
-    assert found.threshold == pytest.approx(2 / N)
-
-
-def test_effective_sums_are_of_sizes(found):
-    lens = tiny()
-    total = torch.zeros(N, N, dtype=torch.float64)
-    for text in corpus():
-        one = heads(text, lens)[5]
-        total += effective_attention(
-            one.values, weights=one.weights.double(), output_projection=one.output_projection
-        ).effective.abs()
-    torch.testing.assert_close(
-        found.mean_weights(1, 1, name="all_effective").double(), total / 9, atol=1e-6, rtol=1e-4
-    )
-
-
-def test_r_and_the_texts_inside_it(found):
-    lens = tiny()
-    ones = [heads(text, lens)[2] for text in corpus()]
-    ranks = [int(numerical_rank(one.values, one.output_projection).rank) for one in ones]
-    T = torch.cat([(one.values.double() @ one.output_projection.double()) for one in ones], 1)
-    sigma = torch.linalg.svdvals(T)
-    row = found.table.filter(pl.col("layer") == 0, pl.col("head") == 2).row(0, named=True)
-    assert row["dim_r"] == int((sigma > 1e-6 * sigma[0]).sum()) == N
-    assert row["mean_rank"] == pytest.approx(np.mean(ranks))
-    growth = found.growth.filter(pl.col("layer") == 0, pl.col("head") == 2)
-    assert growth["texts"].to_list() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert growth["dim_r"].to_list() == [8] + [N] * 8
-    assert row["texts_to_fill"] == 2
-    visible = found.visibility_by_position().filter(layer=0, head=2)
-    assert visible["position"].to_list() == list(range(N))
-    assert visible["visibility"].sum() == pytest.approx(np.mean(ranks), rel=1e-5)
-    pinv = [one.values.double() @ torch.linalg.pinv(one.values.double()) for one in ones]
-    assert visible["visibility"].to_list() == pytest.approx(
-        torch.stack([matrix.diagonal() for matrix in pinv]).mean(0).tolist(), abs=1e-5
-    )
-    texts = found.texts.filter(pl.col("layer") == 0, pl.col("head") == 2)
-    assert texts["rank"].to_list() == ranks
-    assert texts["outside"].max() < 1e-9
-    assert texts["ignored_dimension"].to_list() == pytest.approx([N - rank for rank in ranks])
-    assert 0 < texts["negative"].mean() < 1
-    assert texts["row_sum_error"].max() < 1e-9
-
-
-def test_pairs_disagree(found):
-    pairs = found.pairs
-    assert sorted(pairs["first_text"].unique()) == [0, 2, 4]
-    assert set(pairs["freedom"].to_list()) == {N - 9}
-    assert pairs["disagree"].all()
-    assert pairs["change_first"].max() < 1e-9
-    assert pairs["change_second"].min() > 1e-4
-    assert pairs["overlap"].mean() == pytest.approx(pairs["chance"].mean(), abs=0.1)
 
 
 def test_perturbations_were_put_back(found):
@@ -165,17 +83,6 @@ def test_random_texts_are_the_mean_over_all_choices():
     assert rows["random_to_all"].to_list() == pytest.approx(squares.sqrt().tolist(), rel=1e-4)
 
 
-def test_nothing_left_is_measured_by_nothing():
-    found = structure(tiny(), corpus(6), length=N, threshold=1.0, compared_pairs=0, perturbed=0)
-    assert (
-        found.stability["to_all"].drop_nulls().len() == 0
-        or found.stability["to_all"].drop_nulls().max() == 0
-    )
-    assert found.table["empty_rows"].to_list() == [N] * 8
-    assert set(found.table["pattern"]) == {"empty"}
-    assert "W, the averaged maps" not in found.summary().text or "0.0 %" in found.summary().text
-
-
 def test_a_decoder_keeps_its_mask():
     found = structure(tiny("gpt2"), corpus(4), length=N, compared_pairs=4, perturbed=1)
     assert found.table["kind"].unique().to_list() == ["decoder"]
@@ -208,26 +115,6 @@ def test_memory_does_not_grow_with_the_number_of_texts():
         return sum(tensor.nbytes for tensor in study.state.sums.values())
 
     assert state_bytes(6) == state_bytes(40)
-
-
-def test_texts_outside_the_pool_are_no_representatives():
-    found = structure(
-        tiny(), corpus(20), length=N, pool=4, clusters=3, compared_pairs=0, perturbed=0, seed=2
-    )
-    drawn = np.random.default_rng(2).permutation(20)[:4]
-    assert set(found.representatives["text"]) <= {int(number) for number in drawn}
-    assert found.table["texts"].unique().to_list() == [20]
-
-
-def test_the_sum_is_cut_at_its_own_units():
-    options = {"length": N, "clusters": 3, "compared_pairs": 0, "perturbed": 0}
-    mean = structure(tiny(), corpus(6), threshold=0.1, **options)
-    total = structure(tiny(), corpus(6), threshold=0.3, scale="sum", **options)
-    assert total.threshold == pytest.approx(mean.threshold)
-    assert_frame_equal(total.patterns, mean.patterns)
-    W = structure_weights(mean.mean_weights(0, 0), 0.1)
-    row = mean.table.row(0, named=True)
-    assert row["empty_rows"] == int((W.sum(-1) == 0).sum())
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

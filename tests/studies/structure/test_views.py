@@ -7,12 +7,6 @@ from helpers.structures import SCRIPT, structure_of
 from identilens.measures.structure import structure_weights
 from identilens.studies.structure import maps, views
 
-CHARTS = [
-    "structures_encoder_raw", "structures_encoder_effective", "growth", "spectrum", "positions", "kept",
-    "pattern_scores", "patterns", "overlap", "overlap_heads", "negative", "negative_heads", "stability", "silhouette",
-    "norms", "perturbations",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def found():
@@ -20,22 +14,9 @@ def found():
     return structure_of(tokens=SCRIPT)
 
 
-@pytest.fixture(scope="module")
-def bare():
-    """A decoder without pairs and perturbations."""
-    return structure_of(pairs=0, perturbed=0, family="gpt2", count=4)
-
-
 def rows(chart):
     """Return the rows of every data set of a chart."""
     return [row for held in chart.to_dict()["datasets"].values() for row in held]
-
-
-def test_charts_by_name(found, bare):
-    assert list(found.charts()) == CHARTS
-    missing = {"overlap", "overlap_heads", "negative", "negative_heads", "norms", "perturbations"}
-    decoder = {name.replace("encoder", "decoder") for name in CHARTS} - missing
-    assert set(bare.charts()) == decoder
 
 
 def test_small_maps_are_w_at_each_threshold(found):
@@ -101,44 +82,3 @@ def test_r_by_head_and_as_a_mean(found):
     options = chart.to_dict()["params"][0]["bind"]["options"]
     assert options[0] == "mean over all 8 heads"
     assert len(options) == 9
-
-
-def test_patterns_and_pairs_are_drawn(found):
-    charts = found.charts()
-    scores = {
-        (row["heads"], row["pattern"], row["weights"]): row["score"]
-        for row in rows(charts["pattern_scores"])
-    }
-    for row in found.patterns.iter_rows(named=True):
-        where = (f"{row['layer']}.{row['head']}", row["pattern"], row["weights"])
-        assert scores[where] == pytest.approx(row["score"], abs=1e-5)
-    cells = {
-        (row["place"], row["head"], row["measure"]): row["value"]
-        for row in rows(charts["overlap_heads"])
-    }
-    one = found.pairs.filter(layer=1, head=0)
-    assert cells[1, 0, "shared null space"] == pytest.approx(one["overlap"].mean(), rel=1e-5)
-    assert cells[1, 0, "not equivalent under the other text"] == 1
-
-
-def test_the_finding_says_what_was_found(found):
-    finding = found.summary()
-    lines = finding.text.splitlines()
-    assert lines[0].startswith(
-        "9 texts of 12 tokens: R, the directions of weights that the head's output shows in some text, is the whole "
-        "space in 8 of 8 heads, after 2 texts"
-    )
-    assert "averaged over 3 representative texts, without weights below l = 0.1667" in lines[1]
-    assert any("Naim & Asher's projection of the weights" in line for line in lines)
-    assert any(line.startswith("Weights with the same output in one text") for line in lines)
-    assert lines[-1].startswith("Rank correlation of norms")
-    assert finding.numbers["full_heads"] == 8
-    assert finding.numbers["texts_to_fill"] == 2
-    assert finding.numbers["negative_entries"] == pytest.approx(found.texts["negative"].mean())
-    assert finding.headline[0] == ("8 of 8", "heads whose R is the whole space of 12 dimensions")
-
-
-def test_without_pairs_and_perturbations(bare, tmp_path):
-    page = bare.to_html(tmp_path / "report.html").read_text("utf-8")
-    assert 'id="norms"' not in page, "no weights were perturbed"
-    assert 'id="classes"' not in page, "no pair of texts was compared"

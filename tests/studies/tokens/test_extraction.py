@@ -191,15 +191,6 @@ def test_precision_on_disk(kind, stored, tmp_path):
     )
 
 
-def test_a_model_in_training_mode_is_read_without_dropout(tmp_path):
-    model = build("bert")
-    lens = Lens(model)
-    expected = extract(lens, TEXTS, tmp_path / "a").layers
-    model.train()
-    assert torch.equal(extract(lens, TEXTS, tmp_path / "b").layers, expected)
-    assert model.training
-
-
 def test_what_cannot_be_extracted(tmp_path):
     with pytest.raises(
         InputError, match=r"text 0 is not made of tokens \(it contains pixel_values\)"

@@ -304,31 +304,6 @@ def test_means_and_their_errors(lens, cache):
     assert single.means()["rate_error"].to_list() == [None, None]
 
 
-def test_odd_corpora(lens):
-    options = {"probes": ("naive", "ridge"), "folds": 2}
-    ones = token_identifiability(lens, [[7 + place] for place in range(12)], **options)
-    assert ones.table["rate"].to_list() == ones.table["chance"].to_list() == [1.0] * len(ones.table)
-    # The same text over and over: in training and test alike.
-    same = token_identifiability(lens, [TEXTS[3]] * 12, **options)
-    assert same.table.filter(pl.col("probe") == "ridge")["rate"].min() == 1.0
-    # A token repeated: position tells its places apart, and any of them may count.
-    repeated = token_identifiability(lens, [[9] * 6 for _ in range(12)], **options)
-    assert (
-        repeated.table["token_rate"].to_list()
-        == repeated.table["token_chance"].to_list()
-        == [1.0] * len(repeated.table)
-    )
-    assert repeated.table["chance"].to_list() == [pytest.approx(1 / 6)] * len(repeated.table)
-    with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
-        token_identifiability(
-            lens,
-            [[7 + place] for place in range(12)],
-            experiment="neighbours",
-            offsets=(1,),
-            folds=1,
-        )
-
-
 def test_what_cannot_be_analysed(lens, tmp_path):
     out = tmp_path / "out"
     for texts, options, expected in (

@@ -4,10 +4,8 @@ import polars as pl
 import pytest
 import torch
 
-import identilens as idl
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
 from identilens.errors import InputError
-from identilens.lab.dyck.analyse import analyse_dyck
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.settings import DyckSetting
 from identilens.lab.dyck.train.measuring import head_rows
@@ -39,38 +37,6 @@ def test_the_tables_hold_every_setting_and_seed(study):
     violation = result.table.select("block", "violation")
     assert violation.filter(pl.col("block") == "minimal")["violation"].null_count() == 0
     assert violation.filter(pl.col("block") == "gpt")["violation"].null_count() == 3
-
-
-def test_patterns_are_those_of_the_saved_models(study):
-    result, folder = study
-    lens = idl.load(folder / "models" / "2_layers__2_heads" / "seed001", device="cpu")
-    row = result.patterns.filter(
-        (pl.col("setting") == SETTINGS[1].name)
-        & (pl.col("seed") == 1)
-        & (pl.col("layer") == 1)
-        & (pl.col("head") == 1)
-    ).row(0, named=True)
-    text = "".join(row["tokens"][1:])
-    captured = next(lens.capture([text], weights=True))
-    head = next(head for head in captured.heads if (head.layer, head.head) == (1, 1))
-    assert torch.allclose(torch.tensor(row["weights"]).view(17, 17), head.weights, atol=1e-6)
-
-
-def test_saved_models_are_measured_again(study, tmp_path):
-    result, folder = study
-    own = sorted((folder / "models" / "behind__b_one_hot__b").iterdir())
-    again = analyse_dyck(models=own, length=QUICK.length, **MEASURING, out=tmp_path / "again")
-    first = result.table.filter(pl.col("setting") == SETTINGS[0].name)
-    for name in ("argmax", "threshold", "long_argmax", "violation"):
-        assert again.table[name].to_list() == pytest.approx(first[name].to_list(), abs=1e-6)
-    other = folder / "models" / "2_layers__2_heads" / "seed000"
-    with pytest.raises(InputError, match="models of one configuration"):
-        analyse_dyck(models=[own[0], other])
-
-
-def test_models_of_another_kind_are_refused(bundled_path):
-    with pytest.raises(InputError, match="folders of Dyck transformers"):
-        analyse_dyck(models=[bundled_path])
 
 
 def test_even_attention_is_needed_but_does_not_look_like_a_stack():
@@ -116,8 +82,3 @@ def test_impossible_studies(settings, seeds, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         train_dyck(settings, seeds=seeds, out=tmp_path / "out", **options)
     assert not (tmp_path / "out" / "table.parquet").exists()
-
-
-def test_impossible_measuring():
-    with pytest.raises(InputError, match="two ends such as 400-500"):
-        train_dyck(lengths=(30, 20))

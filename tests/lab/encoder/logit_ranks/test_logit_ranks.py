@@ -7,7 +7,6 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from helpers.charts import marks
-from identilens.errors import InputError
 from identilens.models.reading import read_head
 
 TEXT = (
@@ -30,16 +29,6 @@ def test_logit_ranks_of_alternatives_exceed_what_the_head_can_give(bundled, tmp_
     assert table["output_error"].max() < 1e-9
     assert_frame_equal(idl.lab.LogitRanks.load(tmp_path / "ranks").table, table)
     assert "0.0 % of 10 random alternatives" in found.summary().text
-
-
-def test_logit_ranks_say_what_they_cannot_do(bundled):
-    with pytest.raises(
-        InputError,
-        match=r"no text has 64 to 128 tokens \(2 to 4 times d_v = 32\); the longest has 6",
-    ):
-        idl.lab.logit_ranks(bundled, "A short one.")
-    with pytest.raises(InputError, match="the model has no bidirectional attention"):
-        idl.lab.logit_ranks(idl.Lens(zoo.build("gpt2")), {"input_ids": torch.arange(5, 30)[None]})
 
 
 def test_logit_ranks_of_attention_that_underflows(bundled):
