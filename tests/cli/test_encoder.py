@@ -1,5 +1,11 @@
 """``identilens lab encoder train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import polars as pl
 import pytest
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from identilens.errors import NumericalError
 from identilens.linalg.decompositions import eigh, singular_values, svd
 
 GRAM = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
@@ -30,15 +29,3 @@ def test_what_fails_on_a_device_is_made_on_the_processor(monkeypatch, name):
     found = CASES[name](GRAM)
     assert calls == [torch.device("cpu")] * 2
     assert all(map(torch.equal, expected, found))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_fails_there_too_is_named(monkeypatch, name):
-    failing(monkeypatch, name, 2)
-    with pytest.raises(NumericalError, match=r"\(2, 2\) numbers does not converge.*Look for NaN"):
-        CASES[name](GRAM)
-
-
-def test_numbers_that_are_none_are_named():
-    with pytest.raises(NumericalError, match="does not converge"):
-        svd(torch.full((3, 3), torch.nan, dtype=torch.float64))

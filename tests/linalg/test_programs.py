@@ -90,11 +90,6 @@ def test_unbounded_numbers_are_reported():
         RowPrograms(torch.tensor([0.5, 0.5]).double(), kept).minimise(-torch.ones(2).double())
 
 
-def test_nan_is_refused_with_the_sizes():
-    with pytest.raises(NumericalError, match="refused a program of 3 weights and 2 equations"):
-        RowPrograms(torch.tensor([float("nan"), 0.5, 0.5]).double(), kept_basis(LINE))
-
-
 @pytest.mark.parametrize(
     ("T", "row", "least"),
     [

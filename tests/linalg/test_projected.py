@@ -1,16 +1,13 @@
 """Projected values built from a known T = U[:, :r] S Vᵀ: what is read off the factors is what T was made of."""
 
-import re
-
 import pytest
 import torch
 
 from helpers.heads import causal, seeded
 from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
-from identilens.errors import InputError, NumericalError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
-from identilens.measures.attention import effective_attention, numerical_rank, residual_share
+from identilens.measures.attention import effective_attention, numerical_rank
 
 
 def orthonormal(rows, columns, generator):
@@ -184,69 +181,6 @@ def test_given_factors_are_taken_as_they_are():
     found = ProjectedValues.of(values, projection)
     assert projected(found) is found
     torch.testing.assert_close(projected(T).compact, T)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals():
-    values, projection, _ = made()
-    with pytest.raises(InputError, match=r"pass weight\.T"):
-        ProjectedValues.of(values, projection.mT)
-    with pytest.raises(InputError, match="leave it out"):
-        ProjectedValues.of(values[:0], projection)
-    with pytest.raises(NumericalError, match="values has 1 NaN"):
-        ProjectedValues.of(
-            values.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(torch.nan).double())
-        )
-    with pytest.raises(
-        InputError, match="mask over 30 keys with at least one visible; got 30 keys, 0 visible"
-    ):
-        ProjectedValues.of(values).simplex_space(torch.zeros(30, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("hidden", [slice(2, 3), slice(None)])
-def test_a_query_that_sees_no_key_is_named(hidden):
-    values, projection, _ = made(9, rank=3)
-    visible = causal(9).clone()
-    visible[hidden] = False
-    with pytest.raises(InputError, match="hides every key from at least one query"):
-        ProjectedValues.of(values, projection).effective(torch.zeros(9, 9), visible)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("given", [(None,), ("x",), ([[0.5]],), (torch.eye(3), [[0.5]])])
-def test_what_is_no_tensor_is_named(given):
-    with pytest.raises(InputError, match="must be a tensor with two axes; got (NoneType|str|list)"):
-        ProjectedValues.of(*given)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("heads", "blocks"),
-    [((4,), (3,)), ((4,), (2, 4)), ((2, 4), (2,)), ((), (4,)), ((2, 4), (3, 4)), ((1,), (4,))],
-)
-@pytest.mark.parametrize("keys", [2, 40])
-@pytest.mark.parametrize(
-    "measured",
-    [
-        lambda values, W_O: ProjectedValues.of(values, W_O),
-        lambda values, W_O: residual_share(values, torch.ones(values.shape[-2], 8), W_O),
-    ],
-)
-def test_blocks_of_other_heads_are_refused(heads, blocks, keys, measured):
-    expected = (
-        "output_projection must have a block (d_v, d_model) for each head of the values, or one for all; got "
-        f"{(*blocks, 3, 8)} for values of shape {(*heads, keys, 3)}. "
-        "Repeat grouped values once for each of their heads."
-    )
-    with pytest.raises(InputError, match=re.escape(expected)):
-        measured(torch.ones(*heads, keys, 3), torch.ones(*blocks, 3, 8))
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_a_projection_without_two_axes_is_refused(shape):
-    with pytest.raises(InputError, match=r"d_v = 3 as in values; got \((3,)?\)"):
-        ProjectedValues.of(torch.ones(5, 3), torch.ones(shape))
 
 
 @pytest.mark.parametrize("heads", [(), (2,), (3, 2)])

@@ -10,11 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import relative_tolerance
 from identilens.linalg.checks import (
-    check_blocks,
     check_finite,
-    check_mask,
-    check_values,
-    check_width,
     explained,
 )
 from identilens.linalg.compact import OutputFactor, compact_values
@@ -147,61 +143,6 @@ def test_entries_that_are_not_finite_are_counted():
         match=r"weights must be a dense tensor of numbers; got torch.float32 in the layout",
     ):
         check_finite(weights=torch.eye(2).to_sparse())
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((None,), "values must be a tensor with two axes; got NoneType"),
-        ((torch.ones(2, 3), [1]), "output_projection must be a tensor with two axes; got list"),
-        ((torch.ones(3),), r"values must be \(..., key, d_v\) with at least one key; got \(3,\)"),
-        ((torch.ones(0, 3),), r"at least one key; got \(0, 3\)"),
-        ((torch.ones(3, 0),), r"at least one key; got \(3, 0\)"),
-        ((torch.ones(2, 3), torch.ones(4, 3)), r"with d_v = 3 as in values; got \(4, 3\).*pass weight.T"),
-        ((torch.ones(2, 3), torch.full((3, 4), torch.nan)), "output_projection has 12 NaN or infinite entries"),
-        ((torch.ones(2, 2, 3), torch.ones(3, 3, 4)), r"for each head of the values, or one for all; got \(3, 3, 4\)"),
-    ],
-)  # fmt: skip
-def test_values_and_projections_that_do_not_fit(given, words):
-    with pytest.raises((InputError, NumericalError), match=words):
-        check_values(*given)
-
-
-def test_what_fits_passes():
-    values = torch.ones(2, 4, 3)
-    check_values(values, torch.ones(2, 3, 5))
-    check_values(values, torch.ones(3, 5))
-    check_blocks(values, None)
-    check_width("weights", torch.ones(2, 7, 4), values, 4)
-    check_width("weights", None, values, 4)
-    for rows in (torch.ones(2, 7, 5), torch.ones(3, 7, 4), torch.ones(7, 4)):
-        with pytest.raises(
-            InputError,
-            match=r"weights must be \(..., query, 4\) to fit values of shape \(2, 4, 3\)",
-        ):
-            check_width("weights", rows, values, 4)
-
-
-def test_masks_that_do_not_fit():
-    for fitting in (None, "causal", torch.ones(3, 3, dtype=torch.bool)):
-        check_mask(fitting, 3, 3)
-    for mask, queries, words in (
-        ("later", 3, "must be a boolean mask, \"causal\" or None; got 'later'"),
-        ("causal", 2, "needs as many queries as keys; got 2 and 3"),
-        (
-            torch.ones(3, 3),
-            3,
-            r"boolean mask of shape \(3, 3\); got torch.float32 of shape \(3, 3\)",
-        ),
-        (
-            torch.ones(2, 3, dtype=torch.bool),
-            3,
-            r"boolean mask of shape \(3, 3\); got torch.bool of shape \(2, 3\)",
-        ),
-        (torch.zeros(3, 3, dtype=torch.bool), 3, "hides every key from at least one query"),
-    ):
-        with pytest.raises(InputError, match=words):
-            check_mask(mask, queries, 3)
 
 
 @explained

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
@@ -67,20 +66,6 @@ def test_an_adapter_on_the_output_projection_is_part_of_it(family, adapter):
     assert off_by(lens, ids(9)) < 1e-5
     site = lens.sites(lens.read([ids(9)])[0])[0]
     torch.testing.assert_close(site.output_projection[1], site.head_projection(1))
-
-
-def test_adapters_switched_off_later_are_left_out_and_a_whole_peft_model_is_taken():
-    peft = pytest.importorskip("peft", reason="pip install peft for the tests of adapters")
-    config = peft.LoraConfig(target_modules=["o_proj"], r=4, init_lora_weights=False)
-    wrapped = peft.get_peft_model(build("llama"), config)
-    lens = Lens(wrapped)
-    with_it = idl.audit(lens, [ids(20)], examples=0).table
-    with wrapped.disable_adapter():
-        assert off_by(lens, ids(9)) < 1e-5
-        without = idl.audit(lens, [ids(20)], examples=0).table
-    plain = idl.audit(Lens(build("llama")), [ids(20)], examples=0).table
-    assert without["pearson"].to_list() == pytest.approx(plain["pearson"].to_list(), abs=1e-5)
-    assert with_it["pearson"].to_list() != pytest.approx(plain["pearson"].to_list(), abs=1e-5)
 
 
 def test_a_module_that_is_no_transformer_is_refused():

@@ -11,11 +11,9 @@ from transformers import AttentionInterface
 
 import identilens as idl
 from helpers.zoo import BUILDERS, build, example, ids
-from identilens.errors import InputError, UnsupportedModelError
-from identilens.linalg import ProjectedValues
 from identilens.models import Lens
 from identilens.models.inputs import collate
-from identilens.models.registration import EFFECTIVE, effective_batch
+from identilens.models.registration import EFFECTIVE
 
 # Gemma 4 chooses its mask by the name of the implementation from transformers 5.23 on.
 BY_NAME = ("deepseek_v32", *["gemma4"][: Version(transformers.__version__) >= Version("5.23")])
@@ -83,19 +81,6 @@ def test_attentions_are_effective_and_outputs_unchanged(family):
                 assert not other[index, :, :rows, keys:].any()
 
 
-@pytest.mark.parametrize("family", BY_NAME)
-def test_families_that_choose_by_name_are_refused_and_captured_instead(family):
-    model = build(family)
-    lens = Lens(model)
-    before = model.config._attn_implementation
-    with pytest.raises(
-        UnsupportedModelError, match=r"by the implementation's name.*identilens\.attentions"
-    ):
-        run(model, lens.read(example(family)), EFFECTIVE)
-    model.set_attn_implementation(before)
-    assert len(idl.attentions(lens, ids(9))) == 2
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "mistral", "modernbert"])
 def test_padding_on_either_side(family, side):
@@ -159,40 +144,6 @@ def test_certain_weights_lie_below_the_weights():
     assert (raw[0] - certain[0]).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("family", "text", "options", "message"),
-    [
-        (
-            "bert",
-            [ids(5)],
-            {"measure": "mean"},
-            "expected measure to be one of raw, effective, norm, certain_lo",
-        ),
-        ("bert", [ids(5)], {"signed": "square"}, "expected signed to be one of keep, abs, clip"),
-        ("bert", [ids(5), ids(6)], {}, "got 2 texts"),
-        ("t5", [ids(5)], {}, "encoder, decoder, cross attention; say which with kind"),
-        ("bert", [ids(5)], {"kind": "cross"}, "the model has encoder attention"),
-    ],
-)
-def test_unusable_requests(unchecked_shapes, family, text, options, message):
-    with pytest.raises(InputError, match=message):
-        idl.attentions(Lens(build(family)), text, **options)
-
-
-def test_masks_that_differ_between_heads():
-    torch.manual_seed(0)
-    weights, values = torch.rand(1, 2, 5, 5).softmax(-1), torch.randn(1, 2, 5, 2)
-    seen = torch.rand(1, 2, 5, 5) > 0.4
-    seen[0, 0, 0] = False
-    found = effective_batch(weights * seen, values, seen)
-    assert not found[~seen].any()
-    for head in range(2):
-        T = ProjectedValues.of(values[0, head])
-        rows = seen[0, head].any(1)
-        expected = T.effective((weights * seen)[0, head][rows].double(), seen[0, head][rows])
-        torch.testing.assert_close(found[0, head][rows].double(), expected, atol=1e-6, rtol=1e-4)
-
-
 def test_a_capture_of_a_model_that_runs_it_is_that_of_its_own_attention():
     model, lens = build("llama"), Lens(build("llama"))
     Lens(model)
@@ -203,15 +154,3 @@ def test_a_capture_of_a_model_that_runs_it_is_that_of_its_own_attention():
         idl.audit(lens, [ids(20)]).table["pearson"].to_list(), abs=1e-5
     )
     assert model.config._attn_implementation == EFFECTIVE
-
-
-def test_gradients_flow_as_on_eager_attention():
-    model, tokens = build("bert"), torch.tensor([ids(9)])
-    idl.register_attention()
-    grads = []
-    for name in ("eager", EFFECTIVE):
-        model.set_attn_implementation(name)
-        model.zero_grad()
-        model(tokens, output_attentions=True)[0].square().sum().backward()
-        grads.append(model.embeddings.word_embeddings.weight.grad.clone())
-    assert torch.equal(*grads)

@@ -2,7 +2,6 @@
 
 import json
 
-import polars as pl
 import pytest
 import torch
 
@@ -45,42 +44,6 @@ def test_the_proof_passes_on_padded_batches(decoder):
     checks = decoder.prove(decoder.read([TEXT, "The town is small."]))
     assert [check for check in checks if not check.passed] == []
     assert len(checks) >= 9
-
-
-def test_audit(decoder):
-    table = idl.audit(decoder, [TEXT], certain_rows=1, examples=0).table
-    assert len(table) == 4 * 8
-    assert set(table["kind"]) == {"decoder"}
-    n = decoder.read(TEXT)[0].length
-    assert (table["nullity"] == n - table["rank"]).all()
-    assert table["rank"].max() == 32
-    assert table["reconstruction_error"].max() < 1e-5
-
-
-def test_intervals_and_an_alternative_put_back(decoder):
-    last = decoder.read(TEXT)[0].length - 1
-    bounds = idl.certify(decoder, TEXT, layers=2, heads=3, queries=(5, last), tolerance=0).table
-    assert (
-        (bounds["lo"] <= bounds["weight"] + 1e-7) & (bounds["weight"] <= bounds["hi"] + 1e-7)
-    ).all()
-    early = bounds.filter(query=5)
-    assert (early["hi"] - early["lo"]).max() < 1e-6, (
-        "six keys and d_v = 32: nothing else gives the output"
-    )
-    assert early["weight"][6:].sum() == 0
-    changes = idl.alternatives(decoder, TEXT, layers=2, heads=3, starts=1).table.filter(
-        pl.col("alternative") == "far"
-    )
-    assert changes["mean_total_variation"][0] > 1e-3
-    assert changes["hidden_change"][0] < 1e-4
-    assert changes["logits_change"][0] < 1e-4
-
-
-def test_mixing(decoder):
-    found = idl.mixing(decoder, ["The town is small."], method="exact", rollouts=False)
-    shares = found.table.filter(layer=4)
-    assert shares.height > 0
-    assert found.table["layer"].max() == 4
 
 
 def test_names(tmp_path, monkeypatch, unchecked_shapes):

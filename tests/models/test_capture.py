@@ -1,18 +1,16 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from transformers import AttentionInterface
-from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.capture import Collector, Lengths, split_states
+from identilens.models.capture import Collector
 from identilens.models.eager import eager_attention_forward
 from identilens.models.following.watching import Meeting
 from identilens.models.interface import AttentionCall
@@ -124,26 +122,6 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
             torch.testing.assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
 
 
-KINDS = {
-    "bert": ["encoder", "encoder"],
-    "albert": ["encoder", "encoder"],
-    "gpt2": ["decoder", "decoder"],
-    "bert_decoder": ["decoder", "decoder"],
-    "clip": ["decoder", "decoder"],
-    "t5": ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
-    "whisper": ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
-    "vit": ["encoder", "encoder"],
-}
-
-
-@pytest.mark.parametrize("family", sorted(KINDS))
-def test_kind_and_layer_numbers(family):
-    text = next(Lens(build(family)).capture(example(family)))
-    assert [layer.site.kind for layer in text.layers] == KINDS[family]
-    for kind in set(KINDS[family]):
-        assert [layer.site.layer for layer in text.layers if layer.site.kind == kind] == [0, 1]
-
-
 def test_grouped_heads_share_values():
     text = next(Lens(build("llama")).capture([ids(9)]))
     layer = text.layers[0]
@@ -152,22 +130,6 @@ def test_grouped_heads_share_values():
     heads = list(layer.heads)
     assert torch.equal(heads[0].values, heads[1].values)
     assert not torch.equal(heads[1].values, heads[2].values)
-
-
-def test_sliding_window_is_seen_in_visible():
-    text = next(Lens(build("mistral")).capture([ids(9)]))
-    visible = text.layers[0].visible
-    expected = torch.ones(9, 9).tril().bool() & ~torch.ones(9, 9).tril(-4).bool()
-    assert torch.equal(visible, expected)
-
-
-def test_local_attention_sees_both_ways():
-    text = next(Lens(build("modernbert")).capture([ids(13)]))
-    local = text.layers[1].visible
-    assert not local[0, -1]
-    assert local[0, 1]
-    assert local[5, 4]
-    assert text.layers[0].visible is None
 
 
 def test_restores_implementation_and_training_mode_after_an_error():
@@ -185,22 +147,6 @@ def test_restores_implementation_and_training_mode_after_an_error():
     assert model.config._attn_implementation == "sdpa"
     assert model.training
     assert not model.pooler.training
-
-
-def test_one_token_text():
-    text = next(Lens(build("gpt2")).capture([[7]], weights=True))
-    assert [layer.site.kind for layer in text.layers] == ["decoder", "decoder"]
-    assert text.layers[0].weights.shape == (4, 1, 1)
-    assert (text.layers[0].weights == 1).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    lens = Lens(build("llama").to(dtype))
-    text = next(lens.capture([ids(9)], weights=True))
-    head = next(text.heads)
-    assert head.values.dtype == dtype
-    torch.testing.assert_close(head.weights @ head.values, head.head_output, atol=1e-2, rtol=1e-2)
 
 
 def test_other_threads_and_the_implementations_name_are_left_alone():
@@ -254,13 +200,3 @@ def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kin
         eager_attention_forward,
     )
     assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
-
-
-def test_states_of_a_decoder_that_gives_no_encoder_states_are_its_own(unchecked_shapes):
-    items = [SimpleNamespace(tokens={"encoder": "ab", "decoder": "abc"[:n]}) for n in (3, 2)]
-    states = torch.randn(3, 2, 3, 4)
-    output = Seq2SeqModelOutput(decoder_hidden_states=tuple(states))
-    for index, n in enumerate((3, 2)):
-        [(sequence, found)] = split_states(output, Lengths(items), index).items()
-        assert sequence == "decoder"
-        assert torch.equal(found, states[:, index, :n])

@@ -3,7 +3,7 @@
 import pytest
 
 import identilens as idl
-from helpers.chats import MESSAGES, TEMPLATES, answering, tokenizer
+from helpers.chats import MESSAGES, TEMPLATES, tokenizer
 from identilens.cli.options import ChatOptions
 from identilens.errors import InputError
 from identilens.models.chats import read_chats, read_prompt
@@ -52,19 +52,6 @@ def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_c
         inside["rest of the prompt"] = end - start - sum(inside.values())
         assert name == "template" if start == end else inside[name] == max(inside.values())
     assert {"document 1", "document 2", "rest of the prompt"} < set(prompt.segments)
-
-
-def test_segments_that_overlap_are_refused():
-    chat = {"prompt": "Snow fell on the", "segments": {"all": "Snow fell on", "part": "fell"}}
-    with pytest.raises(InputError, match="segment 'part': it overlaps with 'all'"):
-        idl.answer(answering("llama"), chat, max_new_tokens=1)
-
-
-def test_templates_that_change_the_text_are_refused():
-    lens = answering("llama", "chatml")
-    lens.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
-    with pytest.raises(InputError, match=r"changes the texts of messages"):
-        idl.answer(lens, MESSAGES)
 
 
 def test_the_size_of_a_file_of_messages_is_bounded(tmp_path):
@@ -136,17 +123,3 @@ def test_the_memory_of_a_template_alone_is_limited():
 def test_what_is_no_conversation_is_refused_saying_why(chat, why):
     with pytest.raises(InputError, match=why):
         read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
-
-
-def test_a_segment_within_the_answer_is_named():
-    chat = {"prompt": "Snow fell", "answer": "on the harbour", "segments": {"a": "harbour"}}
-    with pytest.raises(
-        InputError, match="a part of the answer, which is the segment 'answer so far'"
-    ):
-        read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
-
-
-def test_contents_of_chat_services_are_read():
-    parts = [{"type": "text", "text": "Snow "}, {"type": "text", "text": "fell."}]
-    [chat] = read_chats([{"role": "user", "content": parts}])
-    assert chat.messages == (("user", "Snow fell."),)

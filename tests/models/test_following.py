@@ -4,17 +4,14 @@ import sys
 
 import pytest
 import torch
-import transformers as hf
 from torch import nn
 
-import identilens as idl
 from helpers.own_attention import DECODERS, ENCODERS, FAMILIES, build_own, example_own
 from helpers.zoo import build, ids, swin
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Lengths
 from identilens.models.inputs import collate
-from identilens.models.linearise import HiddenMap
 from identilens.models.outputs import deviation
 
 TEXTS = sorted(ENCODERS | DECODERS)
@@ -67,23 +64,6 @@ def test_weights_are_the_familys_own(family):
             torch.testing.assert_close(layer.weights, weights, atol=5e-5, rtol=0)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_falcon_attends_as_its_fused_attention_does(groups):
-    """Falcon's own output_attentions leaves the causal mask out, so that the definition is taken."""
-    config = hf.FalconConfig(
-        vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_kv_heads=groups,
-        new_decoder_architecture=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    (layer,) = next(Lens(hf.FalconModel(config).eval()).capture([ids(7)], weights=True)).layers
-    assert len(layer.values) == groups
-    keys = layer.keys.repeat_interleave(4 // groups, 0)
-    logits = (layer.queries @ keys.mT * 8**-0.5).masked_fill(
-        torch.ones(7, 7).triu(1).bool(), -torch.inf
-    )
-    torch.testing.assert_close(layer.weights, logits.softmax(-1), atol=5e-6, rtol=0)
-
-
 @pytest.mark.parametrize("family", ["deberta_v2", "bloom", "gptj", "mpt"])
 def test_padding_on_either_side_changes_nothing(family):
     lens = Lens(build_own(family))
@@ -108,17 +88,6 @@ def test_weights_put_in_reach_the_output(family):
     assert deviation(plain, without, Lengths(items), items) > 0.01
 
 
-def test_own_weights_put_back_change_nothing():
-    lens = Lens(build_own("deberta_v2"))
-    weights = next(lens.capture([ids(9)], weights=True)).layers[0].weights[2]
-    plain, same, other = (
-        lens.substitute(given, [ids(9)]).hidden_states["encoder"][-1]
-        for given in ({}, {(0, 2): weights}, {(0, 2): weights.flip(-1)})
-    )
-    torch.testing.assert_close(plain, same, atol=1e-5, rtol=0)
-    assert float((plain - other).abs().max()) > 1e-3
-
-
 def test_windows_stand_as_blocks_in_one_map():
     for model in (swin(), build_own("swinv2")):
         model.set_attn_implementation("eager")
@@ -134,44 +103,6 @@ def test_windows_stand_as_blocks_in_one_map():
             blocks = torch.stack([torch.block_diag(*windows[:, head]) for head in range(2)])
             torch.testing.assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
-
-
-@pytest.mark.parametrize(
-    ("family", "fixed"), [("mpnet", True), ("bloom", True), ("deberta", False), ("xlnet", False)]
-)
-def test_relative_terms_made_of_queries_are_no_fixed_bias(family, fixed):
-    (text,) = Lens(build_own(family)).capture([ids(9)], weights=True)
-    assert {head.bias_fixed for head in text.heads} == {fixed}
-
-
-def test_a_pooling_head_attends_from_its_probe():
-    layers = next(Lens(build_own("siglip")).capture(example_own("siglip"), weights=True)).layers
-    assert [layer.site.kind for layer in layers] == ["encoder", "encoder", "cross"]
-    assert layers[2].weights.shape == (4, 1, 9)
-
-
-@pytest.mark.parametrize("family", ["deberta_v2", "gpt_neo"])
-def test_studies_run_on_followed_models(family):
-    lens = Lens(build_own(family))
-    audit = idl.audit(lens, [ids(12), ids(9)], certain_rows=0, examples=0)
-    assert audit.table["reconstruction_error"].max() < 1e-6
-    assert audit.table["d_k"].unique().to_list() == [8]
-    hidden = HiddenMap(lens, lens.read([ids(6)])[0])
-    _, tangents = torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
-    step = 1e-2
-    ahead, behind = hidden(hidden.inputs + step), hidden(hidden.inputs - step)
-    torch.testing.assert_close(
-        (ahead[-1] - behind[-1]) / (2 * step), tangents[-1], atol=2e-3, rtol=2e-2
-    )
-
-
-def test_functions_without_forward_derivative_are_named():
-    lens = Lens(build_own("bloom"))
-    hidden = HiddenMap(lens, lens.read([ids(6)])[0])
-    with pytest.raises(
-        UnsupportedModelError, match="BloomModel computes with a torch.autograd.Function"
-    ):
-        torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
 
 
 def test_families_of_the_interface_are_captured_there():

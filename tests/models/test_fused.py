@@ -72,11 +72,3 @@ def test_fused_calls_take_one_product(family, dtype):
 def test_other_calls_take_the_familys_attention(family):
     for call in calls(family, texts=None if family == "t5" else [ids(9)]):
         assert not compare(call, slice(None))
-
-
-@torch.no_grad()
-def test_half_precision_and_eager_models_take_the_familys_attention():
-    assert not any(
-        compare(call, slice(None)) for call in calls("llama", texts=[ids(9)], dtype=torch.bfloat16)
-    )
-    assert not any(compare(call, slice(None)) for call in calls("bert", "eager", texts=[ids(9)]))

@@ -1,6 +1,5 @@
 """Heads with a gate before the output projection: each row has its own T, V diag(g_i) W_O."""
 
-import polars as pl
 import pytest
 import torch
 import transformers as hf
@@ -35,33 +34,6 @@ def test_gates_are_the_familys_own_and_give_its_output(family):
                 one = head.at(5).compact
                 torch.testing.assert_close(one @ one.mT, own @ own.mT, atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(added, seen["output"], atol=2e-5, rtol=1e-5)
-
-
-def test_layers_of_linear_attention_are_named():
-    lens = gated("qwen3_5")
-    audit = idl.audit(lens, [ids(6)], certain_rows=0, effects="none")
-    assert sorted(audit.table["layer"].unique()) == [1, 3]
-    assert [one.partition(" ")[0] for one in lens.other_layers] == ["layers.0", "layers.2"]
-    assert "2 of the model's layers have none: layers.0 (Qwen3_5DecoderLayer)" in (
-        text := audit.summary().text
-    )
-    assert "The model gates its heads" in text
-
-
-def test_an_audit_of_gated_heads_is_that_of_what_they_mix():
-    lens = gated("qwen3_next")
-    text = next(lens.capture([ids(14)], weights=True))
-    table = idl.audit(lens, [ids(14)], certain_rows=0, effects="none").table
-    for head, row in zip(text.heads, table.iter_rows(named=True), strict=True):
-        null = 0.0
-        for query, weights in enumerate(head.family_weights):
-            values = head.values[: query + 1]
-            left = torch.eye(query + 1) - values @ values.pinverse()
-            null += float((weights[: query + 1] @ left).square().sum())
-        share = null / float(head.family_weights.square().sum())
-        assert row["rank"] == torch.linalg.matrix_rank(head.values)
-        assert row["null_share"] == pytest.approx(share, abs=1e-7)
-        assert row["d_model"] == 32
 
 
 def _ends(row, T):
@@ -140,20 +112,6 @@ def test_a_layers_output_adds_the_gated_heads():
     length = float((moved @ own).norm())
     assert length == pytest.approx(float(solver.length(far)), rel=1e-6)
     assert length <= kept.length(0.01) * (1 + 1e-6)
-
-
-def test_a_prediction_takes_the_gate_into_account():
-    settings = {"layers": 0, "heads": 1, "queries": 13, "outcome": "prediction"}
-    found = idl.certify(gated("afmoe"), [ids(14)], **settings, tolerance="0.01%").rows
-    assert found["predicted"][0] == pytest.approx(found["measured"][0], rel=0.1)
-
-
-def test_an_alternative_of_a_gated_head_leaves_the_model_as_it_is():
-    lens = gated("qwen3_next")
-    far = idl.alternatives(lens, [ids(20)], layers=1, heads=0)
-    moved = far.table.filter(pl.col("mean_total_variation") > 0.1)
-    assert len(moved)
-    assert moved["hidden_change"].max() < 1e-5
 
 
 class Bent(nn.Module):

@@ -8,7 +8,6 @@ import torch
 import identilens as idl
 from helpers.zoo import BUILDERS, build, example
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.measures.attention import least_logit_rank
 
 TEXT = (
     "The river had risen during the night, and by morning the lower meadow lay under a sheet of brown water in which "
@@ -106,67 +105,10 @@ def test_the_freedom_of_a_causal_head_is_that_of_its_freest_row():
     assert table["simplex_nullity"].min() > 0, "the last row, which sees most keys"
 
 
-def test_heads_without_weights_say_how_to_get_them():
-    head = next(idl.Lens(build("bert")).capture([[5, 6, 7]])).layers[0].head(0)
-    for read in (lambda: head.attention, lambda: head.family_weights):
-        with pytest.raises(
-            InputError, match="captured without its weights; capture with weights=True"
-        ):
-            read()
-
-
 @pytest.fixture(scope="module", params=HALF)
 def half(request, bundled_path):
     """The bundled encoder in half precision."""
     return idl.load(bundled_path, dtype=request.param, device="cpu")
-
-
-def test_logit_ranks_of_a_real_model_are_those_of_its_queries_and_keys(half):
-    for head in next(half.capture(TEXT, weights=True)).heads:
-        assert int(least_logit_rank(head.attention)) <= head.d_k == 32
-        assert int(least_logit_rank(head.weights.double().clamp_min(1e-30))) > 40, (
-            "rounding has full rank"
-        )
-    found = idl.lab.logit_ranks(half, TEXT, layers=(0, 5), heads=3, count=3, lengths=(1, 4))
-    assert found.table["original_rank"].max() <= 32
-
-
-def test_intervals_and_alternatives_of_a_real_model(half):
-    head = next(half.capture(TEXT, weights=True)).layers[2].head(5)
-    expected = softmax(head)
-    bounds = idl.certify(half, TEXT, layers=2, heads=5, queries=(3, 40), tolerance=0).table
-    for query in (3, 40):
-        weights = torch.tensor(bounds.filter(query=query)["weight"].to_list(), dtype=torch.float64)
-        torch.testing.assert_close(weights, expected[query], atol=1e-12, rtol=0)
-    found = idl.alternatives(half, TEXT, layers=2, heads=5, starts=1)
-    raw = found.matrices["text0.layer2.head5.encoder.raw"]
-    torch.testing.assert_close(raw, expected, atol=1e-12, rtol=0)
-    assert found.table["output_error"].max() < 1e-8
-    assert found.table["logit_rank"].drop_nulls().len() >= 2
-    assert found.table["note"].to_list()[2].startswith("queries and keys of size 32 produce it")
-
-
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("family", ["bert", "llama", "gemma2"])
-def test_every_study_of_heads_runs_in_half_precision(family, dtype):
-    lens = idl.Lens(build(family).to(HALF[dtype]))
-    text = {"input_ids": torch.arange(5, 29)[None]}
-    captured = next(lens.capture(text, weights=True))
-    found = idl.alternatives(lens, text, heads=1, realisable=True, starts=1, distance=0.02)
-    bounds = idl.certify(lens, text, heads=1, queries=20, tolerance=0)
-    for layer in range(2):
-        expected, name = (
-            softmax(captured.layers[layer].head(1)),
-            f"layer{layer}.head1.{found.table['kind'][0]}",
-        )
-        torch.testing.assert_close(
-            found.matrices[f"text0.{name}.raw"], expected, atol=1e-12, rtol=0
-        )
-        seen = bounds.table.filter(layer=layer)
-        weights = torch.tensor(seen["weight"].to_list(), dtype=torch.float64)
-        torch.testing.assert_close(weights, expected[20, seen["key"].to_list()], atol=1e-12, rtol=0)
-    if family == "bert":
-        assert idl.lab.logit_ranks(lens, text, count=2).table["original_rank"].max() <= 8
 
 
 @pytest.mark.parametrize("dtype", [*HALF, "float32"])

@@ -7,9 +7,8 @@ import torch
 import transformers as hf
 from torch import nn
 
-import identilens as idl
 from helpers.zoo import _LLAMA, HYBRIDS, _random, build, ids
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.rollouts import text_rollouts
 
@@ -33,27 +32,6 @@ def test_layers_keep_their_numbers_and_the_others_are_named(family):
         ]
     for layer, own in zip(text.layers, reported[-2:], strict=True):
         torch.testing.assert_close(layer.weights, own[0], atol=5e-5, rtol=0)
-
-
-def test_an_audit_says_what_it_leaves_out():
-    lens = Lens(build("jamba"))
-    audit = idl.audit(lens, [ids(9), ids(6)], layers=(3,))
-    assert audit.table["layer"].unique().to_list() == [3]
-    assert audit.provenance["model"]["layers_without_attention"] == list(lens.other_layers)
-    assert (
-        "Only attention is audited. 2 of the model's layers have none: layers.0 (JambaMamba"
-        in audit.summary().text
-    )
-    with pytest.raises(InputError, match=r"the model has attention in layers 1, 3; got \[0\]"):
-        idl.audit(lens, [ids(9)], layers=(0, 3))
-    assert "layers_without_attention" not in Lens(build("bert")).facts
-
-
-def test_rollout_through_layers_without_attention_is_refused():
-    with pytest.raises(
-        UnsupportedModelError, match="rollout multiplies the attention of all layers, and layers.0"
-    ):
-        idl.mixing(Lens(build("jamba")), [ids(9)])
 
 
 class Convolved(nn.Module):
@@ -136,8 +114,3 @@ def test_what_mixes_positions_beside_attention_is_found_by_its_effect(mixer):
         match=f"{re.escape(expected[0])}.* mix positions by more than attention",
     ):
         text_rollouts(lens, item)
-
-
-def test_an_audit_says_what_else_mixes_positions():
-    audit = idl.audit(convolved([0.1, 0.0, 0.0]), [ids(9)], layers=(1,))
-    assert "In 1 layers positions also mix by other means" in audit.summary().text

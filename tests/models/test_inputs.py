@@ -1,26 +1,17 @@
 """Every accepted form of input, and errors for what cannot be used."""
 
-import pickle
-
 import numpy as np
 import pytest
-import tokenizers
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
 from identilens.models.inputs import (
     Item,
-    LengthError,
-    _is_ids,
-    _is_image,
-    _is_pair,
     collate,
 )
-from identilens.models.padding import cut_padding, is_per_token
-from identilens.models.token_names import token_names
+from identilens.models.padding import cut_padding
 
 
 def test_string_list_ids_and_batch_give_the_same(bundled):
@@ -40,13 +31,6 @@ def test_string_list_ids_and_batch_give_the_same(bundled):
         )
 
 
-def test_sentence_pairs_carry_segments(bundled):
-    pair = next(bundled.capture([("The cat sat.", "A dog ran.")]))
-    assert pair.tokens["encoder"].count("[SEP]") == 2
-    both = next(bundled.capture("The cat sat. A dog ran."))
-    assert both.tokens["encoder"].count("[SEP]") == 1
-
-
 def test_pair_is_source_and_target_for_encoder_decoders():
     class Words:
         all_special_tokens = ()
@@ -63,49 +47,6 @@ def test_pair_is_source_and_target_for_encoder_decoders():
     assert single.tokens["decoder"] == ("w0", "w6", "w7")
 
 
-def trained(pre_tokenizer, decoder, text, **options):
-    """A tokenizer of one kind that was trained on a text."""
-    model = tokenizers.models.BPE(
-        unk_token=None, byte_fallback="fallback" in options, **options.get("model", {})
-    )
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer, made.decoder = pre_tokenizer, decoder
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet() if options.get("bytes") else []
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=len(alphabet) + 90, initial_alphabet=alphabet, special_tokens=["<s>", "▁é"], show_progress=False,
-        **options.get("model", {}),
-    )  # fmt: skip
-    made.train_from_iterator([text] * 9, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
-
-
-MARKED = "the “ferry” left the café \U0001f98a\n"
-
-
-def test_tokens_are_named_by_their_text():
-    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    of_bytes = trained(byte_level, tokenizers.decoders.ByteLevel(), MARKED, bytes=True)
-    names = token_names(of_bytes, of_bytes(MARKED)["input_ids"])
-    assert "".join(names) == MARKED
-    assert " the" in names
-    parts = token_names(of_bytes, of_bytes("\u6f22")["input_ids"])
-    assert "".join(parts) == "<0xE6><0xBC><0xA2>"
-    assert token_names(of_bytes, of_bytes("<s>▁é")["input_ids"]) == ("<s>", "▁é")
-    marked = trained(tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace(), MARKED)
-    assert "".join(token_names(marked, marked("the ferry left")["input_ids"])) == " the ferry left"
-    ends = trained(
-        tokenizers.pre_tokenizers.Whitespace(), tokenizers.decoders.BPEDecoder(suffix="</w>"), MARKED,
-        model={"end_of_word_suffix": "</w>"},
-    )  # fmt: skip
-    assert "".join(token_names(ends, ends("the ferry left")["input_ids"])) == "the ferry left "
-
-
-def test_pieces_of_words_keep_their_marks(bundled):
-    names = bundled.read("unbelievably")[0].tokens["encoder"]
-    assert names[0] == "[CLS]"
-    assert any(name.startswith("##") for name in names)
-
-
 def test_a_text_that_begins_with_the_first_token_gets_no_second_one():
     lens = load("bundled-decoder")
     first = lens.tokenizer.bos_token
@@ -114,12 +55,6 @@ def test_a_text_that_begins_with_the_first_token_gets_no_second_one():
     assert plain.tensors["input_ids"][0] == prompt.tensors["input_ids"][0]
     assert lens.read(f"{first}The ferry left.", max_length=3)[0].length == 3
     assert lens.read(f"{first}{first}The ferry left.")[0].length == prompt.length + 1
-
-
-@pytest.mark.parametrize("text", ["\ud800", "fine \udfff", ("fine", "\ud800")])
-def test_half_a_character_is_named(bundled, text):
-    with pytest.raises(InputError, match=r"text 0 has half a character \(surrogate '.ud"):
-        bundled.read([text])
 
 
 def test_images_and_their_positions():
@@ -189,38 +124,6 @@ def test_texts_that_are_too_long_are_counted_and_the_first_are_named(count, begi
     )
     cut = reader.length_error(lengths, texts=9, truncated=True)
     assert str(cut).endswith("128 positions. Lower max_length to 128.")
-
-
-def test_positions_of_roberta_start_behind_the_padding_index():
-    lens = Lens(build("roberta"))
-    next(lens.capture([ids(126)]))
-    with pytest.raises(InputError, match="127 tokens, the model has 126 positions"):
-        next(lens.capture([ids(127)]))
-
-
-def test_text_without_a_tokenizer():
-    with pytest.raises(InputError, match="the model has none.*pass a tokenizer to Lens"):
-        next(Lens(build("bert")).capture("words"))
-
-
-def test_no_such_model(tmp_path):
-    with pytest.raises(
-        ModelNotFoundError, match="expected a hub id or a folder with a config.json"
-    ):
-        load(tmp_path / "missing")
-    build("bert").config.save_pretrained(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="no safetensors weights"):
-        load(tmp_path)
-
-
-def test_save_and_load_round_trip_of_a_headed_model(tmp_path):
-    model = build("llama")
-    model.save_pretrained(tmp_path)
-    lens = load(tmp_path, dtype="float64", device="cpu")
-    assert type(lens.model).__name__ == "LlamaForCausalLM"
-    assert next(lens.model.parameters()).dtype == torch.float64
-    assert lens.tokenizer is None
-    assert lens.digest == Lens(model.double()).digest
 
 
 def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch):
@@ -342,44 +245,6 @@ def test_a_batch_is_padded_on_the_right_and_masked():
     assert pictures["grid_thw"].shape == (3, 3)
 
 
-def test_the_first_tokens_of_an_item():
-    ids = torch.tensor([5, 6, 7])
-    short = item(input_ids=ids, token_type_ids=ids).start(2)
-    assert [one.tolist() for one in short.tensors.values()] == [[5, 6], [5, 6]]
-    assert short.tokens == {"encoder": ("", "")}
-    assert item(input_ids=ids[:1]).start(9).tensors["input_ids"].tolist() == [5, 5]
-    whole = item(
-        joined=["pixel_values"],
-        bare=["input_ids"],
-        input_ids=ids,
-        pixel_values=torch.ones(4, 2),
-        decoder_input_ids=ids,
-    )
-    begun = whole.start(2)
-    assert {name: len(one) for name, one in begun.tensors.items()} == {
-        "input_ids": 3, "pixel_values": 4, "decoder_input_ids": 2,
-    }  # fmt: skip
-    assert (begun.joined, begun.bare) == (whole.joined, whole.bare)
-    assert whole.length == 3
-    assert item(pixel_values=ids).length == 0
-
-
-def test_what_tells_items_apart():
-    ids = torch.tensor([5, 6, 7])
-    assert item(input_ids=ids).shapes == item(input_ids=ids[:2]).shapes == frozenset()
-    assert item(position_ids=ids).shapes != item(position_ids=ids[:2]).shapes
-    assert item(pixel_values=ids).shapes != item(pixel_values=ids[:2]).shapes
-    rows = torch.ones(4, 2)
-    assert (
-        item(["pixel_values"], pixel_values=rows).shapes
-        == item(["pixel_values"], pixel_values=rows[:2]).shapes
-    )
-    assert item(b=ids, a=ids[:1]).identity == "a:[5] b:[5, 6, 7]"
-    assert [is_per_token(name) for name in ("input_ids", "decoder_attention_mask", "pixel_values")] == [
-        True, True, False,
-    ]  # fmt: skip
-
-
 def test_padding_that_masks_mark_is_cut():
     def cut(**tensors):
         held = {name: torch.as_tensor(one) for name, one in tensors.items()}
@@ -416,48 +281,3 @@ def test_padding_that_masks_mark_is_cut():
     ):
         with pytest.raises(InputError, match=words):
             cut(input_ids=[5, 6, 7], attention_mask=mask)
-
-
-def test_forms_of_a_text():
-    pair = ("a", "b")
-    assert [_is_pair(one) for one in (pair, ["a", "b"], ("a",), ("a", 1))] == [
-        True,
-        False,
-        False,
-        False,
-    ]
-    ids = (
-        [1, 2],
-        [],
-        [1, "a"],
-        (1,),
-        torch.tensor([1]),
-        torch.tensor([1.0]),
-        torch.ones(1, 1).int(),
-    )
-    assert [_is_ids(one) for one in ids] == [
-        True, False, False, False, True, False, False,
-    ]  # fmt: skip
-    assert [_is_image(one) for one in (np.zeros((2, 2, 3)), np.zeros((2, 2)), "a")] == [
-        True,
-        False,
-        False,
-    ]
-
-
-def test_texts_too_long_are_said_with_what_to_do():
-    reader = Lens(build("bert")).reader
-    limit = reader.config.max_position_embeddings
-    one = reader.length_error({1234: limit + 1}, 5000, truncated=False)
-    assert str(one) == (
-        f"text 1,234 has {limit + 1:,} tokens, the model has {limit} positions. Pass max_length={limit} (--max-length "
-        f"{limit}) to cut it, or split it."
-    )
-    many = reader.length_error(dict.fromkeys(range(6), 2000), 9, truncated=True)
-    assert str(many).startswith("6 of 9 texts are too long: text 0 has 2,000 tokens, ")
-    more = f"text 4 has 2,000 tokens, and 1 more are too long, the model has {limit} positions. "
-    assert str(many).endswith(f"{more}Lower max_length to {limit}.")
-    five = reader.length_error(dict.fromkeys(range(5), 2000), 9, truncated=True)
-    assert "more are too long" not in str(five)
-    again = pickle.loads(pickle.dumps(many))
-    assert (type(again), str(again), again.lengths) == (LengthError, str(many), many.lengths)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from identilens.errors import UnsupportedModelError
 from identilens.models.eager import eager_attention_forward
 from identilens.models.interface import AttentionCall, places_of, seen_keys
 
@@ -111,16 +110,6 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
         seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist()
         == [True] * 3 + [False] * 2
     )
-
-
-def test_masks_of_single_heads_are_refused_unless_they_are_alike():
-    mask = torch.ones(3, 2, 3, 4).tril().bool()
-    assert torch.equal(padded(mask=mask).visible(), mask[:, 0])
-    mask[:, 1, 0] = True
-    with pytest.raises(
-        UnsupportedModelError, match="Module gives heads of one layer different masks"
-    ):
-        padded(mask=mask).visible()
 
 
 def test_keys_are_repeated_for_eager_functions_that_take_no_groups():

@@ -46,14 +46,6 @@ def test_an_audit_goes_on_one_text_at_a_time():
     assert table.equals(alone)
 
 
-def test_pictures_of_which_a_grid_tells_the_number():
-    lens = Lens(next(iter(tiny_models("glm4v_vision"))))
-    batch = {"hidden_states": torch.randn(16, 3 * 2 * 14**2), "grid_thw": torch.tensor([[1, 4, 4]])}
-    width = lens.model.patch_embed.proj.weight[0].numel()
-    batch["hidden_states"] = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
-    assert [len(text.layers[0].values[0]) for text in lens.capture(batch)] == [16]
-
-
 SWITCH = 16
 """Length beyond which the models below have other positions."""
 LONG = {
@@ -124,17 +116,6 @@ def test_texts_on_both_sides_of_a_limit_of_the_positions_share_no_batch(family):
         lens.run(items)
 
 
-def test_given_positions_count_as_the_length():
-    torch.manual_seed(0)
-    lens = Lens(_random(SWITCHING["phi3"]()))
-    place = torch.arange(9)[None]
-    batch = {
-        "input_ids": torch.tensor([ids(9), ids(9, 1)]),
-        "position_ids": torch.cat([place, place + SWITCH]),
-    }
-    assert list(lens.batches(lens.read(batch), [0, 1], 8)) == [[0], [1]]
-
-
 def test_lengths_at_which_positions_change_are_found_at_any_depth():
     config = hf.LlamaConfig(
         **_LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
@@ -188,13 +169,3 @@ def test_a_text_that_others_change_is_found_out_in_later_batches_too():
     assert_as_alone(lens, texts)
     with pytest.raises(JoinedTextsError, match="'a text in a batch is as it is alone' failed"):
         lens.prove_once(lens.read(texts))
-
-
-def test_states_without_attention_are_those_of_each_text_alone():
-    lens, texts = joining("prophetnet")
-    items = lens.read(texts)
-    assert list(lens.batches(items, range(len(items)), 8)) == [
-        [number] for number in range(len(items))
-    ]
-    plain = Lens(next(iter(tiny_models("resnet"))))
-    assert list(plain.batches(plain.read(texts[:1]) * 2, range(2), 8)) == [[0, 1]]

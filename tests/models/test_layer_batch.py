@@ -90,19 +90,6 @@ def blocks_are_right(batch, call, site, accuracy=1e-5):
     return batch
 
 
-def test_fused_attention_of_all_keys_is_rebuilt_from_its_basis():
-    batch = taken(lens_of("bert"), blocks_are_right)
-    assert batch._spans
-    assert (batch.d_k, batch.d_v, batch.n_query, batch.n_key) == (4, 4, N, N)
-    assert batch.unproven == set()
-
-
-@pytest.mark.parametrize("options", [{"keeps_maps": True}, {"step": N}, {"step": 1}])
-def test_blocks_of_any_size_and_kept_maps(options):
-    batch = taken(lens_of("bert"), blocks_are_right, **options)
-    assert batch._spans == ("keeps_maps" not in options)
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_causal_rows_end_at_their_own_key(attention):
     batch = taken(lens_of("llama", attention=attention), blocks_are_right)

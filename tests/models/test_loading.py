@@ -161,25 +161,6 @@ def test_a_configuration_without_end_is_not_read(tmp_path):
         idl.load(tmp_path, device="cpu")
 
 
-def test_an_unknown_type_with_control_characters_is_an_error_of_ours(tmp_path):
-    folder = changed(saved(tmp_path, "bert"), model_type="\x1b[31mbert\x07")
-    with pytest.raises(IdentilensError, match="no model found"):
-        idl.load(folder, device="cpu")
-
-
-def test_missing_weights_end_the_command_line_with_2(tmp_path):
-    message = failing(
-        "audit",
-        "-m",
-        saved(tmp_path / "m", "bert", ["word_embed"]),
-        "-t",
-        "a",
-        "-o",
-        tmp_path / "out",
-    )
-    assert "embeddings.word_embeddings.weight" in message
-
-
 def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
     lens = idl.load(saved(tmp_path / "llama", "llama", ["lm_head"]), device="cpu")
     assert type(lens.model).__name__ == "LlamaModel"
@@ -190,15 +171,6 @@ def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
         tmp_path / "bert", BertForSequenceClassification(config), ["classifier", "pooler"]
     )
     assert type(idl.load(headed, device="cpu").model).__name__ == "BertModel"
-
-
-@pytest.mark.parametrize(
-    "family", ["gpt2", "t5", "bart", "whisper", "marian", "opt", "gemma2", "clip", "vit"]
-)
-def test_tied_weights_are_not_missing(tmp_path, family):
-    model = build(family)
-    model.save_pretrained(tmp_path)
-    assert type(idl.load(tmp_path, device="cpu").model) is type(model)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "whisper"])
@@ -212,14 +184,6 @@ def test_text_for_a_model_without_tokenizer_files_is_refused(tmp_path, family):
         lens.read("some words")
 
 
-def test_text_without_tokenizer_files_ends_the_command_line_with_2(tmp_path):
-    message = failing(
-        "audit", "-m", saved(tmp_path / "m", "bert"), "-t", "some words", "-o", tmp_path / "out"
-    )
-    assert "vocab.txt" in message
-    assert "pass a tokenizer to Lens" in message
-
-
 def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
     words = tmp_path / "vocab.txt"
     words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
@@ -231,11 +195,6 @@ def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
     )
     ByT5Tokenizer().save_pretrained(saved(tmp_path / "t5", "t5"))
     assert idl.load(tmp_path / "t5", device="cpu").tokenizer is not None
-
-
-def test_a_tokenizer_of_another_model_is_refused(tmp_path, bundled):
-    with pytest.raises(InputError, match=r"the model has 0 to 95\. Use the model's own tokenizer"):
-        idl.Lens(build("bert"), bundled.tokenizer).read("lighthouse keepers")
 
 
 def whole(folder):

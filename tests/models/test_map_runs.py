@@ -5,7 +5,6 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.errors import InputError
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
@@ -81,14 +80,3 @@ def test_outputs_of_the_layer_come_without_the_later_layers():
     for output, change in zip(found, changes, strict=True):
         expected = lens.substitute({(0, 1): change}, item).hidden_states["encoder"][1]
         torch.testing.assert_close(output, expected)
-
-
-def test_weights_that_do_not_fit_are_refused():
-    lens = idl.Lens(build("gpt2"))
-    [item] = lens.read([ids(9)])
-    head = read_head(lens, item, 0, 1)
-    runs = MapRuns(lens, item, head)
-    with pytest.raises(InputError, match="hides from these queries"):
-        runs.effects([Rows([2], torch.full((1, 9), 1 / 9))])
-    with pytest.raises(InputError, match="expected weights of shape"):
-        runs.effects([Rows([2], torch.full((1, 8), 1 / 8))])

@@ -63,11 +63,6 @@ def test_intervals_and_tolerances_are_those_of_the_mixture():
     assert "The model normalises what its heads mix" in certified.summary().text
 
 
-def test_the_sum_of_normalised_heads_is_no_outcome():
-    with pytest.raises(InputError, match="decoder layer 0 normalises what its heads mix before"):
-        idl.certify(normed(), [ids(9)], layers=0, heads=1, queries=8, outcome="layer")
-
-
 def test_what_a_head_adds_is_bounded_only_while_the_norm_stays():
     lens = normed()
     direction = torch.ones(lens.model.config.hidden_size)

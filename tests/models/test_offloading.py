@@ -8,7 +8,6 @@ import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.offloading import on_disk, tensor_of
-from identilens.studies.heads import lens_reference
 
 TEXTS = [ids(24), ids(9)]
 
@@ -73,30 +72,6 @@ def test_half_of_a_model_may_be_on_disk(folder, plain):
         half.to(dtype="float64")
 
 
-def test_an_offloaded_model_is_loaded_elsewhere_as_it_was(tmp_path):
-    build("llama").save_pretrained(tmp_path / "model", max_shard_size="50KB")
-    plain, lens = (idl.load(tmp_path / "model", device_map=place) for place in (None, "disk"))
-    again = lens_reference(lens).restored()
-    options = {"certain_rows": 0, "examples": 0}
-    assert any(one.is_meta for one in again.model.parameters())
-    assert again.digest == plain.digest
-    run = idl.audit(again, TEXTS, **options)
-    assert run.table.equals(idl.audit(plain, TEXTS, **options).table)
-
-
-def test_one_place_for_all_is_a_device(folder, plain):
-    lens = idl.load(folder, device_map="auto")
-    assert not any(one.is_meta for one in lens.model.parameters())
-    assert lens.digest == plain.digest
-
-
-def test_maps_that_there_are_not_are_refused(folder):
-    with pytest.raises(InputError, match="expected device_map to be auto, .* disk or a mapping"):
-        idl.load(folder, device_map="dsk")
-    with pytest.raises(InputError, match="expected device or device_map; got both"):
-        idl.load(folder, device_map="disk", device="cpu")
-
-
 def test_a_tensor_is_read_from_where_it_is(plain, offloaded):
     for name, tensor in plain.model.state_dict().items():
         torch.testing.assert_close(tensor_of(offloaded.model, name), tensor, atol=0, rtol=0)
@@ -151,37 +126,6 @@ def test_quantised_weights_are_those_that_the_model_computes_with():
     for column in ("null_share", "pearson", "certain_mass"):
         apart = found.select((pl.col(column) - expected[column]).abs().max()).item()
         assert apart < 1e-4, column
-
-
-def test_models_with_other_quantised_weights_have_other_digests():
-    digests = []
-    for step in (1, 1, 2):
-        model = build("llama")
-        layer = model.model.layers[1].self_attn.o_proj
-        integers = torch.full(layer.weight.shape, step, dtype=torch.int8)
-        layer.weight = torch.nn.Parameter(
-            Rounded(integers, torch.ones(len(integers), 1)), requires_grad=False
-        )
-        digests.append(idl.Lens(model).digest)
-    assert digests[0] == digests[1] != digests[2]
-
-
-class Coarse(torch.nn.Linear):
-    """A layer that also rounds its inputs to 8 bits."""
-
-    def forward(self, inputs):
-        scale = inputs.abs().amax(-1, keepdim=True) / 127
-        return super().forward((inputs / scale).round() * scale)
-
-
-def test_a_projection_that_rounds_its_inputs_is_refused_with_that_reason():
-    model = build("llama")
-    for layer in model.model.layers:
-        coarse = Coarse(32, 32, bias=False)
-        coarse.weight = layer.self_attn.o_proj.weight
-        layer.self_attn.o_proj = coarse
-    with pytest.raises(UnsupportedModelError, match="by Coarse, which is no linear map up to r"):
-        next(idl.Lens(model).capture([ids(8)]))
 
 
 def compiled(model):

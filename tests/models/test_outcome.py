@@ -114,15 +114,6 @@ def test_positions_before_the_row_do_not_change(lens):
     assert float(one.root([0], 4).abs().max()) < 1e-12
 
 
-def test_a_classifier_has_one_prediction_for_the_text():
-    lens = classifier()
-    one = Answer(lens, lens.read([TEXT])[0], "prediction", (3,))
-    with torch.no_grad():
-        logits = lens.model(torch.tensor([TEXT])).logits
-    assert logits.shape == (1, 3)
-    torch.testing.assert_close(one.own, logits)
-
-
 def test_what_cannot_be_asked_is_refused(lens):
     bare = Lens(build("bert"))
     with pytest.raises(InputError, match="predicts nothing: it has no logits"):
@@ -192,17 +183,3 @@ def test_derivatives_of_layers_last_asked_for_are_kept(lens, monkeypatch):
     assert [one.linearised(*given) for given in asked] == [1, 2, 1, 3, 2, 4]
     assert one.linearised([0], 4) == 5
     assert made[2] == ([0], 4, other)
-
-
-def test_derivatives_that_are_too_large_or_of_no_states_are_refused(lens, monkeypatch):
-    one = answer(lens, "states")
-    needed = 8 * (2 * 4) * (2 * 8)
-    monkeypatch.setattr(outcomes, "LARGEST", needed)
-    assert one.root([0], 4).shape[:3] == (1, 2, 4)
-    monkeypatch.setattr(outcomes, "LARGEST", needed - 1)
-    with pytest.raises(
-        InputError, match=r"needs 0 GiB; at most 0 are taken\. Name fewer positions with answer"
-    ):
-        one.root([0], 5)
-    with pytest.raises(InputError, match=r"gives no hidden states\. Choose outcome=.prediction"):
-        one._entries(torch.zeros(6, 3), None)

@@ -6,8 +6,7 @@ import transformers as hf
 
 import identilens as idl
 from helpers.prepared import PREPARED, prepared
-from helpers.zoo import build, ids
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 
 
@@ -36,27 +35,6 @@ def test_a_padded_recording_is_the_recording_alone():
         torch.testing.assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
     table = idl.audit(lens, batch).table
     assert dict(table.select("text", "n_key").unique().iter_rows()) == {0: 20, 1: 12}
-
-
-def test_boxes_are_cut_with_their_tokens():
-    model, batch = prepared("layoutlm")
-    texts = list(Lens(model).capture(batch))
-    assert [text.layers[0].values.shape[1] for text in texts] == [11, 7]
-
-
-def test_pictures_of_several_texts_in_a_row_are_refused():
-    model, batch = prepared("qwen2_vl")
-    two = {name: torch.cat([tensor, tensor]) for name, tensor in batch.items()}
-    with pytest.raises(InputError, match="2 texts, but pixel_values with another number of rows"):
-        next(Lens(model).capture(two))
-
-
-def test_masks_between_positions_are_refused():
-    batch = {"input_ids": torch.tensor([ids(5)]), "attention_mask": torch.ones(1, 1, 5, 5)}
-    with pytest.raises(
-        InputError, match=r"attention_mask has 4 axes; expected 2 \(text, position\)"
-    ):
-        next(Lens(build("bert")).capture(batch))
 
 
 @pytest.mark.parametrize("positions", [8, 1])

@@ -94,13 +94,3 @@ def test_a_linear_adapter_beside_the_attention_stays_right():
         )
     lens = Lens(model)
     assert all(check.passed for check in lens.prove(lens.read(ids(9))))
-
-
-def test_a_low_rank_adapter_of_the_projection_stays_right():
-    torch.manual_seed(0)
-    model = build("llama")
-    for layer in model.base_model.layers:
-        attention = layer.self_attn
-        attention.o_proj = Changed(attention.o_proj, lambda own, z: own.projection(z) + own.side(z))
-    lens = Lens(model)
-    assert all(check.passed for check in lens.prove(lens.read(ids(9))))

@@ -5,16 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel, PreTrainedModel
 
 from helpers.zoo import build
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
 from identilens.models.capture import Lengths, split_states
-from identilens.models.eager import eager_attention_forward
 from identilens.models.families import position_limit
-from identilens.models.identity import described
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall
 from identilens.models.layout import (
     _changes,
     _positions,
@@ -24,14 +20,11 @@ from identilens.models.layout import (
     layers_with_mixers,
     layers_without_attention,
 )
-from identilens.models.loading import _listed, _model_class, _numbers, left_over
 from identilens.models.outputs import _own
-from identilens.models.placing import first_line, precision_name
 from identilens.models.positions import Limit, apart, length_class, length_limits
 from identilens.models.sequences import names_at, position_names, sides
-from identilens.models.substitution import Rows, check_rows, own_labels, text_losses
+from identilens.models.substitution import own_labels, text_losses
 from identilens.models.threads import _Held, attribute, only_here
-from identilens.models.windows import _blocks
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -96,28 +89,6 @@ SITES = tuple(
         (0, "cross", 2, 8, None, False),
     )
 )  # fmt: skip
-
-
-def test_a_lens_is_described_by_its_sites_or_its_configuration():
-    model = SimpleNamespace(
-        config=config(num_hidden_layers=2, num_attention_heads=4, hidden_size=24)
-    )
-    lens = SimpleNamespace(
-        model=model, dtype=torch.float32, name="m", device="cpu", capture_way="followed"
-    )
-    head = "Lens('m': SimpleNamespace, bert, float32 on cpu,\n     "
-    looked = "; attention is looked for on the first text)"
-    assert described(lens, None) == f"{head}2 layers × 4 heads, d_v 6{looked}"
-    model.config.head_dim = 5
-    assert described(lens, None) == f"{head}2 layers × 4 heads, d_v 5{looked}"
-    for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
-        kept, model.config.__dict__[name] = getattr(model.config, name), [1]
-        assert described(lens, None) == f"{head}sizes not in its configuration{looked}"
-        setattr(model.config, name, kept)
-    assert described(lens, SITES) == (
-        f"{head}decoder: 2 layers × 2-3 heads, d_v 4; cross: 1 layers × 2 heads, d_v 8; captured by following it from "
-        "the softmax to the output projection)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -189,80 +160,6 @@ def test_a_change_counts_at_other_positions_and_above_rounding():
         after[0, place, 1] += size
         # Of the largest entry, which a change may raise to 2.
         assert _changes(before, after, (1,), (1,)) == found, (place, size)
-
-
-def test_windows_are_blocks_of_one_map():
-    maps = torch.arange(1.0, 9.0).reshape(2, 1, 2, 2)
-    assert _blocks(maps, 2, 0.0)[0, 0].tolist() == [
-        [1, 2, 0, 0], [3, 4, 0, 0], [0, 0, 5, 6], [0, 0, 7, 8],
-    ]  # fmt: skip
-    apart = _blocks(maps, 1, -1.0)
-    assert torch.equal(apart, maps)
-    hidden = _blocks(maps > 0, 2, False)
-    assert hidden.dtype == torch.bool
-    assert int(hidden.sum()) == 8
-
-
-def test_what_a_checkpoint_declares_and_leaves_over():
-    assert _listed([str(n) for n in range(8)]) == "0, 1, 2, 3, 4, 5, 6, 7"
-    assert _listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
-    given = {"a": 1, "text": {"b": 2, "c": "no"}, "d": [3, "no", 4], "e": 0.5, 6: True}
-    assert list(_numbers(given)) == [("a", 1), ("b", 2), ("d", 3), ("d", 4), ("6", True)]
-    network = build("bert")
-    names = [
-        "bert.encoder.layer.9.weight", "encoder.layer.9.bias", "embeddings.position_ids", "cls.predictions.bias",
-        "encoder.layer.0.rotary.inv_freq", "pooler.dense.weight", "classifier.weight",
-    ]  # fmt: skip
-    network.pooler = None
-    assert left_over(network, names) == ["bert.encoder.layer.9.weight", "encoder.layer.9.bias"]
-
-
-def test_the_class_of_a_checkpoint():
-    def named(*names):
-        return _model_class(BertConfig(architectures=list(names))).__name__
-
-    assert named("BertForMaskedLM", "BertModel") == "BertForMaskedLM"
-    assert named("BertModel") == "BertModel"
-    assert named() == named("NoSuchModel") == named("BertConfig") == "AutoModel"
-    assert issubclass(
-        _model_class(BertModel.config_class(architectures=["BertModel"])), PreTrainedModel
-    )
-
-
-def test_precisions_and_first_lines():
-    assert precision_name(torch.bfloat16) == precision_name("torch.bfloat16") == "bfloat16"
-    with pytest.raises(
-        InputError, match="expected dtype to be float32 or .* or float64; got 'auto'"
-    ):
-        precision_name("auto")
-    assert first_line(ValueError(" one\ntwo")) == "one"
-    assert first_line(ValueError("")) == "ValueError"
-
-
-def test_weights_to_put_in_are_checked():
-    site = SimpleNamespace(kind="decoder", layer=3)
-
-    def call(keys=3, mask=None):
-        query, key, value = torch.zeros(1, 2, 3, 4), *torch.zeros(2, 1, 2, keys, 4)
-        eager = eager_attention_forward
-        return AttentionCall(0, nn.Module(), query, key, value, mask, {}, eager, eager)
-
-    masked = call(mask=torch.ones(1, 1, 3, 3, dtype=torch.bool).tril())
-    rows = Rows([0, 2], torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25]]))
-    check_rows(rows, site, 1, masked)
-    check_rows(rows, site, 1, call())
-    with pytest.raises(
-        InputError, match=r"layer 3, head 1: expected weights of shape \(2, 4\) .* got \(2, 3\)"
-    ):
-        check_rows(rows, site, 1, call(4))
-    for queries in ([0, 3], [-1, 0]):
-        with pytest.raises(InputError, match=rf"the text has queries 0 to 2; got \[{queries[0]}, "):
-            check_rows(Rows(queries, rows.weights), site, 1, call())
-    check_rows(Rows([], torch.zeros(0, 3)), site, 1, masked)
-    with pytest.raises(InputError, match=r"hides from these queries \(largest 0\.25\)\. Set them"):
-        check_rows(Rows([1, 0], rows.weights), site, 1, masked)
-    with pytest.raises(NumericalError, match="NaN or infinite"):
-        check_rows(Rows([0, 2], rows.weights / 0), site, 1, masked)
 
 
 def test_the_loss_on_the_text_itself():

@@ -167,18 +167,6 @@ def test_after_an_interrupt_the_model_is_as_before(study, error, call):
     assert same(STUDIES["audit"](Lens(model)), STUDIES["audit"](Lens(build("bert"))))
 
 
-@pytest.mark.parametrize("study", sorted(STUDIES))
-def test_autocast_and_the_default_precision_change_nothing(study):
-    expected, lens = STUDIES[study](Lens(build("bert"))), Lens(build("bert"))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert same(STUDIES[study](lens), expected)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert same(STUDIES[study](lens), expected)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_capture_and_substitution_under_autocast():
     lens = Lens(build("bert"))
     text, plain = next(lens.capture([TEXTS[0]], weights=True)), lens.substitute({}, TEXTS[0])

@@ -44,20 +44,6 @@ def test_models_are_as_they_were(family):
     assert all(torch.equal(one, buffers[name]) for name, one in model.named_buffers())
 
 
-def test_frequencies_of_a_long_text_are_not_kept():
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    config = hf.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-        max_position_embeddings=16, rope_parameters=rope,
-    )  # fmt: skip
-    model = hf.LlamaModel(config).eval()
-    before = model.rotary_emb.inv_freq.clone()
-    model.config.max_position_embeddings = 64
-    lens = Lens(model)
-    lens.run(lens.read([ids(40)]))
-    assert torch.equal(model.rotary_emb.inv_freq, before)
-
-
 @pytest.mark.parametrize("kind", ["big_bird", "bigbird_pegasus"])
 def test_sparse_blocks_are_refused_and_stay(kind):
     small = {
@@ -88,10 +74,3 @@ def test_sparse_blocks_are_refused_and_stay(kind):
     full.config.attention_type = "original_full"
     full = type(model)(full.config).eval()
     assert len(next(Lens(full).capture([ids(9)], weights=True)).layers) >= 2
-
-
-def test_keys_chosen_by_rank_ask_for_single_precision():
-    lens = Lens(build("deepseek_v32").bfloat16())
-    with pytest.raises(UnsupportedModelError, match=r'chooses the keys.*dtype="float32"'):
-        next(lens.capture([ids(12)], weights=True))
-    assert lens.run(lens.read([ids(12)])) is not None

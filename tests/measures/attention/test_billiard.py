@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from helpers.heads import random_weights, seeded
-from identilens.errors import InputError
 from identilens.measures.attention import (
     billiard,
     chain_mixing,
@@ -114,14 +113,6 @@ def test_the_length_is_found_again_with_the_seed():
     assert (pinned.legs, pinned.settled) == (0, True)
 
 
-def test_pilots_start_from_all_rows():
-    """The last row sees one key and cannot move: it does not speak for the others."""
-    visible = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 0]]).bool()
-    A = visible / visible.sum(1, keepdim=True).double()
-    spaces = [simplex_space(torch.ones(3, 1), row) for row in visible]
-    assert chain_mixing(A, spaces, seeded()).memory_error > 0
-
-
 def test_rows_too_large_to_run_together_run_one_by_one(monkeypatch):
     monkeypatch.setattr(billiard, "BYTES", 1)
     A, T = random_weights(0, 6, 2)
@@ -141,9 +132,3 @@ def test_rows_of_different_masks_have_the_means_of_their_own():
     assert (drawn.mean(0) - A).abs().max() < 0.04
     expected = torch.tensor([(1 / 3) * (2 / 3) / 4, (1 / 5) * (4 / 5) / 6, (1 / 3) * (2 / 3) / 4])
     assert (drawn.var(0)[:, :3] / expected[:, None] - 1).abs().max() < 0.25
-
-
-def test_numbers_out_of_range_are_refused():
-    A, T = random_weights(0, 5, 2)
-    with pytest.raises(InputError, match="legs of at least 1; got 0"):
-        uniform_alternatives(A[0], simplex_space(T), 2, legs=0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
-from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
@@ -66,23 +65,6 @@ def test_certain_mass_is_the_sum_of_the_lower_ends(seed, n, d, sharpness):
     query = seed % n
     expected = lower_ends(A[query], simplex_space(T).kept).sum()
     assert float(certain_mass(A[query, None], T)) == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize(("layer", "head"), [(1, 11), (3, 10), (5, 3)])
-def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
-    found = real_head(*load_encoder(bundled_path), layer, head)
-    T = ProjectedValues.of(found.values, found.output_projection)
-    rows = found.weights[[2, 21, 45]]
-    mass = certain_mass(rows, T)
-    for row, certain in zip(rows, mass, strict=True):
-        assert float(certain) == pytest.approx(
-            lower_ends(row, simplex_space(T).kept).sum(), abs=1e-7
-        )
-        assert float(certain) == pytest.approx(
-            float(attention_intervals(row, T).lo.sum()), abs=1e-7
-        )
-    far = far_alternatives(rows, T, generator=seeded())
-    assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
 
 
 @pytest.mark.parametrize(("layer", "head"), [(1, 11), (3, 10), (5, 3)])
@@ -180,17 +162,6 @@ def test_no_alternative_goes_farther_or_leaves_a_functional_interval(seed, n, d,
     assert reached.max() <= float(found.hi) + 1e-8
 
 
-def test_a_group_can_be_certain_where_its_keys_are_not():
-    # Two equal values: how their weight is divided has no effect, their sum is fixed by the output.
-    T = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    row = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
-    found = functional_interval(row, T, torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]).double())
-    assert found.lo.tolist() == pytest.approx([0.6, 0.0], abs=1e-12)
-    assert found.hi.tolist() == pytest.approx([0.6, 0.6], abs=1e-12)
-    assert found.nullity == 1
-    assert float(certain_mass(row[None], T)) == pytest.approx(0.4, abs=1e-12)
-
-
 def test_rows_at_the_ends_of_the_scale():
     A, T = random_weights(0, 6, 20)
     assert certain_mass(A, T).tolist() == pytest.approx([1.0] * 6), (
@@ -206,21 +177,6 @@ def test_rows_at_the_ends_of_the_scale():
         "only one row reaches the largest value"
     )
     assert certain_mass(A[:0], T).shape == (0,)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_wrong_inputs_are_refused():
-    A, T = random_weights(0, 5, 2)
-    with pytest.raises(
-        InputError, match=r"shape \(functional, 5\), one for each key; got \(5,\); pass one row"
-    ):
-        functional_interval(A[0], T, torch.ones(5))
-    with pytest.raises(NumericalError, match="coefficients has 1 NaN"):
-        functional_interval(A[0], T, torch.tensor([[1.0, torch.nan, 0, 0, 0]]))
-    with pytest.raises(InputError, match="at least one round; got 0"):
-        certain_mass_bounds(A, T, rounds=0)
-    with pytest.raises(InputError, match="sum to 1"):
-        certain_mass(A / 2, T)
 
 
 def test_a_value_outside_the_hull_of_the_others_need_not_be_fixed():

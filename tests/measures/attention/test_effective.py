@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helpers.reference import effective_svd, rank_svd
-from identilens.errors import InputError, NumericalError
 from identilens.linalg import relative_tolerance
 from identilens.linalg.factor import values_span
 from identilens.measures.attention import effective_attention, numerical_rank
@@ -89,17 +88,6 @@ def test_head_output_is_enough(mask, n):
     from_output = effective_attention(values, head_output=weights @ values, **options)
     assert from_output.null is None
     torch.testing.assert_close(from_output.effective, from_weights, atol=1e-7, rtol=0)
-
-
-def test_causal_name_equals_causal_mask():
-    values, projection, weights = make_head(50, 8, 24, mask=make_mask("causal", 50))
-    named = effective_attention(
-        values, weights=weights, output_projection=projection, visible="causal"
-    )
-    masked = effective_attention(
-        values, weights=weights, output_projection=projection, visible=make_mask("causal", 50)
-    )
-    assert torch.equal(named.effective, masked.effective)
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])
@@ -208,19 +196,6 @@ def test_the_column_space_of_the_values_is_taken_only_where_it_is_that_of_t(case
     torch.testing.assert_close(found.effective, weights @ T @ inverse, atol=1e-9, rtol=0)
 
 
-def test_one_token():
-    found = effective_attention(torch.randn(1, 4), weights=torch.ones(1, 1))
-    assert found.effective.tolist() == [[1.0]]
-    assert int(found.rank) == 1
-    assert int(found.nullity) == 0
-
-
-def test_zero_values_determine_nothing():
-    found = effective_attention(torch.zeros(5, 4), weights=torch.full((5, 5), 0.2))
-    assert int(found.rank) == 0
-    assert not found.effective.any()
-
-
 def test_long_causal_text_in_blocks():
     """Several blocks of rows, so that the nested factorisation starts from several bases."""
     visible = make_mask("causal", 300)
@@ -253,30 +228,6 @@ def test_every_head_of_the_bundled_model(bundled):
             output_projection=head.output_projection.double(),
         )
         assert agreement(double.effective, effective_svd(head.weights, T), head.weights) < 1e-6
-
-
-def test_errors_name_the_remedy(unchecked_shapes):
-    values, projection, weights = make_head(6, 4, 8, heads=1)
-    with pytest.raises(InputError, match="weights or head_output; got neither"):
-        effective_attention(values)
-    with pytest.raises(InputError, match=r"\(\.\.\., query, 6\).*got \(1, 6, 5\)"):
-        effective_attention(values, weights=weights[..., :5])
-    with pytest.raises(InputError, match=r"pass weight\.T"):
-        effective_attention(values, weights=weights, output_projection=projection.mT)
-    with pytest.raises(NumericalError, match="weights has 1 NaN or infinite entries of 36"):
-        effective_attention(values, weights=with_nan(weights))
-    with pytest.raises(InputError, match="hides every key"):
-        effective_attention(values, weights=weights, visible=torch.zeros(6, 6, dtype=torch.bool))
-    with pytest.raises(InputError, match="as many queries as keys"):
-        effective_attention(values, weights=weights[:, :3], visible="causal")
-    with pytest.raises(InputError, match="at least one key"):
-        effective_attention(values[:, :0], weights=weights[..., :0])
-
-
-def with_nan(weights):
-    broken = weights.clone()
-    broken[0, 0, 0] = torch.nan
-    return broken
 
 
 def test_rank_by_construction():

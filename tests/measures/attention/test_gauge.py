@@ -156,18 +156,6 @@ def test_parameters_of_less_than_generic_rank_are_not_regular():
 
 
 @pytest.mark.parametrize(
-    ("n", "n_query", "heads", "turned", "plain"), [(14, 5, 2, (1,), 1), (9, 16, 1, (1, 1), 0)]
-)
-def test_gauge_and_kernel_of_cross_attention(n, n_query, heads, turned, plain):
-    with_more = max(n, n_query)
-    tied, sizes = group(
-        3, with_more, 6, heads, turned, plain, 2, (False, False), False, min(n_query, with_more)
-    )
-    found = tied_dimension(tied)
-    assert (found.gauge, found.kernel) == (sizes.gauge, sizes.kernel)
-
-
-@pytest.mark.parametrize(
     ("seed", "n", "plain", "masked"), [(0, 8, 3, False), (1, 14, 2, True), (2, 9, 2, False)]
 )
 def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked):
@@ -276,41 +264,6 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
         torch.testing.assert_close(
             after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
         )
-
-
-@pytest.mark.parametrize("unit", [2.0**-24, 2.0**24])
-def test_units_of_parameters_do_not_matter(unit):
-    tied, _ = group(1, 12, 12, 2, (1,), 2, 3, (False, False), False)
-    scaled = replace(
-        tied, logits=lambda given: tied.logits(given / unit), parameters=tied.parameters * unit
-    )
-    same, other = (
-        tied_alternative(one, distance=0.03, generator=seeded()) for one in (tied, scaled)
-    )
-    torch.testing.assert_close(other.weights, same.weights, atol=1e-7, rtol=0)
-    assert other.steps == same.steps
-
-
-def test_where_only_the_gauge_is_left_nothing_moves():
-    tied, sizes = group(0, 24, 4, 2, (1,), 1, 3, (False, False), False)
-    found = tied_dimension(tied)
-    assert found.dimension == sizes.dimension == 0
-    assert found.kernel == found.gauge == sizes.commutant == 3
-    assert tied_alternative(tied, generator=seeded()).distance < 1e-8
-
-
-def test_sizes_and_settings_that_cannot_be_used_are_refused():
-    with pytest.raises(
-        InputError, match=r"1 <= d_k <= 4, the size of the inputs; got 1 heads and d_k = 5"
-    ):
-        KeyGroup(counts=[9], ranks=[2], plain=5, query_inputs=4, key_inputs=8)
-    tied, _ = group(0, 12, 6, 2, (1,), 1, 3, (False, False), False)
-    for distance in (0.0, 1.0, -0.1, torch.nan):
-        with pytest.raises(InputError, match=rf"a distance in \(0, 1\); got {distance}; it is"):
-            tied_alternative(tied, distance=distance)
-    for measure in (tied_dimension, tied_alternative):
-        with pytest.raises(InputError, match="use a shorter text or raise memory_limit"):
-            measure(tied, memory_limit=1000)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from helpers.heads import causal, seeded
-from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     contribution_weights,
@@ -139,41 +138,3 @@ def test_lengths_beside_the_median_and_the_stream():
         [True, False],
         [False, True],
     )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        InputError, match=r"over the 11 keys of the values; got \(1, 3\); pass weights and values"
-    ):
-        norm_share(torch.ones(1, 3) / 3, normal(N, D_V))
-    with pytest.raises(NumericalError, match="weights has 1 NaN"):
-        removal_effect(torch.full((1, 1), torch.nan), normal(1, D_V))
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("output", "stream", "block", "got"),
-    [
-        ((2, 4), (3, 4), None, r"\(2, 4\), \(3, 4\) and None"),
-        ((4,), (3, 4), None, r"\(4,\), \(3, 4\) and None"),
-        ((2, 4), (2,), None, r"\(2, 4\), \(2,\) and None"),
-        ((2, 4), (1, 2, 4), None, r"\(2, 4\), \(1, 2, 4\) and None"),
-        ((), (), None, r"\(\), \(\) and None"),
-        ((5, 2, 4), (2, 8), (8, 4), r"\(5, 2, 4\), \(2, 8\) and torch.Size\(\[8, 4\]\)"),
-        ((2, 4), (2, 8), (8,), r"\(2, 4\), \(2, 8\) and torch.Size\(\[8\]\)"),
-    ],
-)
-def test_a_stream_of_other_axes_is_refused(output, stream, block, got):
-    W_O = None if block is None else torch.ones(block)
-    with pytest.raises(InputError, match=f"a row of the residual stream .*; got {got}; pass"):
-        residual_share(torch.ones(output), torch.ones(stream), W_O)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_shares_of_whole_numbers_and_of_no_query():
-    whole = residual_share(torch.tensor([[3, 4]]), torch.tensor([[0, 10]]), torch.eye(2).long())
-    assert whole.tolist() == [0.5]
-    assert residual_share(torch.zeros(2, 0, 4), torch.zeros(0, 8), normal(4, 8)).shape == (2, 0)
-    with pytest.raises(NumericalError, match="residual has 1 NaN"):
-        residual_share(torch.ones(1, 1), torch.tensor([[torch.nan]]))

@@ -1,6 +1,5 @@
 """Intervals, certified order and the least-norm alternative: against scipy, by hand, against every sampler."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -8,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
-from identilens.errors import InputError, NumericalError
+from helpers.heads import causal, random_weights, seeded
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
@@ -197,59 +195,6 @@ def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
     least = torch.linalg.vector_norm(found.point)
     assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
     assert torch.linalg.vector_norm(A[-1]) >= least - 1e-9
-
-
-@pytest.mark.parametrize(("layer", "head"), [(0, 2), (2, 5), (5, 11)])
-def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
-    found = real_head(*load_encoder(bundled_path), layer, head)
-    T = ProjectedValues.of(found.values, found.output_projection)
-    space = simplex_space(T)
-    assert space.nullity == T.keys - 33
-    for query in (0, 17, 40):
-        row = found.weights[query]
-        certified = certify_row(row, T)
-        intervals = certified.intervals
-        assert (intervals.lo <= row).all()
-        assert (row <= intervals.hi).all()
-        points = torch.cat(
-            [
-                uniform_alternatives(row, space, 40, generator=seeded()),
-                far_alternative(row, space, generator=seeded())[None],
-            ]
-        )
-        assert points.sub(intervals.lo).min() >= -ACCEPTED_ERROR
-        assert intervals.hi.sub(points).min() >= -ACCEPTED_ERROR
-        above = points[:, :, None] > points[:, None, :]
-        assert above[:, certified.above].all()
-        assert minimum_norm_alternative(row, T).gap < 1e-10
-        lost = (
-            points @ found.values @ found.output_projection
-            - row @ found.values @ found.output_projection
-        )
-        assert torch.linalg.vector_norm(lost, dim=-1).max() < 1e-8
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_wrong_inputs_are_refused():
-    A, T = random_weights(0, 5, 2)
-    with pytest.raises(
-        InputError, match="one row of projected values for each of the 5 keys; got 3 rows"
-    ):
-        attention_intervals(A[0], T[:3])
-    with pytest.raises(InputError, match="rows of attention weights that sum to 1"):
-        certify_row(A[0] / 2, T)
-    with pytest.raises(NumericalError, match="weights has 1 NaN"):
-        certify_row(torch.tensor([float("nan"), 0.5, 0.5, 0, 0]).double(), T, order=False)
-    with pytest.raises(InputError, match="no weight on hidden keys"):
-        attention_intervals(A[0], T, visible=causal(5)[0])
-    with pytest.raises(InputError, match="visible hides every key"):
-        minimum_norm_alternative(A[0], T, visible=torch.zeros(5, dtype=torch.bool))
-
-
-def test_shape_names_say_that_weights_and_values_have_the_same_keys():
-    A, T = random_weights(0, 5, 2)
-    with pytest.raises(jaxtyping.TypeCheckError, match="projected_values"):
-        attention_intervals(A[0], T[:3])
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])

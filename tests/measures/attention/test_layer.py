@@ -1,7 +1,5 @@
 """The scalars from blocks of rows equal those of the whole map, for tensors that come from anywhere."""
 
-from dataclasses import fields
-
 import pytest
 import torch
 
@@ -141,12 +139,6 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
         assert found.simplex_null_share[head] <= found.null_share[head] + 1e-12
 
 
-def test_uniform_weights_have_no_correlation():
-    compact = torch.randn(1, 20, 3, dtype=torch.float64)
-    weights = torch.full((1, 20, 20), 1 / 20, dtype=torch.float64)
-    assert torch.isnan(measured(ProjectedValues(compact, 3), weights).pearson).all()
-
-
 @pytest.mark.parametrize("n", [6, 70])
 @pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
 def test_summary_and_public_measure_share_one_projector(mask, n):
@@ -171,20 +163,3 @@ def test_summary_and_public_measure_share_one_projector(mask, n):
     torch.testing.assert_close(found.reconstruction_error, error, atol=1e-12, rtol=0)
     last = public.rank if visible is None else public.rank[:, -1]
     assert torch.equal(found.rank, last)
-
-
-def test_texts_of_one_layer_are_measured_as_alone():
-    generator = torch.Generator().manual_seed(2)
-    queries, keys, values = torch.randn(3, 6, 12, 4, generator=generator, dtype=torch.float64)
-    projection = torch.randn(6, 4, 8, generator=generator, dtype=torch.float64)
-    weights = (queries @ keys.mT).softmax(-1)
-    together = TensorLayer(ProjectedValues.of(values, projection), weights)
-    together.heads, together.structural = 2, torch.zeros(3, 12, dtype=torch.bool)
-    found = measure_layer(together)
-    for text in range(3):
-        heads = slice(2 * text, 2 * text + 2)
-        alone = summarise(values[heads], projection[heads], weights[heads], None, 10**9)
-        for field in fields(alone):
-            if field.name not in ("maps", "means"):
-                of_text = getattr(found, field.name)[heads]
-                torch.testing.assert_close(of_text, getattr(alone, field.name), equal_nan=True)

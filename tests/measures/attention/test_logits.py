@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import load_encoder, random_qkt, real_head, seeded
+from helpers.heads import random_qkt, seeded
 from identilens.errors import InputError, NumericalError
 from identilens.measures.attention.logits import (
     check_logit_alternative,
@@ -105,15 +105,6 @@ def test_ranks_of_a_batch_and_of_uniform_weights():
     assert least_logit_rank(batch, tolerance=1e-6).tolist() == [0, 4]
 
 
-def test_weights_of_zero_have_no_logits(unchecked_shapes):
-    with pytest.raises(
-        InputError, match="expected positive weights, as a softmax gives them; the least is 0"
-    ):
-        least_logit_rank(torch.eye(3))
-    with pytest.raises(InputError, match="expected choice 'centred' or 'first'; got 'last'"):
-        least_logit_rank(torch.full((3, 3), 1 / 3), choice="last")
-
-
 def test_study_of_a_random_head():
     Q, K, T = random_qkt(3, 30, 6, 10)
     A = torch.softmax(Q @ K.T / 6**0.5, -1)
@@ -127,47 +118,6 @@ def test_study_of_a_random_head():
     assert 0 < study.mean_total_variation < 1
     again = logit_rank_study(A, T, 6, count=20, generator=seeded())
     assert again.mean_total_variation == study.mean_total_variation
-
-
-def test_study_without_alternatives_keeps_the_heads_own_rank():
-    Q, K, T = random_qkt(3, 10, 4, 15)
-    study = logit_rank_study(torch.softmax(Q @ K.T, -1), T, 4, count=3)
-    assert study.ranks.tolist() == [4, 4, 4]
-    assert study.realisable_share == 1.0
-
-
-def test_study_of_the_bundled_encoder(bundled_path):
-    head = real_head(*load_encoder(bundled_path), 0, 0)
-    n = len(head.keys)
-    assert n > 33
-    study = logit_rank_study(
-        head.weights, head.values @ head.output_projection, 32, count=10, generator=seeded()
-    )
-    assert study.original_rank == 32
-    assert study.ranks.min() > 32
-    assert study.ranks.max() <= n - 1
-    found = logit_alternative(
-        head.queries @ head.keys.T / 32**0.5,
-        head.values @ head.output_projection,
-        32,
-        generator=seeded(),
-    )
-    assert found.producible
-    assert found.output_error < 1e-12
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_study_refuses_what_has_no_meaning():
-    Q, K, T = random_qkt(3, 10, 4, 3)
-    A = torch.softmax(Q @ K.T, -1)
-    with pytest.raises(InputError, match=r"share in \(0, 1\); got 10, 4 and 1.0"):
-        logit_rank_study(A, T, 4, count=10, share=1.0)
-    for wrong in ({"count": 0}, {"d_k": 0}, {"share": 0.0}):
-        with pytest.raises(InputError, match=r"d_k of at least 1 and a share in \(0, 1\); got"):
-            logit_rank_study(A, T, **{"d_k": 4, "count": 10} | wrong)
-    assert logit_rank_study(A, T, 1, count=1).ranks.shape == (1,)
-    with pytest.raises(InputError, match="one row of projected values for each of the 10 keys"):
-        logit_rank_study(A, T[:5], 4, count=10)
 
 
 @pytest.mark.parametrize("masked", [False, True])

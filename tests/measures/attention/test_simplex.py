@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
 from identilens.measures.attention.determined import certain_mass
@@ -134,25 +133,6 @@ def test_the_step_to_the_edge_empties_a_weight():
         assert drawn.min() > 0
 
 
-def test_no_null_space_gives_the_weights_back():
-    A, T = random_head(3, 6, 9)
-    for method in METHODS:
-        assert torch.allclose(
-            sample_alternatives(A, T, 2, method=method), A.expand(2, 6, 6), atol=1e-14
-        )
-    assert torch.allclose(far_alternatives(A, T), A, rtol=0, atol=1e-15)
-
-
-def test_draws_repeat_with_the_seed():
-    A, T = random_head(3, 10, 4)
-    for method in METHODS:
-        first = sample_alternatives(A, T, 2, method=method, generator=seeded(5))
-        assert torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(5)))
-        assert not torch.equal(
-            first, sample_alternatives(A, T, 2, method=method, generator=seeded(6))
-        )
-
-
 @pytest.mark.parametrize("start", [0.2, 1e-7])
 def test_draws_are_uniform_on_a_segment(start):
     # Keys at 0, 1, 1/2: (start + t, start + t, 1 − 2 start − 2t), so the last weight is uniform on [0, 1].
@@ -229,49 +209,6 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
         short.append(farthest - found)
     assert max(short) < 0.02
     assert sum(lost > 1e-6 for lost in short) <= 4
-
-
-def wrong_inputs():
-    A, T = random_head(0, 5, 2)
-    nan = A.clone()
-    nan[0, 0] = float("nan")
-    yield (
-        "rows of attention weights that sum to 1; row 0 sums to 2.0000",
-        InputError,
-        (2 * A, T),
-        {},
-    )
-    yield "pass the weights after softmax", InputError, (A - 0.5, T), {}
-    yield r"weights has 1 NaN or infinite entries", NumericalError, (nan, T), {}
-    yield "projected_values has 10 NaN", NumericalError, (A, T * float("inf")), {}
-    yield (
-        "one row of projected values for each of the 5 keys; got 4 rows",
-        InputError,
-        (A, T[:4]),
-        {},
-    )
-    yield (
-        "visible hides every key",
-        InputError,
-        (A, T),
-        {"visible": torch.zeros(5, 5, dtype=torch.bool)},
-    )
-    yield "no weight on hidden keys; row 0", InputError, (A, T), {"visible": causal(5)}
-    yield "share of λ_max in", InputError, (A, T), {"share": 1.5}
-    yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "uniform"}
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("message", "kind", "tensors", "options"), list(wrong_inputs()))
-def test_wrong_inputs_are_refused(message, kind, tensors, options):
-    with pytest.raises(kind, match=message):
-        sample_alternatives(*tensors, 1, **options)
-
-
-def test_an_unknown_method_lists_the_choices(unchecked_shapes):
-    A, T = random_head(0, 5, 2)
-    with pytest.raises(InputError, match="'brunner', 'bhardwaj' or 'uniform'; got 'gibbs'"):
-        sample_alternatives(A, T, 1, method="gibbs")
 
 
 @pytest.mark.parametrize("seed", range(4))

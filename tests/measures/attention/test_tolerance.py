@@ -7,7 +7,6 @@ import torch
 
 from helpers.heads import causal
 from helpers.programs import LINE, LINE_ROW, random_row
-from identilens.errors import InputError
 from identilens.linalg import head_values
 from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention import (
@@ -118,12 +117,6 @@ def test_order_and_functionals_up_to_a_tolerance():
     group[0, row.topk(2).indices] = 1.0
     narrow, wide = (functional_interval(row, T, group, tolerance=one) for one in (0.0, 0.05))
     assert wide.lo < narrow.lo <= narrow.value <= narrow.hi < wide.hi
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
-def test_a_tolerance_is_a_share(tolerance):
-    with pytest.raises(InputError, match="tolerance of 0 or more"):
-        line(tolerance)
 
 
 def test_a_row_without_output_does_not_speak_for_the_others():

@@ -217,13 +217,6 @@ def test_few_very_many_and_nearly_equal_texts_have_students_interval():
     assert np.isnan(bootstrap_interval(few[:1]).low)
 
 
-def test_intervals_need_texts_and_a_level():
-    values = drawn(40)
-    for bad in ({"values": values[:0]}, {"values": values, "level": 1.0}):
-        with pytest.raises(InputError, match="at least one text"):
-            bootstrap_interval(**bad)
-
-
 def test_rationales_of_a_model_made_by_hand():
     """A class needs the first of four tokens and nothing else."""
     whole, without, only = torch.tensor(0.9), torch.tensor([0.1, 0.1]), torch.tensor([0.9, 0.9])
@@ -233,42 +226,3 @@ def test_rationales_of_a_model_made_by_hand():
     ) == pytest.approx((0.8, 0.0))
     with pytest.raises(InputError, match="at least one share"):
         sufficiency(whole, torch.zeros(0))
-
-
-def test_what_is_taken_where_nothing_is_given():
-    values = drawn(12)
-    plain = bootstrap_interval(values)
-    assert plain == bootstrap_interval(values, level=0.95, draws=2000, seed=0)
-    for other in ({"level": 0.9}, {"draws": 1999}, {"seed": 1}):
-        assert bootstrap_interval(values, **other) != plain
-    assert plain.mean == pytest.approx(float(values.mean()))
-    # The beam of 1 takes the part that is best alone; with room for 2 it finds the pair that is better together.
-    together = torch.tensor([0.0, 3.0, 2.0, 2.0], dtype=torch.float64)
-
-    def effect(sets):
-        return sets.double() @ together + 9.0 * (sets[:, 2] & sets[:, 3])
-
-    narrow, wide = (order_bounds(effect, together, [1, 2], width=width) for width in (1, 2))
-    assert narrow.highest == (3 + 5) / 2
-    assert wide.highest == (2 + 13) / 2
-    assert order_bounds(effect, together, [1, 2]) == narrow
-    scores = torch.tensor([0.0, 1e-9, 1.0], dtype=torch.float64)
-    areas = torch.tensor([0.25, 2.0])
-    assert normalised_area(areas, OrderBounds(0.0, 1.0)).tolist() == [0.25, 1.0]
-    assert bool(normalised_area(areas, OrderBounds(0.5, 0.5)).isnan().all())
-    assert bool(normalised_area(areas, OrderBounds(0.0, 1.0), floor=1.0).isnan().all())
-    assert float(rank_agreement(scores, scores.flip(0))) == float(
-        rank_agreement(scores, scores.flip(0), floor=0.0)
-    )
-
-
-def test_sizes_that_cannot_be_searched_are_refused():
-    parts = torch.ones(3, dtype=torch.float64)
-    for sizes, options in (
-        ([], {}), ([2, 1], {}), ([1, 1], {}), ([0, 1], {}), ([1, 4], {}), ([1, 3], {"pool": 2}), ([1], {"width": 0}),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match="expected growing sizes from 1 to"):
-            order_bounds(lambda sets: sets.double() @ parts, parts, sizes, **options)
-    assert order_bounds(lambda sets: sets.double() @ parts, parts, [3], pool=9) == OrderBounds(
-        3.0, 3.0
-    )

@@ -5,7 +5,6 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.mixing import HeadRows, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
@@ -178,14 +177,3 @@ def test_bounds_widen_with_the_tolerance():
     assert (ends[2].lo <= ends[0].lo + 1e-9).all()
     assert (ends[2].hi >= ends[0].hi - 1e-9).all()
     assert (ends[2].hi - ends[2].lo).mean() > 1.1 * (ends[0].hi - ends[0].lo).mean()
-
-
-def test_progress_is_told():
-    seen = []
-    rollout_bounds(heads(0), torch.eye(N).double()[:1], step=seen.append)
-    assert seen == [1, 2]
-
-
-def test_maps_of_another_length_are_refused():
-    with pytest.raises(InputError, match=r"expected maps over the 4 tokens .* \[\(5, 5\)\]"):
-        rollout_bounds(heads(0), torch.eye(4).double())

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from helpers.mixings import mixing_of, random_mixing
+from helpers.mixings import random_mixing
 from identilens.errors import InputError
 from identilens.measures.mixing import (
     box_statistics,
@@ -12,9 +12,7 @@ from identilens.measures.mixing import (
     context_of_token,
     neighbour_groups,
     rollout_correlation,
-    track_token,
 )
-from identilens.measures.mixing.tracking import find_token
 
 
 @pytest.fixture
@@ -113,17 +111,6 @@ def test_relative_positions_by_loops(random):
     assert rows["pairs"].to_list()[:2] == [1, 2]
 
 
-def test_later_tokens_are_no_neighbours_in_a_decoder():
-    array = np.tril(np.ones((2, 3, 3)))
-    result = mixing_of([array / array.sum(-1, keepdims=True)], [["a", "b", "c"]], kind="decoder")
-    assert by_relative_position(result.table)["offset"].unique().sort().to_list() == [-2, -1]
-    first = neighbour_groups(result.table).filter(
-        (pl.col("group") == "1st") & (pl.col("layer") == 1)
-    )
-    assert first["mean"].item() == pytest.approx((1 / 2 + 1 / 3) / 2)
-    assert first["tokens"].item() == 2
-
-
 def test_context_centred_on_another_token(random):
     arrays, result = random
     found = context_of_token(result.table, result.token_names, "[CLS]", "[SEP]").filter(layer=2)
@@ -144,22 +131,6 @@ def test_context_centred_on_another_token(random):
         InputError, match=r"no text contains both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"
     ):
         context_of_token(result.table, result.token_names, "[MASK]", "[SEP]")
-
-
-def test_one_token_tracked_through_the_layers(random):
-    arrays, result = random
-    found = track_token(result.table, result.token_names, 3, text=1)
-    assert found["token"].to_list()[:4] == ["[CLS]", "b", "a", "a"]
-    np.testing.assert_array_equal(found["contribution"].to_numpy().reshape(3, 13), arrays[1][:, 3])
-    first = track_token(result.table, result.token_names, "a", text=1)
-    assert first.equals(track_token(result.table, result.token_names, 2, text=1))
-    for arguments, message in (
-        (("zebra",), r"does not contain 'zebra'; its tokens are: \[CLS\] a \[SEP\] \[SEP\]"),
-        ((4,), r"positions 0 to 3; got 4"),
-        (("a", 7), r"a text from 0 to 1 with encoder states; got text 7"),
-    ):
-        with pytest.raises(InputError, match=message):
-            track_token(result.table, result.token_names, *arguments)
 
 
 def test_correlation_with_and_without_the_own_token(random):
@@ -185,15 +156,3 @@ def test_correlation_with_and_without_the_own_token(random):
     )
     assert ranks["raw"] == pytest.approx(1)
     assert ranks["effective"] == pytest.approx(-1, abs=1e-3)
-
-
-def test_tokens_are_found_with_and_without_their_marks():
-    texts = [["<s>", "Ġwe", "fit"], ["▁fit", "fit", "##fits"]]
-    assert find_token(texts, "fit") == (0, 2)
-    assert find_token(texts, "we") == (0, 1)
-    assert find_token(texts, "▁fit") == (1, 0)
-    assert find_token(texts, "fits") == (1, 2)
-    with pytest.raises(
-        InputError, match=r"no text contains the token 'wefts'; tokens such as 'Ġwe'"
-    ):
-        find_token(texts, "wefts")

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import load_encoder, random_weights, real_head, seeded
-from identilens.errors import InputError, NumericalError
 from identilens.measures.attention import effective_attention, numerical_rank
 from identilens.measures.structure import efficient_attention
 
@@ -70,13 +69,6 @@ def test_negative_entries_are_counted():
     assert int(found.rank) == 2
 
 
-def test_full_rank_changes_nothing():
-    weights, T = random_weights(0, 6, 8)
-    found = efficient_attention(weights, T)
-    torch.testing.assert_close(found.efficient, weights)
-    assert float(found.negative) == 0
-
-
 def test_heads_of_a_real_encoder_have_negative_entries(bundled_path):
     model, ids = load_encoder(bundled_path)
     head = real_head(model, ids, 2, 5)
@@ -96,12 +88,3 @@ def test_units_of_the_values_do_not_matter():
         efficient_attention(weights, 1e6 * T).efficient,
         efficient_attention(weights, 1e-6 * T).efficient,
     )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals():
-    weights, T = random_weights(0, 5, 2)
-    with pytest.raises(InputError, match="weights must be"):
-        efficient_attention(weights[:, :4], T)
-    with pytest.raises(NumericalError, match="values has 1 NaN"):
-        efficient_attention(weights, torch.where(torch.arange(10).reshape(5, 2) == 3, torch.nan, T))

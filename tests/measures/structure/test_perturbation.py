@@ -53,25 +53,6 @@ def test_rows_with_one_side_only_are_split():
             assert bool((direction.abs().sum(-1) > 0).all())
 
 
-def test_refusals():
-    weights, W = case(5)
-    moves = perturbation_directions(weights, W)
-    with pytest.raises(InputError, match="the norm of the direction; got 99"):
-        perturbed(weights, moves["aware"], 99.0)
-    with pytest.raises(InputError, match="negative entries"):
-        perturbation_directions(-weights, W)
-    with pytest.raises(InputError, match="at least 2 keys"):
-        perturbation_directions(torch.ones(3, 1), torch.ones(3, 1))
-
-
-def test_the_seed_is_0_where_none_is_given():
-    weights = random_weights(0, 5, 2)[0].softmax(-1)
-    drawn = [perturbation_directions(weights, torch.eye(5), *given) for given in ((), (0,), (1,))]
-    for name, direction in drawn[0].items():
-        assert torch.equal(direction, drawn[1][name])
-        assert not torch.equal(direction, drawn[2][name])
-
-
 def test_rows_are_split_at_their_median_or_in_the_middle():
     weights = torch.full((4, 5), 0.2, dtype=torch.float64)
     structure = torch.tensor([

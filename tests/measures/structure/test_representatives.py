@@ -35,11 +35,6 @@ def test_the_silhouette_finds_the_number():
     assert 5 in choose_clusters(blobs(), 5)
 
 
-def test_the_same_seed_gives_the_same_texts():
-    one, two = (cluster(blobs(), 4, seed=3).members.tolist() for _ in range(2))
-    assert one == two
-
-
 def test_few_texts():
     points = CENTRES[:2]
     found = choose_clusters(points)
@@ -49,17 +44,6 @@ def test_few_texts():
         choose_clusters(np.zeros((5, 3)))
     with pytest.raises(InputError, match="from 1 to the number of distinct texts, 2; got 3"):
         cluster(points, 3)
-
-
-def test_the_seed_is_0_where_none_is_given():
-    texts = np.random.default_rng(0).normal(size=(40, 3))
-    draws = {seed: cluster(texts, 6, seed) for seed in range(6)}
-    assert np.array_equal(cluster(texts, 6).members, draws[0].members)
-    assert len({tuple(one.members) for one in draws.values()}) > 1
-    assert not np.array_equal(draws[0].members, draws[1].members)
-    for chosen in (choose_clusters(texts), choose_clusters(texts, seed=0)):
-        assert np.array_equal(chosen[6].members, draws[0].members)
-    assert np.array_equal(choose_clusters(texts, seed=1)[6].members, draws[1].members)
 
 
 def test_numbers_of_clusters_end_at_half_of_the_texts():

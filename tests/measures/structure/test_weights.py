@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import random_weights
-from identilens.errors import InputError
 from identilens.measures.structure import (
     cut,
     pattern_scores,
@@ -50,29 +49,6 @@ def test_cutting_nothing_keeps_the_mean():
     weights = stack()
     mean = torch.stack(weights).mean(0)
     torch.testing.assert_close(structure_weights(mean, 0.0), mean)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals():
-    weights = stack(2)
-    with pytest.raises(
-        InputError, match=r"of 1 texts' .* lies in \[0, 1\]; got 1.5. Pass scale=sum"
-    ):
-        structure_weights(weights[0], 1.5)
-    with pytest.raises(InputError, match=r"lies in \[0, 3\]; got 4.0. No weight is above it"):
-        structure_weights(weights[0], 4.0, texts=3, scale="sum")
-    with pytest.raises(InputError, match="lies in"):
-        structure_weights(weights[0], -0.1)
-    with pytest.raises(InputError, match="must be 0 or more; got nan"):
-        cut(weights[0], float("nan"))
-    with pytest.raises(InputError, match="scale must be mean or sum"):
-        structure_weights(weights[0], 0.1, scale="both")
-    with pytest.raises(InputError, match="penalty must be a share"):
-        cut(weights[0], 0.1, 1.0)
-    with pytest.raises(InputError, match=r"0 <= h\(x\) < x"):
-        cut(weights[0], 0.1, lambda x: 2 * x)
-    with pytest.raises(InputError, match="finite entries"):
-        cut(torch.full((2, 2), torch.nan), 0.1)
 
 
 N = 12
@@ -144,8 +120,3 @@ def test_no_pattern_is_mixed():
     places = (5 * torch.arange(N) + 6) % N
     assert pattern_of(pattern_scores(EYE[places])) is None
     assert pattern_of(pattern_scores(torch.zeros(N, N))) is None
-
-
-def test_negative_weights_have_no_pattern():
-    with pytest.raises(InputError, match="negative entries"):
-        pattern_scores(-EYE)

@@ -3,7 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identilens.errors import InputError
 from identilens.measures.tokens import lookup
 from identilens.measures.tokens.lookup import look_up
 
@@ -123,37 +122,9 @@ def test_one_prediction_for_all_scores_chance():
     assert constant.rate == pytest.approx(constant.chance)
 
 
-def test_one_token_sentences():
-    inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    found = look_up(-inputs, inputs, [1, 1, 1], distance="cosine")
-    assert (found.rate, found.chance, found.tokens, found.sentences) == (1.0, 1.0, 3, 3)
-    with pytest.raises(
-        InputError, match=r"more than 1 tokens to look up neighbours at \+1, got at most 1"
-    ):
-        look_up(inputs, inputs, [1, 1, 1], distance="cosine", offset=1)
-
-
 def test_random_predictions_stay_at_chance():
     generator = torch.Generator().manual_seed(0)
     inputs, predicted = (torch.randn(4000, 8, generator=generator) for _ in range(2))
     found = look_up(predicted, inputs, [20] * 200, distance="cosine")
     assert found.chance == pytest.approx(0.05)
     assert abs(found.rate - 0.05) < 4 * (0.05 * 0.95 / 4000) ** 0.5
-
-
-def test_what_cannot_be_looked_up():
-    inputs = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
-    broken = inputs.clone()
-    broken[2, 1] = torch.nan
-    with pytest.raises(
-        InputError, match="finite predicted vectors, got 1 entries that are NaN or infinite"
-    ):
-        look_up(broken, inputs, [4], distance="l2")
-    with pytest.raises(InputError, match="finite inputs, got 1 entries"):
-        look_up(inputs, broken, [4], distance="l2")
-    with pytest.raises(InputError, match="add up to the 4 tokens given, got a sum of 5"):
-        look_up(inputs, inputs, [2, 3], distance="l2")
-    with pytest.raises(InputError, match="at least one sentence, got an empty one"):
-        look_up(inputs[:0], inputs[:0], [], distance="l2")
-    with pytest.raises(InputError, match="got 0 in sentence 1; leave empty sentences out"):
-        look_up(inputs, inputs, [4, 0], distance="l2")

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identilens.errors import SettingError
 from identilens.measures.tokens.margins import Nearest, Noise
 
 NOISES = (
@@ -116,11 +115,3 @@ def test_gaussian_noise_spoils_decoding_no_more_often_than_stated(width, rivals)
     moved = states + noise.deviation(states)[:, None] * drawn(4000, width, seed=2)
     wrong = (torch.cdist(moved, others).amin(1) < (moved - states).norm(dim=1)).double().mean()
     assert float(wrong) <= risk + 3 * (risk / 4000) ** 0.5
-
-
-@pytest.mark.parametrize("name", ["int1", "int17", "int", "drop2", "-0.1", "0", "bf16", "", "nan"])
-def test_unknown_noise_names_what_is_allowed(name):
-    with pytest.raises(
-        SettingError, match=r"expected noise as bfloat16, float16 or float32, int8 \(2 to 16 bits"
-    ):
-        Noise.read(name)

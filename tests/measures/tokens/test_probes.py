@@ -1,13 +1,10 @@
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
 
-from identilens.errors import InputError
 from identilens.measures.tokens.probes import (
     LinearProbe,
     MlpProbe,
     NaiveProbe,
-    Probe,
     RidgeProbe,
     fit_ridge,
 )
@@ -161,81 +158,3 @@ def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     assert trained.outcome_.validation_loss == pytest.approx(
         solved.outcome_.validation_loss, rel=1e-6
     )
-
-
-def test_every_probe_keeps_the_interface():
-    for probe in (NaiveProbe(), LinearProbe(), MlpProbe(), RidgeProbe()):
-        assert isinstance(probe, Probe)
-    assert repr(LinearProbe("l2", learning_rate=0.001)).startswith(
-        "LinearProbe(distance='l2', learning_rate=0.001"
-    )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_cannot_be_fitted(inputs):
-    for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
-        with pytest.raises(InputError, match="got one that is not fitted; call fit first"):
-            probe.transform(inputs)
-        with pytest.raises(
-            InputError, match="one input for each hidden state of training, got 8 and 7"
-        ):
-            probe.fit(inputs[:8], inputs[:7], inputs, inputs)
-        with pytest.raises(InputError, match="hidden states for training, got an empty tensor"):
-            probe.fit(inputs[:0], inputs[:0], inputs, inputs)
-        with pytest.raises(InputError, match="finite inputs for validation, got"):
-            probe.fit(inputs, inputs, inputs, inputs * torch.nan)
-    with pytest.raises(InputError, match="as wide as the inputs, got 8 and 5"):
-        NaiveProbe().score(inputs, inputs[:, :5], LENGTHS)
-    with pytest.raises(
-        InputError, match="width 8, as in fit, got width 5; use a probe fitted on the same model"
-    ):
-        RidgeProbe().fit(inputs, inputs, inputs, inputs).transform(inputs[:, :5])
-    with pytest.raises(InputError, match="hidden_units of at least 1, got 0"):
-        MlpProbe(hidden_units=0).fit(inputs, inputs, inputs, inputs)
-    with pytest.raises(InputError, match="penalties of at least 0"):
-        RidgeProbe(penalties=(-1.0,)).fit(inputs, inputs, inputs, inputs)
-
-
-def test_tokens_of_a_real_encoder_are_read_off_its_last_layer(bundled_path):
-    """Held-out sentences of a real model: far above chance, and the learned map above the naive one."""
-    tokenizer = AutoTokenizer.from_pretrained(bundled_path)
-    model = AutoModel.from_pretrained(bundled_path).eval()
-    things = [
-        "the old bridge",
-        "a small bank",
-        "her first novel",
-        "this winter storm",
-        "the new law",
-        "our last train",
-    ]
-    acts = [
-        "was closed by the city",
-        "had lost most of its value",
-        "changed how people think",
-        "came late again today",
-    ]
-    texts = [
-        f"{thing} {act}, said {name}."
-        for thing in things
-        for act in acts
-        for name in ("Maria", "the mayor")
-    ]
-    layers, lengths = [], []
-    with torch.no_grad():
-        for text in texts:
-            states = model(
-                **tokenizer(text, return_tensors="pt"), output_hidden_states=True
-            ).hidden_states
-            layers.append(torch.cat([states[0], states[-1]]))
-            lengths.append(states[0].shape[1])
-    hidden = torch.cat(layers, 1)
-    split = split_sentences(len(texts), folds=1)[0]
-    test = token_rows(lengths, split.test)
-    sizes = [lengths[s] for s in split.test]
-    rates = {}
-    for probe in (NaiveProbe("cosine"), RidgeProbe()):
-        train, validation = (token_rows(lengths, part) for part in (split.train, split.validation))
-        probe.fit(hidden[1, train], hidden[0, train], hidden[1, validation], hidden[0, validation])
-        rates[type(probe)] = probe.score(hidden[1, test], hidden[0, test], sizes)
-    assert rates[RidgeProbe] > 0.95 > rates[NaiveProbe] > 2 * len(sizes) / len(test)
-    assert NaiveProbe("l2").score(hidden[0, test], hidden[0, test], sizes) == 1.0

@@ -3,7 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identilens.errors import InputError
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 
 
@@ -29,25 +28,8 @@ def test_ten_folds_of_mrpc_have_the_papers_shares():
     assert len({split.test for split in splits}) == 10
 
 
-def test_seed_decides_the_splits():
-    assert split_sentences(50, seed=1) == split_sentences(50, seed=1)
-    assert split_sentences(50, seed=1) != split_sentences(50, seed=2)
-
-
-def test_ten_folds_of_seed_0_where_none_are_given():
-    assert split_sentences(40) == split_sentences(40, folds=10, seed=0)
-    assert split_sentences(40) != split_sentences(40, seed=1)
-
-
 def test_more_folds_than_sentences():
     assert len({split.test for split in split_sentences(10, folds=10)}) == 10
-
-
-def test_tiny_corpora():
-    with pytest.raises(
-        InputError, match="enough sentences for training, validation and test, got 2"
-    ):
-        split_sentences(2, folds=1)
 
 
 def test_training_shares_are_nested_and_leave_the_rest():
@@ -74,10 +56,3 @@ def test_rows_with_a_neighbour_in_their_sentence(offset):
         r for r in range(10) if 0 <= r + offset < 10 and sentence[r + offset] == sentence[r]
     ]
     assert token_rows(lengths, range(4), offset=offset).tolist() == expected
-
-
-def test_rows_of_what_is_not_there():
-    with pytest.raises(InputError, match="got 0 in sentence 1; leave empty sentences out"):
-        token_rows([3, 0], [0])
-    with pytest.raises(InputError, match="at least one sentence, got an empty one"):
-        token_rows([], [])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.measures.tokens.probes import LinearProbe, MlpProbe, mean_loss
 
 LINEAR, MLP = LinearProbe, MlpProbe
@@ -138,35 +138,6 @@ def test_a_diverging_rate_leaves_the_others_alone(data):
         NumericalError, match=r"got none; scale the hidden states or use smaller rates"
     ):
         replace(probe, learning_rate=1e200).fit(*cell)
-
-
-def test_progress_counts_the_epochs_of_every_rate(data):
-    seen = []
-    probe = probe_of(LINEAR, "cosine", patience=2, max_epochs=60)
-    probe.fit(*cells(*data)[0], progress=seen.append)
-    assert seen == [epoch for one in probe.outcomes_ for epoch in range(1, one.epochs + 1)]
-
-
-def test_the_smallest_course_is_one_epoch_token_by_token(data):
-    probe = probe_of(LINEAR, batch_size=1, patience=1, max_epochs=1, learning_rate=1e-9)
-    probe.fit(*cells(*data)[0])
-    assert [one.epochs for one in probe.outcomes_] == [1]
-
-
-def test_what_cannot_be_trained(data):
-    for name in ("batch_size", "patience", "max_epochs"):
-        with pytest.raises(InputError, match=f"expected {name} of at least 1, got 0"):
-            probe_of(LINEAR, **{name: 0}).fit(*cells(*data)[0])
-    with pytest.raises(
-        InputError, match="expected hidden_units of at least 1, got 0; the paper has 1000"
-    ):
-        MlpProbe(hidden_units=0).initial(3, 4, torch.Generator())
-    for rates in (0.0, (0.1, -0.1)):
-        with pytest.raises(InputError, match="expected positive learning rates"):
-            probe_of(LINEAR, learning_rate=rates).fit(*cells(*data)[0])
-    cell = cells(*data)[0]
-    with pytest.raises(InputError, match=r"positive learning rates, got \(\)"):
-        probe_of(LINEAR, learning_rate=()).fit(*cell)
 
 
 @pytest.mark.parametrize(

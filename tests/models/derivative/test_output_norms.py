@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
 from identilens.measures.mixing import contributions
 from identilens.models.derivative.jacobian import jacobian_norms, output_norms
 from models.derivative.test_jacobian import hidden_map
@@ -53,27 +53,3 @@ def test_fewer_probes_are_unbiased_and_know_their_variance():
     # Of the mean of 200 runs, 4 standard errors.
     assert bool(((squares.mean(0) - expected).abs() <= 4 * squares.std(0) / len(runs) ** 0.5).all())
     torch.testing.assert_close(variances.mean(0), squares.var(0), rtol=0.35, atol=0)
-
-
-def test_a_small_budget_changes_nothing_and_bad_options_are_refused():
-    hidden = hidden_map("bert", length=6)
-    whole = output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8)
-    parts = output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8, memory_budget=300_000)
-    torch.testing.assert_close(whole.squares, parts.squares)
-    with pytest.raises(InputError, match="too small"):
-        output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8, memory_budget=100)
-    with pytest.raises(InputError, match="from 2 to"):
-        output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=1)
-    with pytest.raises(NumericalError):
-        output_norms(lambda x: x * float("nan"), hidden.inputs, 2, probes=8)
-
-
-def test_the_seed_is_0_where_none_is_given():
-    inputs = torch.zeros(4, 16, dtype=torch.float64)
-    jacobian = torch.randn(24, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-    def found(**options):
-        return output_norms(lambda x: x @ jacobian.mT, inputs, 2, probes=4, **options).squares
-
-    assert torch.equal(found(), found(seed=0))
-    assert not torch.allclose(found(), found(seed=1))

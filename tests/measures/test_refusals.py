@@ -1,0 +1,217 @@
+"""What no measure can be taken of: a table of one word of the message, the kind of error, and the call."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.heads import causal, random_qkt, random_weights
+from identilens.errors import InputError, NumericalError
+from identilens.linalg.projected import ProjectedValues
+from identilens.measures.attention import (
+    attention_intervals,
+    certain_mass,
+    certain_mass_bounds,
+    certify_row,
+    effective_attention,
+    functional_interval,
+    generic_dimension,
+    logit_rank_study,
+    maximum_entropy_alternative,
+    minimum_norm_alternative,
+    norm_share,
+    realisable_alternative,
+    realisable_dimension,
+    realisable_formula,
+    removal_effect,
+    residual_share,
+    sample_alternatives,
+)
+from identilens.measures.explanations import order_bounds
+from identilens.measures.structure import (
+    cut,
+    efficient_attention,
+    equivalent,
+    perturbation_directions,
+    perturbed,
+    positive_structure,
+    structure_norm,
+    structure_weights,
+)
+from identilens.measures.tokens.lookup import look_up
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, RidgeProbe
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+A, T = random_weights(0, 6, 2)
+Q, K, V = random_qkt(0, 6, 3, 2)
+NAN = torch.nan
+BROKEN = torch.where(torch.arange(12).reshape(6, 2) == 3, NAN, T)
+NO_KEY = torch.zeros(6, 6, dtype=torch.bool)
+EYE = torch.eye(2)
+STATES = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+HEADS = torch.ones(2, 6, 3)
+
+INPUTS = {
+    "hides every key": [
+        lambda: sample_alternatives(A, T, 1, visible=NO_KEY),
+        lambda: effective_attention(T, weights=A, visible=NO_KEY),
+        lambda: minimum_norm_alternative(A[0], T, visible=NO_KEY[0]),
+    ],
+    "hidden keys": [
+        lambda: sample_alternatives(A, T, 1, visible=causal(6)),
+        lambda: attention_intervals(A[0], T, visible=causal(6)[0]),
+    ],
+    "sum to 1": [
+        lambda: sample_alternatives(2 * A, T, 1),
+        lambda: certain_mass(A / 2, T),
+        lambda: certify_row(A[0] / 2, T),
+    ],
+    "6 keys": [
+        lambda: sample_alternatives(A, T[:4], 1),
+        lambda: attention_intervals(A[0], T[:3]),
+        lambda: maximum_entropy_alternative(A, T[:4]),
+        lambda: logit_rank_study(A, T[:5], 4, count=10),
+        lambda: norm_share(torch.ones(1, 3) / 3, T),
+    ],
+    "softmax": [lambda: sample_alternatives(A - 0.5, T, 1)],
+    "share": [
+        lambda: sample_alternatives(A, T, 1, share=1.5),
+        lambda: sample_alternatives(A, T, 1, share=0.5, method="uniform"),
+        lambda: logit_rank_study(A, T, 4, count=10, share=1.0),
+        lambda: logit_rank_study(A, T, 4, count=10, share=0.0),
+    ],
+    "d_k": [
+        lambda: logit_rank_study(A, T, 0, count=10),
+        lambda: realisable_formula(8, 0, 2),
+        lambda: generic_dimension([3, 3], 2.5, [1, 1]),
+    ],
+    "rank": [
+        lambda: realisable_formula(8, 4, -1),
+        lambda: realisable_formula(8, 4, NAN),
+        lambda: generic_dimension([3, 3], 2, [-1, 1]),
+    ],
+    "lists of one length": [
+        lambda: generic_dimension([3], 2, [1, 1]),
+        lambda: generic_dimension(torch.ones(2), 2, [1, 1]),
+    ],
+    "n of at least 1": [lambda: realisable_formula(0, 4, 2)],
+    "distance": [
+        lambda: realisable_alternative(Q, K, V, distance=0.0),
+        lambda: realisable_alternative(Q, K, V, distance=1.0),
+        lambda: realisable_alternative(Q, K, V, distance=NAN),
+    ],
+    "queries and keys": [
+        lambda: realisable_dimension(Q, K[:, :2], V),
+        lambda: realisable_dimension(Q[0], K, V),
+    ],
+    "projected value per key": [lambda: realisable_dimension(Q, K, V[:5])],
+    "bias of 6 x 6": [lambda: realisable_dimension(Q, K, V, bias=torch.zeros(5, 6))],
+    "boolean mask": [
+        lambda: realisable_dimension(Q, K, V, visible=torch.ones(5, 6, dtype=torch.bool)),
+        lambda: effective_attention(T, weights=A, visible=torch.ones(6, 6)),
+    ],
+    "functional": [lambda: functional_interval(A[0], T, torch.ones(6))],
+    "round": [lambda: certain_mass_bounds(A, T, rounds=0)],
+    "neither": [lambda: effective_attention(T)],
+    "as many queries": [lambda: effective_attention(T, weights=A[:3], visible="causal")],
+    "at least one key": [
+        lambda: effective_attention(T[:0], weights=A[:, :0]),
+        lambda: realisable_dimension(Q[:0], K[:0], V[:0]),
+    ],
+    "weight.T": [
+        lambda: effective_attention(T, weights=A, output_projection=torch.ones(4, 2)),
+        lambda: ProjectedValues.of(T, torch.ones(4, 2)),
+    ],
+    "must be a tensor": [lambda: ProjectedValues.of(None), lambda: ProjectedValues.of(EYE, [[1]])],
+    "for each head": [
+        lambda: ProjectedValues.of(HEADS, torch.ones(3, 3, 4)),
+        lambda: residual_share(HEADS, torch.ones(6, 4), torch.ones(3, 3, 4)),
+    ],
+    "residual stream": [
+        lambda: residual_share(torch.ones(2, 4), torch.ones(3, 4)),
+        lambda: residual_share(torch.ones(4), torch.ones(3, 4)),
+        lambda: residual_share(torch.tensor(1.0), torch.tensor(1.0)),
+    ],
+    "weights must be": [lambda: efficient_attention(A[:, :4], T)],
+    "relation": [lambda: equivalent(A, A, T, relation="all")],
+    "tolerance": [lambda: equivalent(A, A, T, tolerance=-1.0)],
+    "one shape": [lambda: equivalent(A, A[:3], T)],
+    "lies in": [
+        lambda: structure_weights(A[None], 1.5),
+        lambda: structure_weights(A[None], 4.0, texts=3, scale="sum"),
+        lambda: structure_weights(A[None], -0.1),
+    ],
+    "0 or more": [lambda: cut(A, NAN), lambda: structure_norm(EYE, -EYE)],
+    "scale": [lambda: structure_weights(A[None], 0.1, scale="both")],
+    "penalty": [lambda: cut(A, 0.1, 1.0)],
+    "h\\(x\\)": [lambda: cut(A, 0.1, lambda x: 2 * x)],
+    "finite": [
+        lambda: cut(EYE * NAN, 0.1),
+        lambda: look_up(STATES * NAN, STATES, [8], distance="l2"),
+        lambda: look_up(STATES, STATES * NAN, [8], distance="l2"),
+        lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES * NAN),
+    ],
+    "W": [
+        lambda: structure_norm(EYE, torch.ones(3, 3)),
+        lambda: structure_norm(EYE, torch.ones(4)),
+    ],
+    "floor": [lambda: positive_structure(EYE, 0.0)],
+    "direction": [lambda: perturbed(A, perturbation_directions(A, A)["aware"], 99.0)],
+    "negative": [lambda: perturbation_directions(-A, A)],
+    "2 keys": [lambda: perturbation_directions(torch.ones(3, 1), torch.ones(3, 1))],
+    "sum of 9": [lambda: look_up(STATES, STATES, [3, 6], distance="l2")],
+    "empty": [
+        lambda: look_up(STATES[:0], STATES[:0], [], distance="l2"),
+        lambda: look_up(STATES, STATES, [8, 0], distance="l2"),
+        lambda: LinearProbe().fit(STATES[:0], STATES[:0], STATES, STATES),
+    ],
+    "fit": [lambda: LinearProbe().transform(STATES), lambda: RidgeProbe().transform(STATES)],
+    "8 and 7": [lambda: MlpProbe().fit(STATES, STATES[:7], STATES, STATES)],
+    "wide": [lambda: NaiveProbe().score(STATES, STATES[:, :3], [8])],
+    "width": [
+        lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES).transform(STATES[:, :3]),
+    ],
+    "hidden_units": [lambda: MlpProbe(hidden_units=0).fit(STATES, STATES, STATES, STATES)],
+    "penalties": [lambda: RidgeProbe(penalties=(-1.0,)).fit(STATES, STATES, STATES, STATES)],
+    "max_epochs": [lambda: LinearProbe(max_epochs=0).fit(STATES, STATES, STATES, STATES)],
+    "batch_size": [lambda: LinearProbe(batch_size=0).fit(STATES, STATES, STATES, STATES)],
+    "learning rates": [lambda: LinearProbe(learning_rate=0.0).fit(STATES, STATES, STATES, STATES)],
+    "growing sizes": [
+        partial(order_bounds, lambda sets: sets.double() @ A[0], A[0], sizes)
+        for sizes in ([], [2, 1], [1, 1], [0, 1], [1, 7])
+    ],
+}
+NUMBERS = {
+    "weights has 1 NaN": [
+        lambda: certify_row(torch.tensor([NAN, 0.5, 0.5, 0, 0, 0]).double(), T, order=False),
+        lambda: removal_effect(torch.full((1, 1), NAN), T[:1]),
+    ],
+    "projected_values has": [lambda: sample_alternatives(A, T * torch.inf, 1)],
+    "values has 1 NaN": [
+        lambda: efficient_attention(A, BROKEN),
+        lambda: ProjectedValues.of(BROKEN),
+    ],
+    "queries has": [lambda: realisable_dimension(Q * NAN, K, V)],
+    "bias has": [
+        lambda: realisable_alternative(Q, K, V, bias=torch.zeros(6, 6) * NAN),
+        lambda: maximum_entropy_alternative(A, T, bias=A * NAN),
+    ],
+    "coefficients has 1 NaN": [
+        lambda: functional_interval(A[0], T, torch.tensor([[1.0, NAN, 0, 0, 0, 0]])),
+    ],
+    "max_steps": [lambda: maximum_entropy_alternative(A, T, max_steps=1)],
+}
+
+
+CASES = [
+    (kind, word, call)
+    for kind, words in ((InputError, INPUTS), (NumericalError, NUMBERS))
+    for word, calls in words.items()
+    for call in calls
+]
+
+
+@pytest.mark.parametrize(("kind", "word", "call"), CASES)
+def test_what_has_no_measure_is_refused(kind, word, call):
+    with pytest.raises(kind, match=word):
+        call()
