@@ -84,7 +84,7 @@ def test_formulas_are_typeset_and_code_is_left_alone():
 
 @pytest.mark.parametrize("latex", [r"\arg\min_y", r"\begin{aligned} a &= b \end{aligned}"])
 def test_a_formula_that_would_be_shown_as_it_is_written_is_refused(latex):
-    with pytest.raises(ValueError, match="does not know all commands of this formula"):
+    with pytest.raises(ValueError, match="commands"):
         typeset(f"${latex}$")
 
 

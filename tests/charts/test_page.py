@@ -160,14 +160,14 @@ def test_a_result_without_maps_folds_nothing():
 
 
 def test_maps_must_fit_their_tokens():
-    with pytest.raises(InputError, match=r"'raw' must be of 2 × 1 tokens; got \(2, 2\)"):
+    with pytest.raises(InputError, match="tokens"):
         TokenMap({}, {"raw": torch.eye(2)}, ["a", "b"], ["a"])
-    with pytest.raises(InputError, match="differences must name layers"):
+    with pytest.raises(InputError, match="differences"):
         TokenMap(
             {}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")}
         )
     space = HeadSpace(torch.eye(1), 1, None, {})
-    with pytest.raises(InputError, match="differences must name layers"):
+    with pytest.raises(InputError, match="differences"):
         TokenMap({}, {"weights": torch.eye(1)}, ["a"], ["a"], space=space)
     TokenMap(
         {},

@@ -104,44 +104,6 @@ def test_no_such_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "options", "expected"),
-    [
-        ("latin.txt", "caf\xe9".encode("latin-1"), [], "line 1: byte 0xe9 is not utf-8"),
-        (
-            "texts.jsonl",
-            b'{"text": "fine"}\n',
-            ["--column", "body"],
-            "line 1: no column 'body'; there are text",
-        ),
-        (
-            "texts.jsonl",
-            b'{"text": "fine"}\nnot json\n',
-            ["--column", "text"],
-            "line 2: not valid JSON",
-        ),
-        (
-            "texts.csv",
-            b"id,text\n1,fine\n2,\n",
-            ["--column", "text"],
-            "line 3: column 'text' is empty",
-        ),
-        ("texts.csv", b"id,text\n1,fine\n", [], "needs --column for its texts"),
-        ("texts.docx", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
-        ("texts.txt", b"\n\n", [], "contains no texts"),
-        ("texts.txt", b"fine\n", ["--column", "text"], "has one text per line"),
-        ("texts.txt.xz", b"not compressed", [], "cannot be read"),
-        ("texts.txt", b"fine\n", ["--text", TEXT], "give exactly one of --text"),
-    ],
-)
-def test_unusable_files(tmp_path, bundled_path, name, content, options, expected):
-    (tmp_path / name).write_bytes(content)
-    given = ("--file", tmp_path / name, *options)
-    message = failing("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
-    assert expected in message
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--text", ""], "text 0 is empty"),

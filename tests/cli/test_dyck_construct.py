@@ -1,7 +1,6 @@
 """``identilens lab dyck construct`` and ``identilens lab dyck prune`` as a person uses them."""
 
 import polars as pl
-import pytest
 
 import identilens as idl
 from helpers.command import failing, identilens
@@ -25,21 +24,3 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     assert "already contains this run, finished" in failing(
         "lab", "dyck", "construct", *small, "--out", out
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("construct", "--types", 1), "expected --types of at least 2; got 1"),
-        (("construct", "--open-probability", 1), "expected --open-probability below 1; got 1"),
-        (
-            ("construct", "--off-balance", "a"),
-            "expected --off-balance as numbers separated by commas",
-        ),
-        (("prune", "--candidates", "40"), "expected --candidates of at most 24; got 40"),
-        (("prune", "--shared-layer", 4), "expected --shared-layer from 0 to 3; got 4"),
-    ],
-)
-def test_unusable_options(arguments, expected, tmp_path):
-    assert expected in failing("lab", "dyck", *arguments, "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import identilens as idl
-from helpers.command import failing, identilens
+from helpers.command import identilens
 from helpers.made_tasks import write_trec
 
 TRAIN = ("lab", "encoder", "train")
@@ -68,29 +68,6 @@ def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
     assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
     assert metrics["test_accuracy"] > 0.9
     assert idl.load(tmp_path / "run" / "model").model.config.heads == "add"
-
-
-def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
-    start = (*TRAIN, "--task", "trec", "--data", data, "--epochs", 1, "--batch-size", 7)
-    result = on_two_processes(*start, "--out", tmp_path / "run")
-    assert "2 processes cannot share batches of 7 evenly" in " ".join(result.stderr.split())
-    assert not (tmp_path / "run").exists()
-
-
-def test_bad_input(data, tmp_path):
-    out = ("--out", tmp_path / "out")
-    assert "Choose from" in failing(*TRAIN, "--task", "mnist", "--data", data, *out)
-    assert "expected --d-k of at least 1; got 0" in failing(
-        *TRAIN, "--task", "trec", "--data", data, "--d-k", 0, *out
-    )
-    assert "needs one train file of sst" in failing(*TRAIN, "--task", "sst", "--data", data, *out)
-    assert "expected --heads to be concat or add; got 'both'" in failing(
-        "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
-    )
-    assert "expected --d-k as numbers and ranges" in failing(
-        "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out
-    )
-    assert not (tmp_path / "out").exists()
 
 
 def test_table_one_measured_beside_published(data, tmp_path):

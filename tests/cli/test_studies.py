@@ -4,9 +4,8 @@ import json
 
 import polars as pl
 import pytest
-from transformers import BertConfig, BertModel
 
-from helpers.command import failing, identilens
+from helpers.command import identilens
 from identilens.runs.result import Finding
 from identilens.studies.certify.result import Certainty
 
@@ -52,52 +51,6 @@ def test_studies_join_the_audits_report(bundled_path, audited):
         "parameters",
     }
     assert table["hidden_change"].max() < 1e-4
-
-
-def test_bad_input(bundled_path, tmp_path):
-    model = ["--model", bundled_path]
-    assert "layer 0 has heads 0 to 11; got 12" in failing(
-        "alternatives",
-        *model,
-        "--text",
-        TEXT,
-        "--layers",
-        0,
-        "--heads",
-        12,
-        "--out",
-        tmp_path / "new",
-    )
-    assert not (tmp_path / "new").exists()
-    assert "no token or position 'zebra'" in failing(
-        "certify", *model, "--text", TEXT, "--queries", "zebra", "--out", tmp_path / "new"
-    )
-    assert "expected --pin-tolerance below 1" in failing(
-        "certify", *model, "--text", TEXT, "--pin-tolerance", 2, "--out", tmp_path / "new"
-    )
-    assert "give exactly one of --text" in failing("certify", *model, "--out", tmp_path / "new")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("dear")
-    assert "contains no run of identilens" in failing(
-        "certify", *model, "--text", TEXT, "--layers", 0, "--heads", 0, "--out", tmp_path / "full"
-    )
-    assert (tmp_path / "full" / "thesis.tex").read_text() == "dear"
-
-
-def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
-    sizes = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
-    BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(
-        tmp_path / "tiny"
-    )
-    bundled.tokenizer.save_pretrained(tmp_path / "tiny")
-    message = failing("certify", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
-    assert "contains an audit of" in message
-    assert "Choose another folder, or the model of the audit" in message
 
 
 SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "--queries", "last")

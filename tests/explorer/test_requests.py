@@ -45,9 +45,9 @@ def test_a_request_reaches_its_function(monkeypatch, what, more, function, told,
 
 
 def test_what_cannot_be_asked_for():
-    with pytest.raises(InputError, match="there is nothing called 'all' to ask for"):
+    with pytest.raises(InputError, match="nothing"):
         _job(DESK, None, "all", PLACE | {"query": 3})
-    with pytest.raises(InputError, match="without a folder for runs; start it with --runs FOLDER"):
+    with pytest.raises(InputError, match="folder"):
         _job(DESK, None, "save", PLACE | {"name": "n"})
     folder = SimpleNamespace(save=lambda *given: given)
     model, job = _job(DESK, folder, "save", PLACE | {"name": 7})
@@ -125,10 +125,10 @@ def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):
           "max_length": 77}),
     ]  # fmt: skip
     for name in ("n" * 65, "-n", "a.b", ""):
-        with pytest.raises(InputError, match="letters, digits, - and _, at most 64; got another"):
+        with pytest.raises(InputError, match="letters"):
             here.save("lens", "a text", name, "c", "t")
     (tmp_path / "taken").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="there is a run taken already; choose another name"):
+    with pytest.raises(InputError, match="taken"):
         here.save("lens", "a text", "taken", "c", "t")
     assert len(asked) == 1
     with pytest.raises(InputError, match="there is no such run"):

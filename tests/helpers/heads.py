@@ -1,6 +1,5 @@
 """Heads for tests: random ones, and those of the bundled encoder taken out by plain torch."""
 
-import copy
 from typing import NamedTuple
 
 import torch
@@ -75,19 +74,6 @@ def real_head(model, ids, layer, head):
         hidden,
         found.attentions[layer][0, head],
     )
-
-
-@torch.no_grad()
-def with_projections(model, layer, head, query, key):
-    """A copy of the model with other query and key parameters in one head."""
-    changed = copy.deepcopy(model)
-    block = changed.encoder.layer[layer].attention.self
-    size = model.config.hidden_size // model.config.num_attention_heads
-    part = slice(size * head, size * (head + 1))
-    for linear, new in ((block.query, query), (block.key, key)):
-        linear.weight[part] = new.weight
-        linear.bias[part] = new.bias
-    return changed
 
 
 def watched_attention(lens, name, text):

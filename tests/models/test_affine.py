@@ -69,7 +69,7 @@ def test_an_adapter_on_the_output_projection_is_part_of_it(family, adapter):
 
 
 def test_a_module_that_is_no_transformer_is_refused():
-    with pytest.raises(InputError, match="expected a transformers model; got Linear"):
+    with pytest.raises(InputError, match="transformers"):
         Lens(nn.Linear(2, 2))
 
 
@@ -122,7 +122,7 @@ def test_a_wrapper_that_bends_its_output_is_refused():
     model.encoder.layer[0].attention.output.dense = Bent(
         model.encoder.layer[0].attention.output.dense
     )
-    with pytest.raises(UnsupportedModelError, match="no linear map up to rounding"):
+    with pytest.raises(UnsupportedModelError, match="rounding"):
         next(Lens(model).capture([ids(9)]))
 
 

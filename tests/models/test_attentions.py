@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AttentionInterface
 
 import identilens as idl
 from helpers.zoo import BUILDERS, build, example, ids
@@ -133,24 +132,3 @@ def test_measures_and_signs(bundled):
     assert effective.min() < 0
     assert torch.equal(idl.attentions(bundled, text, signed="abs")[0], effective.abs())
     assert torch.equal(idl.attentions(bundled, text, signed="clip")[0], effective.clamp_min(0))
-
-
-def test_certain_weights_lie_below_the_weights():
-    lens = Lens(build("gpt2"))
-    raw, certain = (idl.attentions(lens, ids(14), measure=name) for name in ("raw", "certain_lo"))
-    for one, lower in zip(raw, certain, strict=True):
-        assert (lower <= one + 1e-6).all()
-        assert (lower[:, :, :8] - one[:, :, :8]).abs().max() < 1e-4
-    assert (raw[0] - certain[0]).max() > 1e-3
-
-
-def test_a_capture_of_a_model_that_runs_it_is_that_of_its_own_attention():
-    model, lens = build("llama"), Lens(build("llama"))
-    Lens(model)
-    model.set_attn_implementation(EFFECTIVE)
-    assert EFFECTIVE in AttentionInterface().valid_keys()
-    again = idl.audit(Lens(model), [ids(20)]).table
-    assert again["pearson"].to_list() == pytest.approx(
-        idl.audit(lens, [ids(20)]).table["pearson"].to_list(), abs=1e-5
-    )
-    assert model.config._attn_implementation == EFFECTIVE

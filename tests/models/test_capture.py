@@ -136,9 +136,7 @@ def test_restores_implementation_and_training_mode_after_an_error():
     model = build("bert").train()
     model.pooler.eval()
     lens = Lens(model)
-    with pytest.raises(
-        UnsupportedModelError, match="does not run on these inputs: IndexError: index out of range"
-    ):
+    with pytest.raises(UnsupportedModelError, match="IndexError"):
         list(
             lens.capture(
                 {"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}

@@ -13,7 +13,6 @@ from helpers.zoo import _LLAMA, _random, ids
 from identilens.cli.selfcheck import proof
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.studies.outcomes import of_layer
 
 
 @pytest.mark.parametrize("family", sorted(GATED))
@@ -97,23 +96,6 @@ def test_a_closed_gate_leaves_a_row_more_alternatives():
     )
 
 
-def test_a_layers_output_adds_the_gated_heads():
-    lens = gated("qwen3_next")
-    heads = [*next(lens.capture([ids(12)], weights=True)).layers[0].heads]
-    own = torch.cat([head.values * head.gate[11] @ head.output_projection for head in heads])
-    row = torch.cat([head.attention[11] for head in heads])
-    kept = of_layer(heads, 1, 11)
-    assert kept.scale == pytest.approx(float((row @ own).norm()), rel=1e-9)
-    solver = kept.solver(0.01)
-    solver.ends()
-    far = solver.farthest()
-    moved = row.index_copy(0, solver.keys, far) - row
-    assert float(moved.abs().sum()) > 0.1
-    length = float((moved @ own).norm())
-    assert length == pytest.approx(float(solver.length(far)), rel=1e-6)
-    assert length <= kept.length(0.01) * (1 + 1e-6)
-
-
 class Bent(nn.Module):
     """An output projection that reads a function of what the heads mix, entry by entry."""
 
@@ -129,7 +111,7 @@ def test_what_depends_on_the_mixture_is_no_gate():
     lens = gated("afmoe")
     for layer in lens.body.layers:
         layer.self_attn.o_proj = Bent(layer.self_attn.o_proj)
-    with pytest.raises(UnsupportedModelError, match="AfmoeAttention changes the attention output"):
+    with pytest.raises(UnsupportedModelError, match="AfmoeAttention"):
         next(lens.capture([ids(8)]))
 
 

@@ -76,9 +76,7 @@ def test_sinks_and_unknown_soft_caps_are_seen(dtype):
         if dtype == torch.float32:
             assert torch.equal(head.attention, head.weights.double())
         else:
-            with pytest.raises(
-                UnsupportedModelError, match=r"in half precision, and not as .*--dtype float32"
-            ):
+            with pytest.raises(UnsupportedModelError, match="precision"):
                 _ = head.attention
 
 
@@ -119,7 +117,7 @@ def test_sinks_are_refused_however_small(dtype):
             parameter.data.fill_(-20.0)
     text = {"input_ids": torch.arange(5, 30)[None]}
     for study in (idl.certify, idl.alternatives):
-        with pytest.raises(InputError, match="has an attention sink"):
+        with pytest.raises(InputError, match="attention"):
             study(idl.Lens(model), text, layers=0, heads=0)
 
 

@@ -84,7 +84,7 @@ def test_adapters_beside_the_layers_are_refused_by_name(method):
     ):
         Lens(model)
     if method == "ADAPTION_PROMPT":
-        with pytest.raises(UnsupportedModelError, match="the adapter of ADAPTION_PROMPT"):
+        with pytest.raises(UnsupportedModelError, match="ADAPTION_PROMPT"):
             Lens(model.get_base_model())
 
 

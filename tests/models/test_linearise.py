@@ -66,9 +66,7 @@ def test_embedding_sum_is_what_enters_the_norm(family):
     lens = Lens(build(family))
     item = lens.read(example(family))[0]
     if family not in WITH_NORM:
-        with pytest.raises(
-            InputError, match=r'passes its embedding sum to the first layer.*wrt="embeddings"'
-        ):
+        with pytest.raises(InputError, match="embeddings"):
             HiddenMap(lens, item, wrt="embedding_sum")
         return
     summed, entering = (HiddenMap(lens, item, wrt=wrt) for wrt in ("embedding_sum", "embeddings"))

@@ -5,28 +5,13 @@ import zlib
 
 import numpy as np
 import pytest
-import torch
-import transformers as hf
 from scipy.io import wavfile
 
 import identilens as idl
-from helpers.command import failing, identilens
+from helpers.command import failing
 from helpers.zoo import build
 from identilens.errors import InputError
 from identilens.models import Lens
-from identilens.studies.audit.result import Audit
-
-_WAV2VEC2 = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 8,
-    "conv_dim": (8, 8), "conv_stride": (20, 16), "conv_kernel": (20, 16), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
-}  # fmt: skip
-_WHISPER = {
-    "vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_mel_bins": 8,
-    "max_source_positions": 50, "max_target_positions": 16, "decoder_start_token_id": 2, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 3, "suppress_tokens": [], "begin_suppress_tokens": [],
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -40,27 +25,6 @@ def tone(tmp_path):
     return tmp_path / "tone.wav"
 
 
-def model_folder(folder, kind):
-    torch.manual_seed(0)
-    if kind == "wav2vec2":
-        hf.Wav2Vec2Model(hf.Wav2Vec2Config(**_WAV2VEC2)).save_pretrained(folder)
-        hf.Wav2Vec2FeatureExtractor().save_pretrained(folder)
-    elif kind == "whisper":
-        hf.WhisperModel(hf.WhisperConfig(**_WHISPER)).save_pretrained(folder)
-        hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
-    else:
-        build("vit").save_pretrained(folder)
-        hf.ViTImageProcessor(size={"height": 12, "width": 12}).save_pretrained(folder)
-    return folder
-
-
-def picture(folder, seed=0):
-    image = pytest.importorskip("PIL.Image", reason="pip install pillow for images")
-    pixels = np.random.default_rng(seed).integers(0, 255, (30, 40, 3), dtype=np.uint8)
-    image.fromarray(pixels).save(folder / f"picture{seed}.png")
-    return folder / f"picture{seed}.png"
-
-
 def test_a_recording_is_read_in_every_width_and_brought_to_the_model_s_rate(tone):
     audio, coarse = idl.read_audio(tone), idl.read_audio(tone.with_name("tone16.wav"))
     assert (audio.rate, audio.samples.shape, audio.samples.dtype) == (8000, (4000,), np.float32)
@@ -69,28 +33,6 @@ def test_a_recording_is_read_in_every_width_and_brought_to_the_model_s_rate(tone
     assert faster.samples.shape == (8000,)
     np.testing.assert_allclose(faster.samples[200:-200:2], audio.samples[100:-100], atol=1e-2)
     assert audio.at(8000) is audio
-
-
-def test_images_on_the_command_line(tmp_path):
-    file, folder = picture(tmp_path), model_folder(tmp_path / "vit", "vit")
-    identilens(
-        "audit",
-        "-m",
-        folder,
-        "--image",
-        file,
-        "--image",
-        picture(tmp_path, 1),
-        "-o",
-        tmp_path / "out",
-        code=0,
-    )
-    found = Audit.load(tmp_path / "out")
-    assert found.table["n_key"].to_list() == [10] * 2 * 2 * 4
-    tuple_of_maps = idl.attentions(
-        idl.load(folder, device="cpu"), idl.read_image(file), measure="raw"
-    )
-    assert [one.shape for one in tuple_of_maps] == [(1, 4, 10, 10)] * 2
 
 
 def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
@@ -110,9 +52,7 @@ def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
         "audit", *bert, "--image", tmp_path / "bad.png", *out
     )
     assert "give exactly one of" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
-    with pytest.raises(
-        InputError, match=r"a recording needs a feature extractor.*preprocessor_config\.json"
-    ):
+    with pytest.raises(InputError, match="preprocessor_config"):
         Lens(build("bert")).read(idl.read_audio(tone))
 
 

@@ -67,7 +67,7 @@ def test_what_a_head_adds_is_bounded_only_while_the_norm_stays():
     lens = normed()
     direction = torch.ones(lens.model.config.hidden_size)
     claim = idl.claims.source(direction, 2, below=10.0)
-    with pytest.raises(InputError, match="normalises what its heads mix before it adds it"):
+    with pytest.raises(InputError, match="normalises"):
         idl.certify(lens, [ids(9)], layers=0, heads=1, queries=8, tolerance="1%", claim=claim)
     audit = idl.audit(lens, [ids(9)], examples=0)
     assert "fixes the output of each head" not in audit.summary().text
@@ -100,5 +100,5 @@ def test_a_norm_that_is_none_any_more_is_noticed():
     for layer in lens.body.layers:
         layer.self_attn.attn_sub_norm = Shifted()
     lens._sites_of = lens._weights()
-    with pytest.raises(UnsupportedModelError, match="the module hands on the attention output"):
+    with pytest.raises(UnsupportedModelError, match="attention"):
         next(lens.capture([ids(8)]))

@@ -54,7 +54,7 @@ def test_derivatives_of_offloaded_parameters_are_refused(offloaded):
         lambda: idl.mixing(offloaded, TEXTS[1:]),
         lambda: idl.certify(offloaded, TEXTS[1:], layers=1, heads=0, queries=-1, outcome="states"),
     ):
-        with pytest.raises(UnsupportedModelError, match=r"are offloaded: .* no derivative"):
+        with pytest.raises(UnsupportedModelError, match="derivative"):
             study()
     other = idl.alternatives(offloaded, TEXTS[:1], layers=1, heads=0, realisable=True)
     notes = other.table["note"].drop_nulls().unique()
@@ -68,7 +68,7 @@ def test_half_of_a_model_may_be_on_disk(folder, plain):
     half = idl.load(folder, device_map={**places, f"{layers}.0": "cpu", f"{layers}.1": "disk"})
     audits = [idl.audit(lens, TEXTS, examples=0) for lens in (plain, half)]
     assert audits[0].table.equals(audits[1].table)
-    with pytest.raises(InputError, match="parameters in several places"):
+    with pytest.raises(InputError, match="parameters"):
         half.to(dtype="float64")
 
 

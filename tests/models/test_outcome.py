@@ -116,10 +116,10 @@ def test_positions_before_the_row_do_not_change(lens):
 
 def test_what_cannot_be_asked_is_refused(lens):
     bare = Lens(build("bert"))
-    with pytest.raises(InputError, match="predicts nothing: it has no logits"):
+    with pytest.raises(InputError, match="predicts"):
         _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).own
     half = Lens(build("gpt2").to(torch.bfloat16))
-    with pytest.raises(InputError, match="computes in bfloat16, too coarse for derivatives"):
+    with pytest.raises(InputError, match="derivatives"):
         Answer(half, half.read([TEXT])[0], "states", (0,)).root([0], 1)
 
 

@@ -13,7 +13,6 @@ import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.layout import discover
 
 TEXTS = [ids(12), ids(9, 1)]
 STUDIES = {
@@ -122,26 +121,6 @@ def test_a_plain_call_at_any_point_of_a_study_is_the_model_s_own(study):
     assert same(table, expected)
 
 
-def test_finding_the_layers_takes_no_notice_of_other_threads():
-    model = build("bert")
-    wanted = discover(model, lambda: model(torch.tensor([TEXTS[0]])))
-
-    def forward():
-        thread = Thread(target=lambda: model(torch.tensor([ids(30, 8)])))
-        thread.start()
-        model(torch.tensor([TEXTS[0]]))
-        thread.join()
-
-    with switching_often():
-        for _ in range(5):
-            found = discover(model, forward)
-            assert [site.projection for site in found] == [site.projection for site in wanted]
-            assert all(
-                torch.allclose(a.value_bias, b.value_bias, atol=1e-6)
-                for a, b in zip(found, wanted, strict=True)
-            )
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AttributeError])
 @pytest.mark.parametrize("call", [0, 5])
 @pytest.mark.parametrize("study", ["audit", "alternatives", "mixing"])
@@ -165,13 +144,3 @@ def test_after_an_interrupt_the_model_is_as_before(study, error, call):
     handle.remove()
     assert state(model) == before
     assert same(STUDIES["audit"](Lens(model)), STUDIES["audit"](Lens(build("bert"))))
-
-
-def test_capture_and_substitution_under_autocast():
-    lens = Lens(build("bert"))
-    text, plain = next(lens.capture([TEXTS[0]], weights=True)), lens.substitute({}, TEXTS[0])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        again, other = next(lens.capture([TEXTS[0]], weights=True)), lens.substitute({}, TEXTS[0])
-    for one, two in zip(text.heads, again.heads, strict=True):
-        assert torch.equal(one.weights, two.weights)
-    assert torch.equal(plain.hidden_states["encoder"], other.hidden_states["encoder"])

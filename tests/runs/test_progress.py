@@ -70,9 +70,7 @@ def test_notes_are_escaped_and_inner_runs_have_no_bar(shown):
 def test_what_reports_no_progress_is_refused_before_anything_is_overwritten(tmp_path):
     toy(layers="3,4", out=tmp_path / "run")
     before = contents(tmp_path / "run")
-    with pytest.raises(
-        InputError, match=r"progress to be False or a function of \(done, total, note\)"
-    ):
+    with pytest.raises(InputError, match="progress"):
         toy(layers="5", out=tmp_path / "run", overwrite=True, progress="yes")
     assert contents(tmp_path / "run") == before
 

@@ -105,9 +105,9 @@ def test_single_options_go_over_settings():
     assert (both.share, both.seed) == (0.25, 4)
     assert ToySettings.of(both, {}) == both
     assert Needed.of(None, {"file": "a"}) == Needed(file=Path("a"))
-    with pytest.raises(SettingError, match=r"expected settings to be a Needed\(\.\.\.\); or give"):
+    with pytest.raises(SettingError, match="settings"):
         Needed.of({"file": "a"}, {})
-    with pytest.raises(SettingError, match="expected file to be given; got None"):
+    with pytest.raises(SettingError, match="given"):
         Needed.of(None, {"seed": 2})
 
 

@@ -1,7 +1,6 @@
 """Audits of several models by relative depth."""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -43,13 +42,3 @@ def test_layers_stand_at_their_relative_depth(audits, found):
             )
             assert row["effect"] == pytest.approx(effects["effect"].mean())
             assert row["largest_effect"] == pytest.approx(effects["effect"].max())
-
-
-def test_the_finding_names_every_model_and_warns_of_other_texts(audits, found):
-    lines = found.summary().text.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["bert, encoder", "llama, decoder"]
-    share = found.table.filter(model="llama")["null_share"].mean()
-    assert lines[1].endswith(f"null share {round(share, 3)}.")
-    other = {**audits[1].provenance, "texts": {"count": 1, "sha256": ["11"]}}
-    different = idl.compare_models(audits[0], replace(audits[1], provenance=other))
-    assert different.summary().text.splitlines()[-1].startswith("The audits are of different texts")

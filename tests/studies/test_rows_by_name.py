@@ -41,5 +41,5 @@ def test_a_word_of_the_source_names_no_row_of_a_decoder():
     options = {"queries": 5, "layers": 0, "heads": 0}
     lens = idl.Lens(build("t5"))
     assert set(idl.certify(lens, batch, **options).table["kind"]) == {"encoder"}
-    with pytest.raises(SettingError, match="expected queries to be rows of the chosen heads"):
+    with pytest.raises(SettingError, match="queries"):
         idl.certify(lens, batch, kind="cross", **options)

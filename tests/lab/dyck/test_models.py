@@ -10,7 +10,6 @@ from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.stacked import Stack
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
-from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.training import new_model
 
 CONFIGS = {
@@ -91,15 +90,6 @@ def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
     assert audit.table["reconstruction_error"].max() < 1e-5
     # Keys of a kind have one value: on eight brackets the weights have a null space.
     assert audit.table["nullity"].max() > 0
-
-
-def test_alternatives_and_mixing_run_on_it():
-    lens = dyck_lens(moved("minimal"), "minimal")
-    found = idl.alternatives(lens, ["([])[[]](())"], layers=[0])
-    assert found.table["mean_total_variation"].max() > 0.01
-    assert found.table["hidden_change"].max() < 1e-5
-    mixed = idl.mixing(lens, ["([])[[]]"], method="exact")
-    assert mixed.table["contribution"].max() <= 1
 
 
 @pytest.mark.parametrize("name", ["gpt", "linear positions", "minimal"])

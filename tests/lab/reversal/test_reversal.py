@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from helpers.heads import random_weights
-from identilens.errors import InputError
 from identilens.lab.reversal.study import AttentionReverser, reversal_data, train_reversal
 from identilens.lab.reversal.task import (
     ReversalSettings,
@@ -76,30 +75,6 @@ def test_the_sweep_finds_the_threshold_by_construction():
     assert [round(value, 6) for value in total["support"]] == [
         round(2 * N / (N * N + N), 6), round(2 * N / (N * N + N), 6), 1, 1, 0,
     ]  # fmt: skip
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals():
-    with pytest.raises(InputError, match="square"):
-        antidiagonal_match(J[:3])
-    with pytest.raises(InputError, match="negative"):
-        antidiagonal_match(-J)
-    with pytest.raises(InputError, match="lies in"):
-        threshold_sweep(J[None], [1.2])
-    with pytest.raises(InputError, match="scale must be"):
-        threshold_sweep(J[None], scale="all")
-    with pytest.raises(
-        InputError, match="inputs of at most held_out = 200 test sequences; got 300"
-    ):
-        ReversalSettings(held_out=200, inputs=300)
-    with pytest.raises(InputError, match="lstm or transformer; got 'gru'"):
-        train_reversal(model="gru")
-    with pytest.raises(
-        InputError, match="hidden as a multiple of the transformer's 4 heads; got 6"
-    ):
-        train_reversal(model="transformer", hidden=6)
-    assert ReversalSettings(hidden=6).rate == 3e-3
-    assert ReversalSettings(model="transformer").rate == 1e-3
 
 
 def test_sequences_are_drawn_anew_for_each_part():

@@ -6,7 +6,6 @@ import torch
 from helpers.layers import TensorLayer, measured
 from helpers.reference import effective_svd
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention import effective_attention
 from identilens.measures.attention.layer import measure_layer
 
 
@@ -137,29 +136,3 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
         expected = free / float(weights[head].square().sum())
         assert float(found.simplex_null_share[head]) == pytest.approx(expected, abs=1e-10)
         assert found.simplex_null_share[head] <= found.null_share[head] + 1e-12
-
-
-@pytest.mark.parametrize("n", [6, 70])
-@pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
-def test_summary_and_public_measure_share_one_projector(mask, n):
-    """What the audit writes follows from the effective attention that a user computes."""
-    generator = torch.Generator().manual_seed(n)
-    values, logits = (
-        torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n)
-    )
-    projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
-    visible = masks(n)[mask]
-    weights = (logits if visible is None else logits.masked_fill(~visible, -torch.inf)).softmax(-1)
-    found = summarise(values, projection, weights, visible, 16)
-    public = effective_attention(
-        values, weights=weights, output_projection=projection, visible=visible
-    )
-    share = public.null.square().sum((1, 2)) / weights.square().sum((1, 2))
-    torch.testing.assert_close(found.null_share, share, atol=1e-12, rtol=0)
-    T = values @ projection
-    error = torch.linalg.matrix_norm((public.effective - weights) @ T) / torch.linalg.matrix_norm(
-        weights @ T
-    )
-    torch.testing.assert_close(found.reconstruction_error, error, atol=1e-12, rtol=0)
-    last = public.rank if visible is None else public.rank[:, -1]
-    assert torch.equal(found.rank, last)

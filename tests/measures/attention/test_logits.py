@@ -56,15 +56,15 @@ def test_the_check_sees_what_is_wrong():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
     Q, K, T = random_qkt(0, 12, 6, 4)
-    with pytest.raises(InputError, match="rank at most d_k = 5; got rank 6"):
+    with pytest.raises(InputError, match="rank"):
         logit_alternative(Q @ K.T, T, 5)
-    with pytest.raises(NumericalError, match="logits has 66 NaN or infinite"):
+    with pytest.raises(NumericalError, match="infinite"):
         logit_alternative(
             (Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6
         )
-    with pytest.raises(InputError, match="got 12 independent rows: these logits are identifiable"):
+    with pytest.raises(InputError, match="identifiable"):
         logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
-    with pytest.raises(InputError, match="over the 7 rows of T and d_k >= 1; got .12, 12."):
+    with pytest.raises(InputError, match="rows"):
         logit_alternative(Q @ K.T, T[:7], 6)
 
 
@@ -145,5 +145,5 @@ def test_logits_beyond_the_soft_cap_have_no_queries_and_keys(unchecked_shapes):
     found = uncapped_logits(weights, 2.0)
     assert torch.allclose(torch.softmax(2 * torch.tanh(found / 2), -1), weights, atol=1e-12)
     assert uncapped_logits(torch.softmax(spread / 3.9 * 4.1, -1), 2.0) is None
-    with pytest.raises(InputError, match="expected positive weights on visible keys"):
+    with pytest.raises(InputError, match="positive"):
         uncapped_logits(torch.eye(2), 2.0)

@@ -224,5 +224,5 @@ def test_rationales_of_a_model_made_by_hand():
         float(comprehensiveness(whole, without)),
         float(sufficiency(whole, only)),
     ) == pytest.approx((0.8, 0.0))
-    with pytest.raises(InputError, match="at least one share"):
+    with pytest.raises(InputError, match="share"):
         sufficiency(whole, torch.zeros(0))

@@ -73,5 +73,5 @@ def test_a_sure_zero_has_no_error():
 @pytest.mark.parametrize("bad", [0.0, float("nan")])
 def test_a_state_that_nothing_changes_is_an_error(bad):
     squares = torch.tensor([[1.0, 2.0], [bad, bad]], dtype=torch.float64)
-    with pytest.raises(NumericalError, match=r"its shares are not defined.*layers="):
+    with pytest.raises(NumericalError, match="defined"):
         contributions(squares, torch.zeros_like(squares))

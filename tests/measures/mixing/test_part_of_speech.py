@@ -30,5 +30,5 @@ def test_boxes_of_each_tag_in_the_order_of_the_last_layer():
 
 def test_tags_of_other_texts_are_refused():
     own = random_mixing(TOKENS)[1].own()
-    with pytest.raises(InputError, match=r"text 0 has 3 tokens in the result and 2 here"):
+    with pytest.raises(InputError, match="tokens"):
         boxes_by_tag(own, TAGS.with_columns(text=1 - pl.col("text")))

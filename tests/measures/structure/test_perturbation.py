@@ -76,5 +76,5 @@ def test_sizes_reach_from_nothing_to_the_whole_direction():
     torch.testing.assert_close(perturbed(weights, whole, 0.0), weights)
     torch.testing.assert_close(perturbed(weights, 0 * whole, 0.0), weights)
     for size in (-1e-3, reach * (1 + 1e-6)):
-        with pytest.raises(InputError, match=r"the size must lie in \[0, "):
+        with pytest.raises(InputError, match="size"):
             perturbed(weights, whole, size)

@@ -134,9 +134,7 @@ def test_a_diverging_rate_leaves_the_others_alone(data):
     assert [(one.epochs, one.converged) for one in (good, bad)] == [(5, False), (1, False)]
     alone = replace(probe, learning_rate=0.01).fit(*cell).outcome_
     assert good.validation_loss == alone.validation_loss
-    with pytest.raises(
-        NumericalError, match=r"got none; scale the hidden states or use smaller rates"
-    ):
+    with pytest.raises(NumericalError, match="smaller"):
         replace(probe, learning_rate=1e200).fit(*cell)
 
 

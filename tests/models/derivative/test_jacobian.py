@@ -191,7 +191,7 @@ def test_chunks_fit_the_budget():
     assert chunk_size(work, 100, 10_589, "piece") == 1
     with pytest.raises(
         InputError,
-        match=r"memory_budget=10588 bytes is too small: one piece of this text needs 10589",
+        match="memory_budget=10588",
     ):
         chunk_size(work, 100, 10_588, "piece")
 

@@ -39,7 +39,7 @@ def test_the_direction_that_other_tokens_feel():
 
 
 def test_derivatives_that_are_not_finite_are_refused():
-    with pytest.raises(NumericalError, match="the derivative of a hidden state is NaN"):
+    with pytest.raises(NumericalError, match="derivative"):
         leading_directions(
             lambda given: (given * torch.nan,), torch.ones(3, 4), 1, 4, seeded(), 2**30
         )

@@ -27,7 +27,7 @@ def test_two_probes_are_enough_and_one_is_not():
     assert found.squares.shape == (1, 4)
     assert float(found.squares[0, 2]) == pytest.approx(9 * 16)
     assert found.squares[0, [0, 1, 3]].tolist() == [0, 0, 0]
-    with pytest.raises(InputError, match="probes must be from 2 to 16, .* got 1"):
+    with pytest.raises(InputError, match="probes"):
         output_norms(lambda x: x, inputs, 2, probes=1)
 
 

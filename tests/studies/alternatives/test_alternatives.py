@@ -232,7 +232,7 @@ def test_heads_that_share_keys_take_new_ones_together():
 
 def test_sinks_are_refused():
     lens = idl.Lens(zoo.build("gpt_oss"))
-    with pytest.raises(InputError, match="has an attention sink"):
+    with pytest.raises(InputError, match="attention"):
         idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
 
 

@@ -114,7 +114,7 @@ def test_keys_are_named_and_shares_are_of_the_heads_effect(lens):
     raw = found.matrices["text0.layer0.head2.decoder.raw"][7]
     assert row["mass_before"] == pytest.approx(float(raw[[0, 3]].sum()), abs=1e-6)
     assert 0 < row["measured"] <= row["allowed"]
-    with pytest.raises(InputError, match="no token or position"):
+    with pytest.raises(InputError, match="position"):
         idl.alternatives(lens, IDS, layers=0, heads=2, outcome="states", keys=("zebra",))
 
 
@@ -156,7 +156,7 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
     text = found.summary().text
     assert "the sum of the heads' outputs changes by at most 6.0e-08 of its length" in text
     assert "sum of the heads' outputs changed by" in str(found.sections())
-    with pytest.raises(SettingError, match="expected tolerance above 0 for the output of a layer"):
+    with pytest.raises(SettingError, match="tolerance"):
         idl.alternatives(lens, IDS, outcome="layer", tolerance=0)
 
 

@@ -263,5 +263,5 @@ def test_rows_that_are_asked_for_change_alone(grouped, monkeypatch, weights):
     assert far["distance_bound"] == pytest.approx(
         float(1 - certain_mass(head.attention[4:], head.projected, visible=head.visible[4:]).mean())
     )
-    with pytest.raises(SettingError, match="realisable to be left out with queries"):
+    with pytest.raises(SettingError, match="realisable"):
         idl.alternatives(lens, [zoo.ids(6)], queries=(5,), realisable=True)

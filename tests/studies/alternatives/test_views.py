@@ -9,7 +9,6 @@ import torch
 import identilens as idl
 from helpers import zoo
 from helpers.browsing import Visit
-from helpers.charts import drop_downs, marks
 from identilens.studies.alternatives import views
 
 SCRIPT = "<script>alert(1)</script>"
@@ -50,19 +49,6 @@ def test_maps_stand_side_by_side_with_what_was_measured(found):
     assert f"its final hidden state changed by {row['hidden_change']:.1e}" in far.note
     assert far.interest == found.table.filter(head=1)["mean_total_variation"].max()
     assert far.queries[0] == SCRIPT
-
-
-def test_changes_are_those_of_the_head_that_is_chosen(found):
-    chart = views.changes_of_head(found.found, found.changes)
-    drawn = pl.DataFrame(marks(chart)["line"][0], infer_schema_length=None)
-    farthest = found.found.sort("mean_total_variation")["head"][-1]
-    assert drop_downs(chart)["Head"] == [farthest, 1 - farthest]
-    shown = drawn.filter(head_number=1, title="far").sort("state_layer")
-    expected = of(found.changes, 1, "far").drop_nulls("state_layer").sort("state_layer")
-    assert shown["relative_change"].to_list() == pytest.approx(
-        expected["relative_change"].to_list(), rel=1e-5
-    )
-    assert shown["change"].min() == 1e-9, "changes of nothing stay on the axis"
 
 
 def test_the_report_in_a_browser(browser, found, tmp_path):

@@ -166,9 +166,7 @@ def test_of_kept_maps_with_a_sink_nothing_is_proven(dtype, tmp_path):
     lens = Lens(build("gpt_oss").to(getattr(torch, dtype)))
     audit = idl.audit(lens, [ids(14)], examples=1, certain_rows=0)
     assert not [name for name in audit.matrices if name.endswith(".values")]
-    with pytest.raises(
-        InputError, match="has an attention sink, or weights that are known in half precision"
-    ):
+    with pytest.raises(InputError, match="attention"):
         audit.certify(0, 0, 0, 5)
     assert audit.to_html(tmp_path / "report.html").is_file()
 

@@ -54,8 +54,8 @@ def test_places_of_another_kind_are_named(place, kind, words):
 
 def test_what_was_not_kept_is_refused(bundled):
     audit = idl.audit(bundled, ["A short text of a few words."], layers=[0], examples=0)
-    with pytest.raises(InputError, match="0 match. Save matrices with examples="):
+    with pytest.raises(InputError, match="matrices"):
         audit.certify(0, 0, 0, 1)
     kept = idl.audit(bundled, ["A short text of a few words."], layers=[0], certain_rows=0)
-    with pytest.raises(InputError, match="no token or position 'ferry'"):
+    with pytest.raises(InputError, match="position"):
         kept.certify(0, 0, 0, "ferry")

@@ -63,7 +63,7 @@ def test_all_rows_by_name_give_the_whole_audit(lens):
 
 
 def test_rows_that_are_not_there_and_matrices_are_refused(lens):
-    with pytest.raises(InputError, match="text 0 has no token or position 12"):
+    with pytest.raises(InputError, match="position"):
         idl.audit(lens, TEXTS, queries=12, effects="none")
-    with pytest.raises(InputError, match="expected queries to be left out with matrices"):
+    with pytest.raises(InputError, match="matrices"):
         idl.audit(lens, TEXTS, queries=1, matrices=True)

@@ -52,25 +52,6 @@ def page_data(path):
     return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
 
 
-def test_maps_by_head_show_the_means(mixed):
-    charts = mixed.charts()
-    for name, measure in (("null_share_map", "null_share"), ("correlation_map", "pearson")):
-        drawn = {
-            (row["kind"], row["layer"], row["head"]): row[measure] for row in rows(charts[name])
-        }
-        for row in mixed.by_head().iter_rows(named=True):
-            assert drawn[row["kind"], row["layer"], row["head"]] == pytest.approx(
-                row[measure], rel=1e-5
-            )
-        kinds = next(
-            param for param in charts[name].to_dict()["params"] if param["name"] == "choose_kind"
-        )
-        assert kinds["bind"]["options"] == ["encoder", "decoder", "cross"]
-    assert "choose_kind" not in json.dumps(
-        made_audit([[Plan(words(3), words(3))]]).charts()["null_share_map"].to_dict()
-    )
-
-
 def test_many_maps_become_means_that_weigh_every_map():
     table = made_audit([[Plan(words(n), words(n))] for n in range(2, 12)]).table
     every, width = views.correlation_points(table)
@@ -109,19 +90,6 @@ def test_token_types_have_one_scale_and_the_numbers_of_the_table(mixed):
         assert [row["Lowest_20_head"], row["attention"], row["Highest_20_head"]] == pytest.approx(
             [low, mean, high], 1e-5
         )
-
-
-def test_printed_maps_are_raw_effective_and_their_difference(small):
-    name, chart = list(small.charts().items())[-1]
-    layer, head = map(int, re.findall(r"\d+", name)[1:])
-    raw, effective = (
-        small.matrices[f"text2.layer{layer}.head{head}.encoder.{part}"]
-        for part in ("raw", "effective")
-    )
-    spec = chart.to_dict()
-    for part, expected in zip(spec["concat"], (raw, effective, raw - effective), strict=True):
-        drawn = [row["value"] for row in spec["datasets"][part["data"]["name"]]]
-        assert drawn == pytest.approx(expected.flatten().tolist(), rel=1e-3, abs=1e-6)
 
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):

@@ -131,7 +131,7 @@ def test_hostile_files_are_refused(written, tmp_path):
         {"factor": lambda F: F[1:]}, {"multipliers": lambda y: y[:1]}, {"ends": lambda ends: ends[:1]},
         {"witnesses": lambda rows: rows[:, 1:]},
     ):  # fmt: skip
-        with pytest.raises(InputError, match="is no certificate: .*certificates=True"):
+        with pytest.raises(InputError, match="certificates=True"):
             CertificateFile.read(changed(file, **new))
     other = tmp_path / "a.safetensors"
     for content in (b"", b"\xff" * 100, pickle.dumps({"row": 1}), (2**40).to_bytes(8, "little")):
@@ -142,11 +142,11 @@ def test_hostile_files_are_refused(written, tmp_path):
     for said in ({}, {"identilens": "[" * 10_000}, {"identilens": json.dumps({"words": 1})}):
         save_file(held, other, said)
         assert "is no certificate" in failing("check", other)
-    with pytest.raises(InputError, match="it is no file"):
+    with pytest.raises(InputError, match="file"):
         CertificateFile.read(tmp_path)
     with other.open("wb") as stream:
         stream.truncate(2**27)
-    with pytest.raises(InputError, match="more than 67,108,864 bytes"):
+    with pytest.raises(InputError, match="bytes"):
         CertificateFile.read(other)
 
 
@@ -210,11 +210,11 @@ def test_an_end_that_the_signs_prove_is_not_below_zero_by_rounding():
 
 
 def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
-    with pytest.raises(SettingError, match="certificates with a claim or a pattern"):
+    with pytest.raises(SettingError, match="certificates"):
         idl.certify(bundled, TEXT, certificates=True)
-    with pytest.raises(InputError, match="certificates are files: pass out="):
+    with pytest.raises(InputError, match="certificates"):
         idl.certify(bundled, TEXT, claim="storm", certificates=True, **PLACE)
-    with pytest.raises(SettingError, match="at most 10,000 claims, rows and tolerances"):
+    with pytest.raises(SettingError, match="tolerances"):
         idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
 
 

@@ -137,19 +137,6 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     assert heads["certified_pairs"] == len(found.order) / found.rows["pairs"].sum()
 
 
-def test_images_have_positions_for_tokens():
-    lens = idl.Lens(zoo.build("vit"))
-    item = lens.read(zoo.example("vit"))[0]
-    found = idl.certify(lens, item, layers=0, heads=0, queries=[0, 3], tolerance=0)
-    assert found.rows["query"].to_list() == [0, 3]
-    assert found.table["token"][0] == "[CLS]"
-    assert (
-        (found.table["lo"] <= found.table["weight"]) & (found.table["weight"] <= found.table["hi"])
-    ).all()
-    others = idl.alternatives(lens, item, layers=0, heads=0, starts=1)
-    assert others.table.drop_nulls("hidden_change")["hidden_change"].max() < 1e-4
-
-
 def test_masked_rows_have_their_own_keys(found):
     assert (found.table["key"] <= found.table["query"]).all()
     rows = found.by_query()

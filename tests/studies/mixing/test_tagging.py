@@ -55,9 +55,9 @@ def test_pairs_and_tokens_outside_of_words(bundled):
 
 
 def test_texts_without_tags_and_slow_tokenizers_are_refused(bundled, sentences):
-    with pytest.raises(InputError, match=r"'Gladly' has no tags"):
+    with pytest.raises(InputError, match="Gladly"):
         tag_tokens(["Gladly"], bundled.tokenizer)
-    with pytest.raises(InputError, match=r"does not give the characters.*use_fast=True"):
+    with pytest.raises(InputError, match="use_fast=True"):
         tag_tokens(sentences, types.SimpleNamespace(is_fast=False))
 
 
@@ -72,11 +72,9 @@ def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
 
 
 def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentences):
-    with pytest.raises(
-        SettingError, match=r"expected max_length to be left out: tags are of whole texts; got 4"
-    ):
+    with pytest.raises(SettingError, match="max_length"):
         mixing(bundled, sentences, max_length=4)
-    with pytest.raises(InputError, match=r"'plain' has no tags"):
+    with pytest.raises(InputError, match="plain"):
         mixing(bundled, [*sentences, "plain"])
 
 

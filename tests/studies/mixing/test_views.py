@@ -1,9 +1,6 @@
 """What charts, finding and report of a mixing result show: the numbers of its tables, and tokens as they are."""
 
-from dataclasses import replace
-
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -70,12 +67,6 @@ def test_context_breaks_at_the_own_token_and_offers_what_is_near(tagged):
     assert offered(random_mixing([words(9)])[1].charts()["relative_positions"]) == {}
 
 
-def test_tags_of_an_encoder_decoder_are_those_of_its_source(tricky):
-    tags = tricky.own().filter(kind="encoder", layer=1).select("text", "position", tag=pl.lit("NN"))
-    speech = replace(tricky, tags=tags).series.speech
-    assert speech["tokens"].to_list() == [len(tags)] * 3
-
-
 def test_the_tracked_token_is_drawn(tagged):
     chart = tagged.tracking("word20").charts()["tracked_token"]
     assert offered(chart) == {"state": ["21: word20"]}
@@ -88,22 +79,8 @@ def test_the_tracked_token_is_drawn(tagged):
     assert color["scale"]["domain"] == pytest.approx([0, context.max()]), (
         "the own token would take all the colour"
     )
-    with pytest.raises(
-        InputError, match=r"no text contains the token 'boat'; tokens such as '\[CLS\]'"
-    ):
+    with pytest.raises(InputError, match="contains"):
         tagged.tracking("boat")
-
-
-def test_correlations_can_be_switched(tagged):
-    chart = tagged.charts()["rollout_correlation"]
-    assert offered(chart) == {"method": ["pearson", "spearman"], "pairs": ["context", "all"]}
-    ranks = [
-        row["value"]
-        for row in rows(chart)
-        if (row["rollout"], row["method"]) == ("raw", "spearman")
-    ]
-    # The made-up raw rollout is the square of the contribution.
-    assert ranks == pytest.approx([1] * 6)
 
 
 def test_maps_hold_every_number_of_the_texts_that_fit(tricky):

@@ -190,13 +190,9 @@ def test_a_token_belongs_to_the_word_it_shares_most_with():
 
 def test_what_has_no_arcs_is_refused(treebank):
     lens, texts = answering("bert"), idl.read_conllu(treebank)
-    with pytest.raises(
-        InputError, match="'a plain text' has no dependency arcs. Take sentences of"
-    ):
+    with pytest.raises(InputError, match="dependency"):
         idl.patterns(lens, [texts[0], "a plain text"], pattern="arcs")
-    with pytest.raises(
-        SettingError, match="max_length to be left out: arcs are of whole sentences"
-    ):
+    with pytest.raises(SettingError, match="max_length"):
         idl.patterns(lens, texts, pattern="nsubj to head", max_length=5)
-    with pytest.raises(SettingError, match="arcs, or a relation such as 'nsubj to head'"):
+    with pytest.raises(SettingError, match="relation"):
         idl.patterns(lens, texts, pattern="nsubj")

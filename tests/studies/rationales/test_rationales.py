@@ -172,9 +172,7 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     assert said in other.summary().text
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     assert other.table["predicted"].unique().to_list() == [least]
-    with pytest.raises(
-        SettingError, match=r"one of the model's 3 classes .*\('bad', 'mixed', 'good', …\)"
-    ):
+    with pytest.raises(SettingError, match="classes"):
         rationales(lens, [text], decision="terrible")
 
 
@@ -211,20 +209,6 @@ def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
     assert found.table["predicted"].unique().to_list() == [answer[0]]
     own_too = rationales(lens, [text], draws=1, decision=needed["own_answer"][0])
     assert "asked for" not in own_too.summary().text
-
-
-def test_an_answer_of_several_tokens_follows_texts_only():
-    lens = classifier("gpt2", "CausalLM")
-    [item] = lens.read({"input_ids": torch.tensor([ids(7)]), "position_ids": torch.arange(7)[None]})
-    assert "position_ids" in item.tensors
-    with pytest.raises(InputError, match="Leave out the other inputs of the batch"):
-        Decision(lens, item, {(5, 9): ""})
-    [item] = lens.read([ids(7)])
-    with torch.no_grad():
-        lens.model.lm_head.weight.mul_(1e4)
-    least = int(distribution(lens, ids(7)).argmin())
-    with pytest.raises(InputError, match="'least' has a probability too small for a number"):
-        Decision(lens, item, {(least,): "least"})
 
 
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):

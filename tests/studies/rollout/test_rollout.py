@@ -136,9 +136,7 @@ def test_models_that_mix_by_other_means_are_refused(family, words):
 
 def test_maps_that_were_not_saved_are_named(bert):
     found = idl.rollout(bert, [TEXT], queries=3, targets=2)
-    with pytest.raises(
-        InputError, match=r"no maps for end 'hi' of target 2 of text 0; run with witnesses"
-    ):
+    with pytest.raises(InputError, match="witnesses"):
         found.witness(0, 2, "hi")
-    with pytest.raises(InputError, match="expected tolerance with a single value for witnesses"):
+    with pytest.raises(InputError, match="tolerance"):
         idl.rollout(bert, [TEXT], tolerance=(0, "1%"), witnesses=True)

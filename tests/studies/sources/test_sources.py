@@ -67,7 +67,7 @@ def test_other_models_are_refused(family):
     given = [ids(9)]
     if family in ("t5", "vit"):
         given = example(family)
-    with pytest.raises(UnsupportedModelError, match="are not split into heads and source tokens"):
+    with pytest.raises(UnsupportedModelError, match="source"):
         idl.sources(lens, given)
 
 
@@ -160,16 +160,14 @@ def test_a_direction_is_a_target(decoder):
     found = idl.sources(decoder, TEXT, target=u, layers=0, heads=0)
     assert abs(found.logits["error"].item()) < 1e-4
     assert "The last hidden state along the direction after 'the'" in found.summary().text
-    with pytest.raises(SettingError, match="a direction of 256 numbers"):
+    with pytest.raises(SettingError, match="direction"):
         idl.sources(decoder, TEXT, target=u[1:], layers=0, heads=0)
-    with pytest.raises(SettingError, match="one token, two, or one direction"):
+    with pytest.raises(SettingError, match="direction"):
         idl.sources(decoder, TEXT, target=("a", "b", "c"))
 
 
 def test_a_target_is_one_token(decoder):
-    with pytest.raises(
-        InputError, match="one token, or its number below 4,096; ' ferry' is 3 tokens"
-    ):
+    with pytest.raises(InputError, match="tokens"):
         idl.sources(decoder, TEXT, target=" ferry")
     with pytest.raises(InputError, match="'5000' is"):
         idl.sources(Lens(build("gpt2")), [ids(5)], target="5000")

@@ -29,38 +29,6 @@ def heads(text, lens):
     return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
 
 
-def test_perturbations_were_put_back(found):
-    rows = found.perturbations
-    assert len(rows) == 8 * 3 * 2 * 4
-    assert set(rows["text"]) == {found.representatives["text"][0]}
-    assert (rows["hidden"] > 0).all()
-    one_size = (
-        rows.drop_nulls("share")
-        .group_by("layer", "head", "share")
-        .agg(pl.col("frobenius").std().alias("apart"))
-    )
-    assert one_size["apart"].max() < 1e-9
-    aware, breaking = (
-        rows.filter(pl.col("perturbation") == name)["structure"].mean()
-        for name in ("aware", "breaking")
-    )
-    assert aware < 0.2 * breaking
-    largest = (
-        rows.drop_nulls("share")
-        .group_by("layer", "head")
-        .agg(pl.col("frobenius").max().alias("largest"))
-    )
-    whole = rows.filter(pl.col("share").is_null()).join(largest, on=["layer", "head"])
-    assert (whole["frobenius"] >= whole["largest"] - 1e-9).all()
-    found_correlations = found.correlations()
-    assert found_correlations["norm"].to_list()[0] == "structure"
-    assert found_correlations.filter(pl.col("norm") == "output")["within_spearman"].item() > 0.8
-    assert (
-        found_correlations.filter(pl.col("norm") == "frobenius")["same_size_spearman"].item()
-        is None
-    )
-
-
 def test_stability_ends_at_all_texts():
     one = structure(tiny(), corpus(6), length=N, clusters=6, compared_pairs=0, perturbed=0)
     assert one.stability.filter(pl.col("clusters") == 6)["to_all"].max() < 1e-6
@@ -91,19 +59,6 @@ def test_a_decoder_keeps_its_mask():
     assert found.texts["negative"].null_count() == len(found.texts)
     assert len(found.pairs) == len(found.perturbations) == 0
     assert "Naim" not in found.summary().text
-
-
-def test_an_encoder_decoder_has_three_kinds():
-    found = structure(tiny("bart"), corpus(3), length=N, compared_pairs=1, perturbed=1)
-    assert found.table["kind"].unique(maintain_order=True).to_list() == [
-        "encoder",
-        "decoder",
-        "cross",
-    ]
-    assert set(found.perturbations["kind"]) == {"encoder", "cross"}
-    with pytest.raises(InputError, match="kinds encoder, decoder, cross. Pass kind"):
-        found.mean_weights(0, 0)
-    assert found.mean_weights(0, 0, "cross").shape == (N, N)
 
 
 def test_memory_does_not_grow_with_the_number_of_texts():
