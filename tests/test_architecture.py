@@ -90,11 +90,7 @@ def test_data_flows_one_way():
 
 def test_the_core_knows_no_laboratory_and_no_reproductions():
     wings = {"lab", "reproduce"}
-    shell = {
-        "identilens",
-        "identilens.cli.app",
-        "identilens.cli.reproductions",
-    }
+    shell = {"identilens", "identilens.cli.app", "identilens.cli.reproductions"}
     for name in modules():
         if package(name) not in wings and name not in shell:
             assert not [target for target in imports(name) if package(target) in wings], name

@@ -3,14 +3,7 @@ import json
 import polars as pl
 import torch
 
-from identilens.charts import (
-    choose,
-    heat,
-    lines,
-    rule,
-    scatter,
-    token_map,
-)
+from identilens.charts import choose, heat, lines, rule, scatter, token_map
 from identilens.charts.encoding import field
 
 FRAME = pl.DataFrame(

@@ -50,9 +50,9 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--text", TEXT, "--ray", "10.0.0.1:6379", "auto"), "--ray accepts at most 1 element"),
-        (("--dataset", "no/such-folder", "--column", "text"), "no/such-folder cannot be loaded"),
-        (("--file", "/dev/null"), "/dev/null is a device"),
+        (("--text", TEXT, "--ray", "10.0.0.1:6379", "auto"), "accepts"),
+        (("--dataset", "no/such-folder", "--column", "text"), "such-folder"),
+        (("--file", "/dev/null"), "device"),
     ],
 )
 def test_unusable_options(bundled_path, tmp_path, arguments, expected):

@@ -75,11 +75,7 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
     assert of_file["texts"].file is None
     assert parsed("lab", "dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")[
         "settings"
-    ].seeds == (
-        4,
-        6,
-        7,
-    )
+    ].seeds == (4, 6, 7)
 
 
 @pytest.mark.parametrize(

@@ -44,18 +44,12 @@ def folder(bundled_path, file, tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--folds", 99], "expected --folds of at most 18, the number of sentences; got 99."),
-        (["--experiment", "neighbours", "--offsets", 40], "neighbours at +40, got at most"),
-        (
-            ["--probes", "ridge", "--distances", "cosine"],
-            "expected --distances with l2: the ridge probe",
-        ),
-        (["--layers", "0,7"], "layers 1 to 6; got [0, 7]"),
-        (
-            ["--probes", "forest"],
-            "expected --probes to be naive or linear or mlp or ridge; got 'forest'",
-        ),
-        (["--pairs"], "--pairs expects two sentences with a tab between"),
+        (["--folds", 99], "sentences"),
+        (["--experiment", "neighbours", "--offsets", 40], "neighbours"),
+        (["--probes", "ridge", "--distances", "cosine"], "distances"),
+        (["--layers", "0,7"], "layers"),
+        (["--probes", "forest"], "probes"),
+        (["--pairs"], "sentences"),
     ],
 )
 def test_unusable_options(arguments, expected, bundled_path, file, tmp_path):

@@ -24,13 +24,7 @@ from identilens.cli import (
     selfcheck,
     show,
 )  # fmt: skip
-from identilens.cli.options import (
-    ModelOptions,
-    PrintOptions,
-    RayOptions,
-    RunOptions,
-    TextOptions,
-)
+from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions, TextOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.models.proof import Check

@@ -5,12 +5,7 @@ from importlib import import_module
 from golden.stored import Case
 
 FILES = {
-    "audit": [
-        "audit_bundled",
-        "audit_encoder",
-        "audit_grouped",
-        "audit_cross",
-    ],
+    "audit": ["audit_bundled", "audit_encoder", "audit_grouped", "audit_cross"],
     "heads": [
         "answer_causal",
         "certify_causal",
@@ -29,26 +24,11 @@ FILES = {
         "mixing_aggregates",
         "rollout_causal",
     ],
-    "tokens": [
-        "tokens_same_layer",
-        "tokens_neighbours",
-        "inversion_causal",
-        "inversion_encoder",
-    ],
-    "structure": [
-        "structure_encoder",
-        "reversal",
-    ],
-    "dyck": [
-        "dyck",
-        "dyck_construction",
-    ],
-    "encoder": [
-        "encoder",
-    ],
-    "reproduce": [
-        "wen_table1",
-    ],
+    "tokens": ["tokens_same_layer", "tokens_neighbours", "inversion_causal", "inversion_encoder"],
+    "structure": ["structure_encoder", "reversal"],
+    "dyck": ["dyck", "dyck_construction"],
+    "encoder": ["encoder"],
+    "reproduce": ["wen_table1"],
 }
 
 NAMES = [name for names in FILES.values() for name in names]

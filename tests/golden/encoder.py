@@ -85,5 +85,5 @@ def rank_lengths() -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "encoder": single(encoder, False),  # 0.7 s
+    "encoder": single(encoder, False)  # 0.7 s
 }

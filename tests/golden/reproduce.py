@@ -60,5 +60,5 @@ def wen_corollary2() -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "wen_table1": single(lambda: wen("table1", "variation"), False, AFTER_TRAINING),  # 2.5 s
+    "wen_table1": single(lambda: wen("table1", "variation"), False, AFTER_TRAINING)  # 2.5 s
 }

@@ -9,10 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import relative_tolerance
-from identilens.linalg.checks import (
-    check_finite,
-    explained,
-)
+from identilens.linalg.checks import check_finite, explained
 from identilens.linalg.compact import OutputFactor, compact_values
 from identilens.linalg.simplex import (
     centred_rank,
@@ -136,10 +133,7 @@ def test_entries_that_are_not_finite_are_counted():
     check_finite(large=torch.full((4,), 3e38))
     with pytest.raises(InputError, match="weights"):
         check_finite(weights=[1.0])
-    with pytest.raises(
-        InputError,
-        match="weights",
-    ):
+    with pytest.raises(InputError, match="weights"):
         check_finite(weights=torch.eye(2).to_sparse())
 
 

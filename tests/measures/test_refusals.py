@@ -168,9 +168,7 @@ INPUTS = {
     "fit": [lambda: LinearProbe().transform(STATES), lambda: RidgeProbe().transform(STATES)],
     "8 and 7": [lambda: MlpProbe().fit(STATES, STATES[:7], STATES, STATES)],
     "wide": [lambda: NaiveProbe().score(STATES, STATES[:, :3], [8])],
-    "width": [
-        lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES).transform(STATES[:, :3]),
-    ],
+    "width": [lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES).transform(STATES[:, :3])],
     "hidden_units": [lambda: MlpProbe(hidden_units=0).fit(STATES, STATES, STATES, STATES)],
     "penalties": [lambda: RidgeProbe(penalties=(-1.0,)).fit(STATES, STATES, STATES, STATES)],
     "max_epochs": [lambda: LinearProbe(max_epochs=0).fit(STATES, STATES, STATES, STATES)],
@@ -197,7 +195,7 @@ NUMBERS = {
         lambda: maximum_entropy_alternative(A, T, bias=A * NAN),
     ],
     "coefficients has 1 NaN": [
-        lambda: functional_interval(A[0], T, torch.tensor([[1.0, NAN, 0, 0, 0, 0]])),
+        lambda: functional_interval(A[0], T, torch.tensor([[1.0, NAN, 0, 0, 0, 0]]))
     ],
     "max_steps": [lambda: maximum_entropy_alternative(A, T, max_steps=1)],
 }

@@ -30,13 +30,7 @@ def test_segments_cover_every_token_of_a_chat_once(family):
     assert texts["assistant"] == "where?"
     assert texts["question"] == "on the harbour."
     assert "harbour" not in texts["template"]
-    assert set(texts) == {
-        "system",
-        "user",
-        "assistant",
-        "question",
-        "template",
-    }
+    assert set(texts) == {"system", "user", "assistant", "question", "template"}
 
 
 def test_documents_are_segments_of_a_message_and_tokens_go_where_most_of_their_characters_are():

@@ -171,10 +171,7 @@ def test_layers_that_depend_on_the_length_are_refused():
     model = build("bert")
     model.encoder.layer[0].attention.self = ChangedAttention(32, change)
     next(Lens(model).capture([ids(8)]))
-    with pytest.raises(
-        UnsupportedModelError,
-        match="multiplies",
-    ):
+    with pytest.raises(UnsupportedModelError, match="multiplies"):
         next(Lens(model).capture([ids(9)]))
 
 

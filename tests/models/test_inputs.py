@@ -7,10 +7,7 @@ import torch
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
-from identilens.models.inputs import (
-    Item,
-    collate,
-)
+from identilens.models.inputs import Item, collate
 from identilens.models.padding import cut_padding
 
 

@@ -31,10 +31,7 @@ def test_a_run_without_its_provenance_is_left_alone(tmp_path):
     (tmp_path / "run" / "provenance.json").unlink()
     left = contents(tmp_path / "run")
     for options in ({"resume": True}, {}):
-        with pytest.raises(
-            OutputFolderError,
-            match="provenance",
-        ):
+        with pytest.raises(OutputFolderError, match="provenance"):
             toy(out=tmp_path / "run", **options)
     assert contents(tmp_path / "run") == left
     same(toy(out=tmp_path / "run", overwrite=True), toy())

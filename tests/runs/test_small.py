@@ -148,10 +148,7 @@ def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
         read_tensors(tmp_path / "none.safetensors")
     with pytest.raises(AttributeError), errors_naming(tmp_path / "one.safetensors"):
         written.nothing()
-    with (
-        pytest.raises(OutputFolderError, match="Restore"),
-        errors_naming(tmp_path),
-    ):
+    with pytest.raises(OutputFolderError, match="Restore"), errors_naming(tmp_path):
         pass
     (tmp_path / "provenance.json").write_text("{}")
     with pytest.raises(OutputFolderError, match="identilens"):

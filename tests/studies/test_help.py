@@ -59,10 +59,7 @@ def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields(
 
 def test_settings_by_position_are_refused_by_name():
     lens = Lens(build("bert"))
-    with pytest.raises(
-        InputError,
-        match="position",
-    ):
+    with pytest.raises(InputError, match="position"):
         idl.certify(lens, [ids(4)], 3, 9, "cat")
     with pytest.raises(InputError, match="position"):
         idl.audit(lens)

@@ -6,11 +6,7 @@ from helpers.zoo import tiny_encoder
 from identilens.measures.structure.norm import positive_structure
 from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.studies.perturbation import DRAWS, SHARES, _moves, perturbation_rows
-from identilens.studies.perturbation_views import (
-    PERTURBATIONS,
-    by_perturbation,
-    norm_correlations,
-)
+from identilens.studies.perturbation_views import PERTURBATIONS, by_perturbation, norm_correlations
 
 
 def perturbations():

@@ -78,15 +78,12 @@ def test_the_start_token_stands_first():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_depth": 0}, "depth of at least 1, got 0"),
-        (
-            {"types": 0},
-            "at least one type of brackets, and at most 100,000 types and open brackets, got 0",
-        ),
-        ({"types": 10**9}, "at most 100,000 types and open brackets, got 1000000000 and 4"),
-        ({"max_depth": 10**8}, "at most 100,000 types and open brackets, got 2 and 100000000"),
-        ({"open_probability": 0.0}, "strictly between 0 and 1, got 0.0"),
-        ({"open_probability": 1.0}, "strictly between 0 and 1, got 1.0"),
+        ({"max_depth": 0}, "depth"),
+        ({"types": 0}, "brackets"),
+        ({"types": 10**9}, "brackets"),
+        ({"max_depth": 10**8}, "brackets"),
+        ({"open_probability": 0.0}, "strictly"),
+        ({"open_probability": 1.0}, "strictly"),
     ],
 )
 def test_impossible_languages(options, message):

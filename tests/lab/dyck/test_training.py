@@ -13,12 +13,7 @@ from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck
 from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
-from identilens.lab.dyck.training import (
-    behind_nests,
-    counted_places,
-    new_model,
-    train_models,
-)
+from identilens.lab.dyck.training import behind_nests, counted_places, new_model, train_models
 
 SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
 SMALL = {"hidden_size": 16, "intermediate_size": 12}

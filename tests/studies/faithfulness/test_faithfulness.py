@@ -15,11 +15,7 @@ from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap
-from identilens.studies.faithfulness.study import (
-    evaluate,
-    faithfulness,
-    self_agreement,
-)
+from identilens.studies.faithfulness.study import evaluate, faithfulness, self_agreement
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 

@@ -7,11 +7,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, example, ids
-from identilens.errors import (
-    InputError,
-    SettingError,
-    UnsupportedModelError,
-)
+from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms

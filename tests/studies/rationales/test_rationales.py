@@ -6,9 +6,7 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from transformers import (
-    AutoModelForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM
 
 import identilens as idl
 from helpers.written import rationales as written

@@ -209,10 +209,7 @@ def test_nan_names_the_text(tmp_path):
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
     first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
-    with pytest.raises(
-        NumericalError,
-        match="infinite",
-    ):
+    with pytest.raises(NumericalError, match="infinite"):
         extract(Lens(model), TEXTS[first:], tmp_path)
     assert not list(tmp_path.rglob("states.npy"))
     assert not [json.loads(path.read_text()) for path in tmp_path.rglob("states.json")]
