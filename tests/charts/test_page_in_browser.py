@@ -78,22 +78,6 @@ def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
     assert shown == pytest.approx(float((raw - effective)[query, -1]), abs=3e-3)
 
 
-def test_only_maps_that_exist_are_offered(visit):
-    def offered(label):
-        return (
-            visit.page.locator("#maps")
-            .get_by_label(label, exact=True)
-            .locator("option")
-            .all_text_contents()
-        )
-
-    assert (offered("Layer"), offered("Head")) == (["0", "1"], ["0", "1"])
-    visit.choose("Layer", "1")
-    assert offered("Head") == ["0"]
-    visit.choose("Text", "1")
-    assert (offered("Layer"), offered("Head")) == (["0"], ["0"])
-
-
 def test_layers_stand_side_by_side_or_alone_and_scales_change_the_picture(visit):
     def pictures():
         return visit.page.evaluate(

@@ -118,22 +118,6 @@ def test_near_a_boundary_the_page_gives_no_verdict(browser):
     page.close()
 
 
-def test_masked_rows_and_browsers_without_decompression(browser, path, maps):
-    visit = Visit(browser, path, script="delete window.DecompressionStream;")
-    visit.choose("Kind", "decoder")
-    visit.page.wait_for_selector("#maps .viewer-title:text-is('Layer 0, head 0')")
-    visit.page.locator("#maps canvas[data-layer=raw]").focus()
-    for _ in range(13):
-        visit.page.keyboard.press("ArrowDown")
-    for key, words in ((12, "raw 0."), (13, "hidden from this query")):
-        while f"(key {key})" not in visit.read():
-            visit.page.keyboard.press("ArrowRight")
-        assert words in visit.read()
-    visit.page.keyboard.press("Enter")
-    check_intervals(bars(visit), maps[6], 12)
-    visit.close()
-
-
 def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps):
     visit = Visit(browser, path)
     visit.page.get_by_role("button", name="Side by side").click()

@@ -11,7 +11,7 @@ from identilens.charts import lines
 from identilens.charts.figures import LayerChart, figure
 from identilens.charts.labels import file_names, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
-from identilens.charts.page import _cell, _value, citation, run_facts, table_html
+from identilens.charts.page import _cell, table_html
 from identilens.charts.token_lines import (
     Mark,
     MarkedToken,
@@ -91,36 +91,6 @@ def test_a_table_for_a_notebook():
     assert shown.startswith('<div class="identilens"><style>')
     cells = re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", shown, re.DOTALL)
     assert [cell.strip() for cell in cells] == ["name", "share", "empty", "&lt;i&gt;", "0.25", "–"]
-
-
-def test_values_and_facts_of_a_run():
-    assert (
-        _value({"a_b": True, "none": None, "layers": [1, 2]})
-        == "A b: yes, Layers (counted from 0): 1, 2"
-    )
-    record = {
-        "analysis": "audit", "fingerprint": "f1" * 16, "model": {"name": "m", "sha256": "ab" * 32, "revision": None},
-        "settings": {"seed": 1, "layers": None, "batch_size": 8}, "seed": 0,
-        "texts": {"count": 1, "sha256": ["cd" * 32]},
-        "libraries": {"identilens": "1.0", "torch": "2"}, "python": "3.11", "platform": "here", "processor": "AVX2",
-        "command": ["identilens", "audit", "a b"],
-    }  # fmt: skip
-    assert run_facts(record) == [
-        ("Model", "m"), ("Digest of the parameters (sha256)", "ab" * 32), ("Number of texts", "1"), ("Seed", "1"),
-        ("Batch size", "8"), ("Seed", "0"), ("Libraries", "identilens 1.0, torch 2"), ("Python", "3.11 on here"),
-        ("Processor", "AVX2"),
-        ("Command", "identilens audit 'a b'"), ("Fingerprint of the run", "f1" * 16),
-    ]  # fmt: skip
-    assert citation(record) == (
-        "identilens 1.0: audit of m (parameters sha256 abababababababab) on 1 text (sha256 cdcdcdcdcdcdcdcd), "
-        "run f1f1f1f1f1f1f1f1."
-    )
-    bare = {"analysis": "mixing", "fingerprint": "0" * 20, "texts": {"count": 2}, "command": "c"}
-    assert citation(bare) == (
-        "identilens of unknown version: mixing on 2 texts, run 0000000000000000."
-    )
-    assert ("Command", "c") in run_facts(bare)
-    assert ("Seed", "0") not in run_facts(bare)
 
 
 def test_names_of_files():

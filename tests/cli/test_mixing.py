@@ -1,11 +1,8 @@
 """``identilens mixing`` as a person uses it: exit codes, messages, files, a run that is killed."""
 
-import pytest
-
 from helpers.command import failing, identilens
 from identilens.studies.mixing.result import Mixing
 
-FIRST, SECOND = "A storm closed the pass.", "Snow shut it."
 QUICK = ("--sketch-probes", 4)
 TREEBANK = """# text = Snow shut it
 1\tSnow\tsnow\tNOUN\tNN\t_\t2\tnsubj\t_\t_
@@ -30,25 +27,3 @@ def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
         "mixing", "--model", bundled_path, *options, "--max-length", 4, "--out", tmp_path / "cut"
     )
     assert "expected --max-length to be left out: tags are of whole texts" in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--text", FIRST, "--track", "stormy"], "contains"),
-        (["--text", FIRST, "--method", "exact", "--sketch-probes", "8"], "sketch-probes"),
-        (["--text", FIRST, "--sketch-probes", "1"], "sketch-probes"),
-        (["--text", FIRST, "--sketch-probes", "500"], "probes"),
-        (["--text", FIRST, "--layers", "0,1"], "layers"),
-        (["--text", FIRST, "--memory-budget", "many"], "size"),
-        (["--text", FIRST, "--memory-budget", "1KiB"], "memory_budget=1024"),
-        (["--text", FIRST, "--pairs"], "pairs"),
-        (["--file", "none.conllu"], "conllu"),
-        (["--text", FIRST, "--dtype", "float16"], "derivatives"),
-        ([], "exactly"),
-    ],
-)
-def test_unusable_options(tmp_path, bundled_path, arguments, expected):
-    message = failing("mixing", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
-    assert expected in message
-    assert not list(tmp_path.glob("out/*.parquet"))

@@ -48,32 +48,6 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--text", TEXT, "--ray", "10.0.0.1:6379", "auto"), "accepts"),
-        (("--dataset", "no/such-folder", "--column", "text"), "such-folder"),
-        (("--file", "/dev/null"), "device"),
-    ],
-)
-def test_unusable_options(bundled_path, tmp_path, arguments, expected):
-    message = failing(
-        "audit", "--model", bundled_path, *QUICK, *arguments, "--out", tmp_path / "out"
-    )
-    assert expected in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_path):
-    texts = ("--text", TEXT, "--text", f"And so {TEXT}")
-    message = failing(
-        "structure", "--model", bundled_path, *texts, "--length", 8, "--ray", "--out", tmp_path / "out"
-    )  # fmt: skip
-    assert (
-        "structure runs in one process: each part adds to the sums of the previous part" in message
-    )
-
-
-@pytest.mark.parametrize(
     ("name", "damage"),
     [
         ("config.json", lambda content: content[:50]),

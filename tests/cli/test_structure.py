@@ -3,38 +3,8 @@
 import json
 
 import polars as pl
-import pytest
 
 from helpers.command import failing, identilens
-
-SENTENCES = [
-    f"The {animal} slept under the {place} until the rain had stopped and the road was dry again."
-    for animal in ("fox", "dog", "cat") for place in ("bridge", "table", "old tree")
-]  # fmt: skip
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    file = tmp_path / "texts.txt"
-    file.write_text("\n".join([*SENTENCES, "Too short."]), encoding="utf-8")
-    return file
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "tokens"),
-        (("--shorter", "skip", "--threshold", "1.5"), "threshold"),
-        (("--shorter", "skip", "--limit", "1"), "tokens"),
-        (("--shorter", "skip", "--penalty", "1"), "penalty"),
-        (("--shorter", "skip", "--clusters", "99"), "clusters"),
-    ],
-)
-def test_bad_input_says_what_to_do(bundled_path, corpus, tmp_path, options, message):
-    out = tmp_path / "run"
-    start = ("structure", "--model", bundled_path, "--file", corpus, "--length", 12, "--out", out)
-    assert message in failing(*start, *options)
-    assert not out.exists()
 
 
 def test_the_figures_of_the_draft(tmp_path):

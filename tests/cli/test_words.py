@@ -24,9 +24,9 @@ from identilens.cli import (
     selfcheck,
     show,
 )  # fmt: skip
-from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions, TextOptions
+from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
-from identilens.errors import CheckFailedError, InputError, SettingError
+from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -73,13 +73,6 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
     assert "selfcheck of m" in written
     assert "│ one │ 1.25e-03 │ 1e-02 │ passed │ relative │" in written
     assert "│ two │ 0.00e+00 │ 0e+00 │ passed │ number │" in written
-
-
-def test_selfcheck_lists_types_or_asks_for_a_model():
-    listed = identilens("selfcheck", "--list", code=0).output
-    assert {"bert", "llama"} <= set(listed.split(", "))
-    assert "resnet" not in listed
-    assert "give --model MODEL, or --list" in failing("selfcheck")
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
@@ -245,24 +238,6 @@ def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     ):
         identilens("lab", "reversal", *typed, "-q", code=0)
     assert asked == [(ray, "x") for ray in (False, True, True, "auto", "10.0.0.1:6379")]
-
-
-def test_texts_come_from_one_place(tmp_path):
-    for given in ({}, {"text": ("a",), "file": tmp_path}, {"dataset": "d", "image": (tmp_path,)}):
-        with pytest.raises(InputError, match="give exactly one of --text"):
-            TextOptions(**given).load()
-    for given, words in (
-        ({"split": "test"}, "split only with --dataset; got 'test'"),
-        ({"subset": "en"}, "subset only with --dataset"),
-        ({"column": ("a",)}, "column only with --file or --dataset"),
-        ({"encoding": "latin-1"}, "encoding only with --file; got 'latin-1'"),
-    ):
-        with pytest.raises(SettingError, match=f"expected {words}"):
-            TextOptions(text=("a",), **given).load()
-    with pytest.raises(SettingError, match="pairs only with --text or --file or --dataset"):
-        TextOptions(image=(tmp_path,), pairs=True).load()
-    assert list(TextOptions(text=("a", "b"), limit=1).load()) == ["a"]
-    assert list(TextOptions(text=("a", "b"), pairs=True).load()) == [("a", "b")]
 
 
 def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):

@@ -193,31 +193,6 @@ def test_numbers_are_whole_numbers(client, held, change):
     assert client.post("/api/row", content=json.dumps(body), headers=GOOD).status_code == 400
 
 
-def test_a_request_that_ends_before_its_body_is_no_error_of_the_server(desk):
-    sent = []
-
-    async def receive():
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        sent.append(message)
-
-    names = {**GOOD, "host": HOST}
-    headers = [(name.lower().encode(), value.encode()) for name, value in names.items()]
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/api/start",
-        "query_string": b"",
-        "headers": headers,
-    }
-    served = explorer_app(desk, TOKEN, [HOST])
-    # Another test may leave a loop running in this thread.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(served(scope, receive, send))).result()
-    assert sent[0]["status"] == 400
-
-
 def test_a_row_is_that_of_the_study(client, held, bundled):
     body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12}
     for tolerance in ("0", "1%"):

@@ -1,17 +1,10 @@
 """The explorer as a person uses it: a text is measured as it is typed, a click proves a row, two pages stay apart."""
 
-import csv
-import re
-import shlex
-import struct
-
-import polars as pl
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import identilens as idl
-from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from identilens.explorer.runs import Runs
 from identilens.explorer.work import broken_row, measured
@@ -82,15 +75,6 @@ def opened_row(page):
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
-
-
-def saved(page, name, to):
-    """Click a button that saves a file, and return where it lies."""
-    with page.expect_download() as waiting:
-        page.get_by_role("button", name=name).click()
-    path = to / waiting.value.suggested_filename
-    waiting.value.save_as(path)
-    return path
 
 
 @pytest.fixture
@@ -210,67 +194,6 @@ def test_a_page_without_the_token_shows_nothing(browser, address):
     assert opened.locator(".pane").count() == 0
     assert opened.get_by_role("button", name="Two columns").is_hidden()
     opened.close()
-
-
-def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    opened_row(page)
-    size = page.eval_on_selector("#maps-0 .maps canvas", "one => [one.width, one.height]")
-    picture = saved(page, "Map as PNG", tmp_path).read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert list(struct.unpack(">II", picture[16:24])) == size
-    with saved(page, "Row as CSV", tmp_path).open() as file:
-        rows = {int(row["key"]): row for row in csv.DictReader(file)}
-    page.get_by_role("button", name="Farthest").click()
-    page.wait_for_selector(".found:has-text('total variation')")
-    distance = re.search(r"[0-9.]+(?= away)", page.inner_text(".found"))[0]
-    page.get_by_role("button", name="Command and Python").click()
-    space = {}
-    exec(saved(page, "Save the Python lines", tmp_path).read_text(), space)
-    moved = (space["other"] - space["head"].attention).abs().sum(-1).mean() / 2
-    assert f"{float(moved):.3f}" == distance
-    table = space["certainty"].table
-    for name in ("weight", "lo", "hi"):
-        found = {key: float(row[name]) for key, row in rows.items()}
-        assert found == pytest.approx({key: table[name][key] for key in rows}, abs=1e-6)
-    assert "maps.html" in {path.name for path in tmp_path.iterdir()}
-    assert {(row["outcome"], row["tolerance"]) for row in rows.values()} == {("head", "0")}
-    program, *words = shlex.split(saved(page, "Save the command", tmp_path).read_text())
-    assert program == "identilens"
-    identilens(*words, code=0)
-    again = pl.read_parquet(tmp_path / "run" / "table.parquet")
-    assert again.filter(tolerance="0")["lo"].to_list() == pytest.approx(
-        table["lo"].to_list(), abs=1e-6
-    )
-
-
-def test_a_run_is_saved_and_opened_in_a_sandbox(page, folder):
-    page.get_by_label("Text", exact=True).fill("A short text.")
-    page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('short')")
-    page.get_by_role("button", name="Save as run").click()
-    assert "Name the run first" in page.inner_text(".pane .complaint")
-    page.get_by_label("Name of the run").fill("first")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#runs option:text-is('first')", state="attached", timeout=60_000)
-    assert (folder / "first" / "provenance.json").is_file()
-    complaints = []
-    page.context.on(
-        "page", lambda report: report.on("console", lambda message: complaints.append(message.text))
-    )
-    with page.expect_popup() as waiting:
-        page.locator("#runs").select_option(label="first")
-    around = waiting.value
-    around.wait_for_selector("iframe")
-    report = around.frames[1]
-    report.wait_for_selector(".viewer[data-ready]")
-    assert "Attention audit" in report.inner_text("h1")
-    assert report.evaluate("self.origin") == "null"
-    assert report.evaluate("window.opener") is None
-    assert (
-        report.evaluate("fetch('/explorer.js').then(() => 'asked', () => 'refused')") == "refused"
-    )
-    around.close()
-    assert [words for words in complaints if "explorer.js" not in words] == []
 
 
 def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, address):

@@ -5,12 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from starlette.testclient import TestClient
 
 from identilens.errors import InputError
 from identilens.explorer import app, runs, server
 from identilens.explorer.app import _job, realised
-from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -54,47 +52,6 @@ def test_what_cannot_be_asked_for():
     assert (model, job("c", "t")) == ("m name", {"runs": ("lens", "a text", "7", "c", "t")})
 
 
-def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
-    return SimpleNamespace(
-        projected=SimpleNamespace(rank=torch.tensor(rank)), attention=torch.zeros(queries, keys),
-        visible=visible, group=group, d_k=d_k, values=torch.zeros(keys, d_v),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("head", "conditions"),
-    [
-        (head_of(), 20),
-        (head_of(rank=3), 12),
-        (head_of(keys=3), 8),
-        (head_of(group=2), 40),
-        (head_of(keys=4, visible=torch.ones(4, 4, dtype=torch.bool).tril()), 6),
-    ],
-)
-def test_other_matrices_are_refused_by_the_number_of_conditions(monkeypatch, head, conditions):
-    asked = []
-
-    def made(lens, item, given, *options):
-        asked.append((lens, item, given, options))
-        none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
-        return none, none, None
-
-    monkeypatch.setattr(app, "made", made)
-    monkeypatch.setattr(app, "COPIES", 1)
-    monkeypatch.setattr(app, "ROOM", 8 * conditions**2)
-    at = SimpleNamespace(lens="lens", item="item")
-    assert realised(at, head)["none"].startswith("none lies near")
-    ((lens, item, given, (distance, generator, room)),) = asked
-    assert (lens, item, given, distance, room) == ("lens", "item", head, 0.1, 8 * conditions**2)
-    assert generator.initial_seed() == 0
-    monkeypatch.setattr(app, "ROOM", 8 * (conditions - 1) ** 2)
-    words = (
-        rf"at most {conditions - 1} conditions on queries and keys; this one sets {conditions}\."
-    )
-    with pytest.raises(InputError, match=words):
-        realised(at, head)
-
-
 @pytest.mark.parametrize(
     ("head", "more"),
     [
@@ -133,55 +90,6 @@ def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):
     assert len(asked) == 1
     with pytest.raises(InputError, match="there is no such run"):
         here.report("taken")
-
-
-def test_an_explorer_serves_until_it_is_interrupted(monkeypatch, tmp_path):
-    served, told, closed = [], [], []
-
-    def run(sockets):
-        served.append(sockets)
-        raise KeyboardInterrupt
-
-    def made(application):
-        served.append(application)
-        return SimpleNamespace(run=run)
-
-    monkeypatch.setattr(server, "made_server", made)
-    monkeypatch.setattr(Desk, "close", lambda self: closed.append(list(self.lenses)))
-    opened = server.opened_port(0)
-    port = opened.getsockname()[1]
-    server.serve(
-        {"m": "lens"},
-        ["t"],
-        opened=opened,
-        runs=tmp_path,
-        load={"dtype": "x"},
-        announce=told.append,
-    )
-    application, sockets = served
-    assert sockets == [opened]
-    assert opened.fileno() == -1
-    assert closed == [["m"]]
-    [address] = told
-    place, token = address.split("/#token=")
-    assert place == f"http://127.0.0.1:{port}"
-    assert len(token) == 32
-    client = TestClient(application)
-    for host, status in (
-        (f"127.0.0.1:{port}", 200),
-        (f"localhost:{port}", 200),
-        ("localhost", 403),
-    ):
-        headers = {
-            "host": host,
-            "x-identilens-token": token,
-            "content-type": "application/json; charset=utf-8",
-        }
-        answer = client.post("/api/start", content="{}", headers=headers)
-        assert answer.status_code == status
-    assert client.post("/api/start", content="{}", headers=headers | {"host": f"localhost:{port}"}).json() == {
-        "models": ["m"], "texts": ["t"], "load": {"dtype": "x"}, "runs": {},
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("port", [-1, 2**16])

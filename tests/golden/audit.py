@@ -4,13 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import polars as pl
-import torch
-import transformers as hf
 
 import identilens as idl
-from golden.common import CONDITIONED, TEXTS, TOKENS, drawn, maps, real, tiny
+from golden.common import CONDITIONED, TEXTS, TOKENS, maps, real, tiny
 from golden.stored import Case, Tables, single
-from helpers.zoo import ids
 
 
 def audit(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -30,22 +27,6 @@ def audit_bundled() -> Tables:
         "table": found.table, "token_types": types, **means,
         **maps(found.matrices, "text1.layer3.head10.encoder", "text2.layer0.head2.encoder"),
     }  # fmt: skip
-
-
-def audit_long_causal() -> Tables:
-    """Texts long enough for several blocks of rows."""
-    torch.manual_seed(0)
-    config = hf.GPT2Config(
-        vocab_size=96,
-        n_embd=32,
-        n_layer=1,
-        n_head=4,
-        n_positions=320,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    lens = idl.Lens(drawn(hf.GPT2LMHeadModel(config), 0))
-    return audit(lens, [ids(300, 5), ids(280, 6)], stream="always")
 
 
 def rounded(run: Callable[[], Tables]) -> Case:

@@ -5,11 +5,9 @@ from typing import Any
 import polars as pl
 
 import identilens as idl
-from golden.common import SHORT, real, tiny
+from golden.common import tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
-from identilens.lab.reversal.task import TaskSettings
-from identilens.reproduce.structure2025 import FIGURES
 
 
 def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -36,35 +34,6 @@ def structure_encoder() -> Tables:
     )
 
 
-def structure_causal() -> Tables:
-    corpus = [ids(20, seed) for seed in range(6)]
-    return structure(
-        tiny("gpt2"),
-        corpus,
-        length=10,
-        cut="window",
-        compared_pairs=4,
-        threshold=0.3,
-        scale="sum",
-        penalty=0.1,
-    )
-
-
-def structure_bundled() -> Tables:
-    places = [f"The {animal} slept under the {place} until the rain had stopped."
-              for animal in ("fox", "cat") for place in ("bridge", "table", "tree")]  # fmt: skip
-    found = structure(
-        real(),
-        [*places, SHORT],
-        length=10,
-        shorter="skip",
-        clusters=2,
-        compared_pairs=1,
-        perturbed=0,
-    )
-    return {name: found[name] for name in ("table", "pairs", "representatives")}
-
-
 REVERSAL = {"length": 5, "epochs": 1, "train": 64, "held_out": 32, "hidden": 16, "inputs": 8}
 
 
@@ -80,17 +49,6 @@ def reversal() -> Tables:
         "perturbations": transformer.perturbations.filter(pl.col("text") == 0),
         "accuracy": accuracy.with_columns(pl.col("written").fill_null(float("nan"))),
         "nullity": pl.concat([lstm.heads, transformer.heads]).select("nullity"),
-    }  # fmt: skip
-
-
-def reversal_figures() -> Tables:
-    settings = TaskSettings(**REVERSAL)
-    first, second = (FIGURES[f"structure2025-figure{number}"].make(settings) for number in (1, 2))
-    sweep_ = second.tables["sweep"].filter(pl.col("head") == 0)
-    return {
-        **{f"one_{name}": first.tables[name] for name in ("match", "attention")},
-        **{f"two_{name}": second.tables[name] for name in ("best", "norms", "perturbations")},
-        "two_sweep": sweep_, "accuracy": first.tables["accuracy"].drop("seconds"),
     }  # fmt: skip
 
 

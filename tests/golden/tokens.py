@@ -21,16 +21,6 @@ def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Table
     return {"table": found.table, **kept}
 
 
-def checkpoints() -> Tables:
-    return tokens(
-        "layer-to-layer",
-        tiny("bert"),
-        SENTENCES,
-        compare_model=tiny("bert", 3),
-        probes=("naive", "ridge"),
-    )
-
-
 def inversion(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.inversion(lens, texts, **options)
     return {"table": found.table.drop("forward_noise"), "noises": found.noises}

@@ -111,22 +111,6 @@ def test_rows_whose_bases_prove_nothing_are_solved_otherwise(monkeypatch, corner
     assert found.gap <= ACCEPTED_ERROR
 
 
-def test_parts_change_nothing(monkeypatch):
-    row, T = random_row(0, 30, 8, 2.0)
-    costs, kept = torch.eye(30, dtype=torch.float64), kept_basis(T)
-    whole = SharedPrograms(kept).minimise(costs, row.expand(30, 30)).values
-    rows = torch.stack([row, row.flip(0)])
-    shared = SharedPrograms(kept)
-    every = shared.minimise_all(costs, rows, shared.corners(rows)).values
-    monkeypatch.setattr(interior, "_NUMBERS", 1)
-    parts = SharedPrograms(kept).minimise(costs, row.expand(30, 30)).values
-    torch.testing.assert_close(whole, parts, atol=1e-9, rtol=0)
-    for size in (1, 2000):
-        monkeypatch.setattr(interior, "_TABLEAUX", size)
-        found = shared.minimise_all(costs, rows, shared.corners(rows)).values
-        torch.testing.assert_close(found, every, atol=1e-9, rtol=0)
-
-
 def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
     row, T = random_row(0, 12, 4, 2.0)
     kept = kept_basis(T)

@@ -1,15 +1,11 @@
 """Logits, factors and the messages of what does not fit, by hand."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import relative_tolerance
-from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.checks import check_finite
 from identilens.linalg.compact import OutputFactor, compact_values
 from identilens.linalg.simplex import (
     centred_rank,
@@ -135,42 +131,3 @@ def test_entries_that_are_not_finite_are_counted():
         check_finite(weights=[1.0])
     with pytest.raises(InputError, match="weights"):
         check_finite(weights=torch.eye(2).to_sparse())
-
-
-@explained
-def product(
-    left: Float[Tensor, "row k"],
-    right: Float[Tensor, "k column"],
-    factor: float = 1.0,
-    names: Sequence[str] = (),
-    size: int | None = None,
-) -> Tensor:
-    """Return a product, and fail where anything does not fit."""
-    if size == 0:
-        raise InputError("of our own")
-    "".join(names)
-    return left @ right * factor / (size or 1) * (1 if size != 7 else {}["missing"])
-
-
-def test_an_error_of_torch_names_the_argument_that_is_not_as_annotated():
-    left, right = torch.ones(2, 3), torch.ones(3, 4)
-    assert product(left, right, 2, ["a"]).shape == (2, 4)
-    for given, options, words in (
-        (
-            (left, right.mT),
-            {},
-            r"product needs right as .*; got one of float32, shape \(4, 3\); axes of one name",
-        ),
-        ((left.int(), right), {}, r"product needs left as .*; got one of int32, shape \(2, 3\)"),
-        ((left, "x"), {}, "product needs right as .*; got str"),
-        ((left, right), {"factor": "2"}, "product needs factor as float; got str"),
-        ((left, right), {"names": [1]}, "product needs names as .*; got list"),
-        ((left, right), {"size": "1"}, "product needs size as .*; got str"),
-        ((left, right), {"size": 0}, "^of our own$"),
-    ):
-        with pytest.raises(InputError, match=words):
-            product(*given, **options)
-    with pytest.raises(KeyError):
-        product(left, right, size=7)
-    with pytest.raises(TypeError):
-        product(left)

@@ -165,21 +165,3 @@ def test_the_same_top_is_that_of_every_position_that_counts(lens):
     assert states.same_top(plain)
     turned = {"encoder": -plain.hidden_states["encoder"]}
     assert not states.same_top(replace(plain, hidden_states=turned))
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_derivatives_of_layers_last_asked_for_are_kept(lens, monkeypatch):
-    made = []
-    monkeypatch.setattr(Answer, "_linear", lambda self, *given: made.append(given) or len(made))
-    one, other = answer(lens, "states"), {(0, 1): "rows"}
-    asked = [
-        ([0], 4, None),
-        ([0], 5, {}),
-        ([0], 4, {}),
-        ([0], 4, other),
-        ([0], 5, None),
-        ([0, 1], 4, None),
-    ]
-    assert [one.linearised(*given) for given in asked] == [1, 2, 1, 3, 2, 4]
-    assert one.linearised([0], 4) == 5
-    assert made[2] == ([0], 4, other)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.zoo import build
 from identilens.errors import InputError
 from identilens.models.capture import Lengths, split_states
 from identilens.models.inputs import Item
@@ -21,7 +20,6 @@ from identilens.models.layout import (
 )
 from identilens.models.outputs import _own
 from identilens.models.sequences import sides
-from identilens.models.substitution import own_labels, text_losses
 from identilens.models.threads import _Held, attribute
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -120,30 +118,6 @@ def test_a_change_counts_at_other_positions_and_above_rounding():
         after[0, place, 1] += size
         # Of the largest entry, which a change may raise to 2.
         assert _changes(before, after, (1,), (1,)) == found, (place, size)
-
-
-def test_the_loss_on_the_text_itself():
-    causal, masked, other = build("gpt2"), build("bert"), build("vit")
-    ids = torch.tensor([1, 0, 2])
-    logits = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    item = Item({"input_ids": ids})
-    causal_model = type("GPT2LMHeadModel", (type(causal),), {})
-    masked_model = type("BertForMaskedLM", (type(masked),), {})
-    logs = logits.double().log_softmax(-1)
-    for kind, expected in (
-        (causal_model, [-(one[0, 0] + one[1, 2]) / 2 for one in logs]),
-        (masked_model, [-(one[0, 1] + one[1, 0] + one[2, 2]) / 3 for one in logs]),
-    ):
-        model = kind.__new__(kind)
-        assert torch.equal(own_labels(model, item), ids)
-        torch.testing.assert_close(text_losses(model, item, logits), torch.stack(expected))
-        assert text_losses(model, item, logits[0]) is None
-    assert own_labels(other, item) is None
-    pair = type("T5ForConditionalGeneration", (type(masked),), {})
-    model, both = pair.__new__(pair), Item({"input_ids": ids, "decoder_input_ids": ids})
-    assert own_labels(model, both).tolist() == [0, 2, -100]
-    expected = torch.stack([-(one[0, 0] + one[1, 2]) / 2 for one in logs])
-    torch.testing.assert_close(text_losses(model, both, logits), expected)
 
 
 def test_attributes_are_restored_by_the_last_who_needs_them():

@@ -8,7 +8,7 @@ from helpers.zoo import ids
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64, Replay, _exact
-from identilens.models.tying import _input_axis, group_parameters
+from identilens.models.tying import group_parameters
 
 TEXT = ids(6)
 
@@ -98,23 +98,6 @@ def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, 
     assert lens.digest == before
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_moves_are_measured_against_the_entries_that_move(name, request):
-    *_, group = request.getfixturevalue(name)
-    new = group.parameters(moved_by(group))
-    assert group.moved(group.start) == pytest.approx(dict.fromkeys(new, 0.0), abs=1e-12)
-    for part in group.parts:
-        old = group.replay.module.get_parameter(part.name).detach()
-        places = part.places
-        entries = (slice(None), places) if part.axis == 0 else places
-        mine, change = old[entries], (new[part.name] - old)[entries]
-        torch.testing.assert_close(part.own(old), mine)
-        share = float(change.norm() / mine.norm())
-        assert group.moved(moved_by(group))[part.name] == pytest.approx(share)
-        rest = new[part.name] - old
-        assert float(rest.norm()) == pytest.approx(float(change.norm()))
-
-
 def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_make(llama):
     lens, *_ = llama
     for text in ([5, 6, 7, 5, 6, 7], ids(12)):
@@ -153,11 +136,3 @@ def test_inputs_become_exact_and_hidden_keys_stay_hidden():
     assert _exact(hf.DynamicCache()) is None
     assert _exact(torch.tensor([1])).dtype == torch.int64
     assert _exact("word") == "word"
-
-
-def test_the_axis_of_a_maps_inputs():
-    module = torch.nn.ModuleDict({
-        "linear": torch.nn.Linear(2, 3), "conv": hf.pytorch_utils.Conv1D(3, 2), "norm": torch.nn.LayerNorm(2),
-    })  # fmt: skip
-    names = ("linear.weight", "conv.weight", "linear.bias", "norm.weight")
-    assert [_input_axis(module, name) for name in names] == [1, 0, None, None]

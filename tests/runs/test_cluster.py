@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers import cluster_toys, zoo
@@ -88,17 +87,6 @@ def test_files_of_a_part_come_back_and_belong_to_the_run(marks, tmp_path):
     listed = [(tmp_path / name / "manifest.txt").read_text().split() for name in ("one", "many")]
     assert sorted(listed[0]) == sorted(listed[1])
     assert (tmp_path / "many" / "models" / "6.txt").read_text() == "part 6"
-
-
-def test_an_audit_of_a_model_on_disk(marks, tmp_path):
-    lens = idl.load("bundled", device="cpu")
-    texts = [[101, 2023, 2003 + number, 102] for number in range(70)]
-    options = {"layers": 0, "examples": 2}
-    one = idl.audit(lens, texts, out=tmp_path / "one", **options)
-    many = idl.audit(lens, texts, out=tmp_path / "many", ray=True, **options)
-    for name in one.schema:
-        assert_frame_equal(getattr(many, name), getattr(one, name), abs_tol=1e-7, rel_tol=0)
-    assert many.matrices.keys() == one.matrices.keys()
 
 
 def test_a_changed_model_and_other_libraries_are_refused(tmp_path):

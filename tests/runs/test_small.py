@@ -16,7 +16,6 @@ from identilens.runs.files import (
 from identilens.runs.provenance import (
     Identity,
     differences,
-    model_and_texts,
     provenance,
     subject,
     version_changes,
@@ -92,24 +91,6 @@ def test_inputs_given_in_python_are_spelled_out_if_they_are_few():
 
 def run(digest=None, texts=("t0", "t1"), count=2):
     return {"model": {"sha256": digest}, "texts": {"count": count, "sha256": list(texts)}}
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "same", "words"),
-    [
-        (None, run(), False, "it has no provenance to compare with"),
-        (run("a"), run("a"), True, "the same model and texts"),
-        (run(), run(), True, "the same texts"),
-        (run("a", (), 0), run("a", (), 0), True, "the same model"),
-        (run(None, (), 0), run(None, (), 0), True, "it has no digests of a model or texts"),
-        (run("a", ("t0", "x")), run("a"), False, "text 1 differs"),
-        (run("a", ("x", "y")), run("a"), False, "text 0 differs"),
-        (run("a", ("all",), 9), run("a", ("other",), 9), False, "the texts differ"),
-        (run("a", ("all",), 9), run("a", ("all",), 9), True, "the same model and texts"),
-    ],
-)
-def test_whether_two_runs_have_one_model_and_texts(there, here, same, words):
-    assert model_and_texts(there, here) == (same, words)
 
 
 def test_what_differs_of_two_records_is_named_up_to_a_number():

@@ -63,34 +63,6 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
         read_texts(tmp_path / "a.jsonl", **{"columns": "a", **options})
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("a.doc", {}, "parquet"),
-        ("a.gz", {}, "nothing"),
-        ("a.txt", {"columns": "a"}, "parquet"),
-        ("a.csv", {}, "columns"),
-        ("a.csv", {"columns": ("a", "b", "c")}, "pairs"),
-        ("a.csv", {"columns": "a", "pairs": True}, "pairs=True"),
-        ("a.csv", {"columns": "b"}, "column"),
-        ("a.jsonl", {"columns": "a"}, "object"),
-        ("a.txt", {"pairs": True}, "pairs=True"),
-        ("b.txt", {"pairs": True}, "between"),
-        ("d.txt", {}, "contains"),
-        ("a.conllu", {"pairs": True}, "pairs=True"),
-        ("a.conllu", {"columns": "a"}, "pairs=True"),
-    ],
-)  # fmt: skip
-def test_options_that_do_not_fit_a_file_are_named(tmp_path, name, options, words):
-    contents = {
-        "a.txt": "one", "b.txt": "\none\t \tthree\t", "d.txt": " \n\n",
-        "a.csv": "a\none\n", "a.jsonl": "[1]",
-    }  # fmt: skip
-    (tmp_path / name).write_text(contents.get(name, ""))
-    with pytest.raises(InputError, match=words):
-        read_texts(tmp_path / name, **options)
-
-
 def test_texts_of_the_largest_size_and_half_pairs():
     fits = "x" * 2**20
     assert read_texts(pl.DataFrame({"text": [fits]})) == [fits]

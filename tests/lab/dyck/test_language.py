@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.brackets import is_valid, read_brackets
-from identilens.errors import InputError
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 
@@ -73,19 +72,3 @@ def test_samples_follow_the_law_exactly(sampler):
 def test_the_start_token_stands_first():
     tokens = with_start(read_brackets(Dyck(), "()")[None])
     assert tokens.tolist() == [[1, 3, 5]]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_depth": 0}, "depth"),
-        ({"types": 0}, "brackets"),
-        ({"types": 10**9}, "brackets"),
-        ({"max_depth": 10**8}, "brackets"),
-        ({"open_probability": 0.0}, "strictly"),
-        ({"open_probability": 1.0}, "strictly"),
-    ],
-)
-def test_impossible_languages(options, message):
-    with pytest.raises(InputError, match=message):
-        Dyck(**options)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import identilens as idl
-from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -106,21 +105,3 @@ def test_padding_changes_nothing(name):
         behind = model(left, attention_mask=torch.cat([none, mask], 1)).logits[:, 4:]
     assert torch.allclose(alone, right, atol=1e-5)
     assert torch.allclose(alone, behind, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_depth": 0}, "depth"),
-        ({"num_attention_heads": 7}, "divide"),
-        ({"num_hidden_layers": 0}, "layer"),
-        ({"block": "tree"}, "minimal"),
-        ({"positions": "sine"}, "positions"),
-        ({"block": "minimal"}, "attention"),
-        ({"first_layer": "one-hot", "positions": "linear"}, "has no positions"),
-        ({"projection_widths": [[3]]}, "layers"),
-    ],
-)
-def test_impossible_configurations(options, message):
-    with pytest.raises(InputError, match=message):
-        DyckConfig(**options)

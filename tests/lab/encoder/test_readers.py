@@ -58,22 +58,6 @@ def test_comma_separated_files_without_header(name, tmp_path):
     assert read_local(TASKS[name], tmp_path, "test") == Examples((text,), (label,))
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("NUM\tany\tHow many ?\nWHO\tany\tWho ?", "train"),
-        ("NUM\tany\tHow many ?\n\nHUM\tany\t \n", "train"),
-        ("NUM\tany", "columns"),
-        ("NUM\tany\tHow many ?\tmore", "columns"),
-        ("", "contains no rows"),
-    ],
-)
-def test_bad_rows_are_named_by_line(rows, message, tmp_path):
-    (tmp_path / "train.tsv").write_text(f"coarse\tfine\tquestion\n{rows}", encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        read_local(TASKS["trec"], tmp_path, "train")
-
-
 def test_thirty_per_cent_are_held_out_by_seed(tmp_path):
     write_trec(tmp_path, train=50)
     task = TASKS["trec"]

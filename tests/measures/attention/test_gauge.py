@@ -8,7 +8,7 @@ import torch
 
 from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable.dimension import COPIES
 from identilens.measures.attention.realisable.tied import (
@@ -264,36 +264,6 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
         torch.testing.assert_close(
             after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
         )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"parameters": torch.ones(6)}, InputError, "parameters"),
-        ({"parameters": torch.ones(6).long()}, InputError, "got .*torch.int64"),
-        ({"parameters": torch.full((6,), torch.nan).double()}, NumericalError, "parameters has 6"),
-        ({"visible": torch.ones(2, 3)}, InputError, "boolean"),
-        ({"visible": torch.ones(3).bool()}, InputError, "visible"),
-        ({"visible": torch.tensor(True)}, InputError, "visible"),
-        ({"visible": torch.tensor([[1, 1, 1], [0, 0, 0]]).bool()}, InputError, "hides every key"),
-        ({"kept": ()}, InputError, "boolean"),
-        ({"kept": (torch.ones(3, 1),) * 2}, InputError, "float64"),
-        ({"kept": (torch.ones(2, 1).double(),) * 2}, InputError, "visible"),
-        ({"kept": (torch.ones(3).double(),) * 2}, InputError, "output_bases"),
-        ({"logits": lambda parameters: parameters.view(3, 2)}, InputError, "keys"),
-    ],
-)
-def test_tied_heads_of_tensors_that_do_not_belong_together_are_refused(change, error, message):
-    given = {
-        "logits": lambda parameters: parameters.view(2, 3),
-        "parameters": torch.ones(6, dtype=torch.float64),
-        "visible": torch.ones(2, 3, dtype=torch.bool),
-        "kept": (torch.ones(3, 1, dtype=torch.float64),) * 2,
-    }
-    assert TiedHeads(**given).shared
-    with pytest.raises(error, match=message):
-        TiedHeads(**given | change)
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():

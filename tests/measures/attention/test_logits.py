@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import random_qkt, seeded
-from identilens.errors import InputError, NumericalError
 from identilens.measures.attention.logits import (
     check_logit_alternative,
     least_logit_rank,
@@ -51,21 +50,6 @@ def test_the_check_sees_what_is_wrong():
     )
     assert free.rank == 4 + 14  # in LN(T) row by row, but of too high a rank
     assert free.output_error < 1e-12
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
-    Q, K, T = random_qkt(0, 12, 6, 4)
-    with pytest.raises(InputError, match="rank"):
-        logit_alternative(Q @ K.T, T, 5)
-    with pytest.raises(NumericalError, match="infinite"):
-        logit_alternative(
-            (Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6
-        )
-    with pytest.raises(InputError, match="identifiable"):
-        logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
-    with pytest.raises(InputError, match="rows"):
-        logit_alternative(Q @ K.T, T[:7], 6)
 
 
 @settings(max_examples=15, deadline=None)
@@ -137,13 +121,3 @@ def test_a_soft_cap_is_inverted(masked):
     if not masked:
         assert torch.linalg.matrix_rank(found, rtol=1e-8) == 1
         assert int(least_logit_rank(torch.softmax(capped - bias, -1), tolerance=1e-8)) > 1
-
-
-def test_logits_beyond_the_soft_cap_have_no_queries_and_keys(unchecked_shapes):
-    spread = torch.tensor([[0.0, 3.9], [0.0, 0.0]], dtype=torch.float64)
-    weights = torch.softmax(spread, -1)
-    found = uncapped_logits(weights, 2.0)
-    assert torch.allclose(torch.softmax(2 * torch.tanh(found / 2), -1), weights, atol=1e-12)
-    assert uncapped_logits(torch.softmax(spread / 3.9 * 4.1, -1), 2.0) is None
-    with pytest.raises(InputError, match="positive"):
-        uncapped_logits(torch.eye(2), 2.0)

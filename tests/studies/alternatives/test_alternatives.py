@@ -11,7 +11,6 @@ from helpers import zoo
 from identilens.errors import InputError
 from identilens.measures.attention import (
     attention_intervals,
-    billiard,
     certain_mass,
     maximum_entropy_alternative,
 )
@@ -81,19 +80,6 @@ def test_the_bound_of_a_small_head_is_one_minus_its_certain_mass():
     assert 0.01 < far["mean_total_variation"] <= far["largest_total_variation"] < 1
     assert far["mean_total_variation"] <= far["distance_bound"] + 1e-9
     assert table.filter(pl.col("alternative") != "far")["distance_bound"].is_null().all()
-
-
-def test_walks_too_short_to_forget_their_start_are_said(monkeypatch):
-    lens, texts = idl.Lens(zoo.build("bert")), [zoo.ids(40)]
-    settled = idl.alternatives(lens, texts, layers=0, heads=0, starts=1)
-    monkeypatch.setattr(billiard, "FIRST", 1)
-    monkeypatch.setattr(billiard, "LONGEST", 1)
-    short = idl.alternatives(lens, texts, layers=0, heads=0, starts=1)
-    notes = [one.table.filter(alternative="sampled")["note"].item() for one in (settled, short)]
-    assert notes == [
-        "",
-        "not drawn evenly: after 2 legs the walks still remembered where they began",
-    ]
 
 
 def test_states_before_the_head_do_not_move(whole):
@@ -202,14 +188,6 @@ def test_maximum_entropy_behind_a_soft_cap(bundled):
     assert "open where keys are hidden" in entropy_note(hidden, found)
 
 
-def test_a_soft_capped_model_stores_no_queries_and_keys_that_do_not_produce_the_weights():
-    lens = idl.Lens(zoo.build("gemma2"))
-    found = idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
-    note = found.table.filter(alternative="maximum_entropy")["note"].item()
-    assert "soft cap of 2" in note
-    assert not any("queries_" in name or "keys_" in name for name in found.matrices)
-
-
 def test_heads_that_share_keys_take_new_ones_together():
     lens = idl.Lens(zoo.build("llama").double())
     layer = next(lens.capture({"input_ids": torch.arange(5, 45)[None]}, weights=True)).layers[1]
@@ -241,31 +219,3 @@ def test_identifiable_attention_is_left_where_it_is(bundled):
     assert (found.table["simplex_nullity"] == 0).all()
     assert found.table.drop_nulls("mean_total_variation")["mean_total_variation"].max() < 1e-6
     assert "exist in no attention map. They usually do not" in found.summary().text
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
-    found = idl.alternatives(
-        idl.Lens(zoo.build("bert")), [list(range(5, 5 + n))], layers=0, heads=0, out=tmp_path
-    )
-    again = idl.Alternatives.load(tmp_path)
-    raw, effective = (
-        again.matrices[f"text0.layer0.head0.encoder.{name}"] for name in ("raw", "effective")
-    )
-    assert torch.equal(raw, effective)
-    assert (found.table["simplex_nullity"] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"distance": 1.5}, "distance"),
-        ({"starts": 0}, "starts"),
-        ({"heads": 12}, "heads"),
-        ({"layers": [0, 9]}, "layers"),
-        ({"kind": "cross"}, "attention"),
-    ],
-)
-def test_bad_options(bundled, options, message):
-    with pytest.raises(InputError, match=message):
-        idl.alternatives(bundled, "A short one.", **options)

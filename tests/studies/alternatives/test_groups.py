@@ -6,7 +6,6 @@ import transformers
 
 import identilens as idl
 from helpers import own_attention, zoo
-from identilens.errors import UnsupportedModelError
 from identilens.measures.attention import tied_dimension
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64
@@ -125,15 +124,6 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
     )
 
 
-def test_latent_vectors_and_shared_turned_keys_stay_as_they_are():
-    with Float64():
-        lens, item, head = read("deepseek_v3", _experts_implementation="eager")
-        group = group_parameters(lens, item, head)
-    sizes = {part.name: tuple(part.start.shape) for part in group.parts}
-    # 12 coordinates of this head's query from 12 latent ones, and 8 of its key from 16; the 4 turned ones are shared.
-    assert sizes == {"q_b_proj.weight": (12, 12), "kv_b_proj.weight": (8, 16)}
-
-
 def test_where_there_is_none_the_dimension_says_so():
     with Float64():
         lens, item, head = read("mistral")
@@ -169,24 +159,3 @@ def test_norms_in_float32_do_not_round_the_search(family):
     assert "stopped" not in found.note
     assert head.output_error(parameters.weights) < 1e-5
     assert compare_runs(lens.substitute({}, item), run).hidden < 1e-4
-
-
-def test_one_token_has_only_its_gauge():
-    lens = idl.Lens(zoo.build("llama"))
-    item = lens.read([[7]])[0]
-    found, _, _ = search(lens, item, read_head(lens, item, LAYER, 1))
-    assert found.dimension == 0
-    moves = "Of the 24 directions in which the queries and keys, or what makes them, can move, 24 change no weight"
-    assert moves in found.note
-
-
-def test_parameters_of_several_layers_are_left_alone():
-    lens = idl.Lens(zoo.build("albert"))
-    item = lens.read([zoo.ids(24)])[0]
-    head = read_head(lens, item, 1, 1)
-    with pytest.raises(UnsupportedModelError, match="parameters"):
-        group_parameters(lens, item, head)
-    found, parameters, run = search(lens, item, head)
-    assert found.weights is not None
-    assert run is None
-    assert "several layers share" in parameters.note

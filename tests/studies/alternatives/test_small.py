@@ -12,14 +12,13 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64
-from identilens.studies.alternatives import groups, search
+from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.search import (
     alternatives_of,
     by_parameters,
     entropy_note,
     logit_rank,
-    none_near,
     or_note,
     realisable,
 )
@@ -83,23 +82,6 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
     )
 
 
-def test_a_walk_that_ends_early_and_a_dimension_that_is_not_counted_are_said(grouped, monkeypatch):
-    lens, item, head = grouped
-
-    def no_memory(*given, **options):
-        raise InputError("too much memory")
-
-    monkeypatch.setattr(groups, "tied_dimension", no_memory)
-    monkeypatch.setattr(groups, "tied_alternative", walk(reached=False))
-    with Float64():
-        far, parameters, _ = made(lens, item, head, 0.9, seeded())
-    assert far.note == (
-        "stopped at 0.250 of 0.9 after 7 steps; its keys serve 2 query heads: all of them take new ones, and each "
-        "keeps its output; the dimension was not counted: that takes too much memory"
-    )
-    assert far.dimension is far.formula is parameters.dimension is None
-
-
 def test_where_no_direction_is_free_both_say_so(grouped):
     lens, _, _ = grouped
     with Float64():
@@ -151,13 +133,6 @@ def test_heads_of_other_logits_have_no_realisable_alternative(family, note):
     [item] = lens.read([zoo.ids(6)])
     found = realisable(read_head(lens, item, 0, 1), 0.01, seeded())
     assert (found.weights, found.dimension, found.note) == (None, None, note)
-
-
-def dimension(**given):
-    fields = {
-        "dimension": 5, "formula": 5, "regular": True, "parameters": 20, "gauge": 6, "weights_rank": 9,
-    }  # fmt: skip
-    return SimpleNamespace(**(fields | given))
 
 
 def capped(d_k, cap=1.0, visible=None, bias=None):
@@ -220,33 +195,6 @@ def test_ranks_of_logits_are_given_where_they_are_known():
     assert logit_rank(head, weights.clone().fill_(0.0)) is None
     for name in ("visible", "bias", "rows"):
         assert logit_rank(SimpleNamespace(**vars(head) | {name: weights}), weights) is None
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_relative_terms_and_directions_that_are_not_free_are_said(monkeypatch):
-    tensor = torch.zeros(2, 2)
-    plain = {
-        "softcap": None, "follows_logits": True, "bias_fixed": True, "queries": tensor, "keys": tensor,
-        "projected": None, "bias": None, "scaling": 1.0, "visible": None,
-    }  # fmt: skip
-    relative = realisable(SimpleNamespace(**plain | {"bias_fixed": False}), 0.1, seeded())
-    assert relative.note.startswith("its logits have relative terms that other queries and keys")
-    given = dimension(dimension=0, formula=7)
-    monkeypatch.setattr(search, "realisable_dimension", lambda *_, **__: given)
-    none = realisable(SimpleNamespace(**plain), 0.1, seeded())
-    assert (none.weights, none.dimension, none.formula) == (None, 0, 7)
-    assert none.note == none_near(given)
-    walked = SimpleNamespace(
-        weights=tensor, queries="Q", keys="K", reached=False, distance=0.0254, steps=9
-    )
-    monkeypatch.setattr(search, "realisable_dimension", lambda *_, **__: dimension(formula=4))
-    monkeypatch.setattr(search, "realisable_alternative", lambda *_, **__: walked)
-    found = realisable(SimpleNamespace(**plain | {"bias": tensor}), 0.1, seeded())
-    assert (found.queries, found.keys, found.dimension, found.formula) == ("Q", "K", 5, 4)
-    assert (
-        found.note
-        == "stopped at 0.025 of 0.1 after 9 steps; the dimension differs from the generic 4"
-    )
 
 
 @pytest.mark.parametrize("weights", [2**24, 0])

@@ -13,8 +13,7 @@ import torch
 import identilens as idl
 from helpers.chats import MESSAGES, answering
 from helpers.written import written
-from helpers.zoo import build
-from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.errors import SettingError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
@@ -306,44 +305,3 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     torch.testing.assert_close(
         other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
     )
-
-
-def refused(words, given, kind=InputError, **options):
-    family = options.pop("family", "llama")
-    with pytest.raises(kind, match=words):
-        idl.answer(answering(family, options.pop("template", None)), given, **options)
-
-
-def test_what_cannot_be_answered_is_refused_with_a_remedy():
-    refused("has no chat template", MESSAGES)
-    refused("chat template refuses the messages .*alternate", MESSAGES[2:], template="gemma")
-    refused("conversation 0: the prompt, a message or the answer is empty", "  ")
-    refused("conversation 1: the prompt", ["snow", {"prompt": "snow", "answer": ""}])
-    refused("expected a prompt, messages, or a list", [])
-    refused("expected a prompt, a list of messages", {"text": "snow"})
-    refused("or a mapping with one of them", {"answer": "snow"})
-    refused("or a mapping with one of them", {"prompt": "snow", "messages": MESSAGES})
-    refused("or a mapping with one of them", [{"role": "user"}])
-    refused("its words occur 2 times", {"prompt": "snow snow", "segments": {"a": "snow"}})
-    refused("its words occur 0 times", {"prompt": "snow", "segments": {"a": "ferry"}})
-    refused("expected characters within the 4", {"prompt": "snow", "segments": {"a": "2:9"}})
-    refused(
-        "'template' has a meaning of its own", {"prompt": "snow", "segments": {"template": "s"}}
-    )
-    refused(
-        r"up to 100, the model has 128 positions\. .* \(max_new_tokens=\.\.\.\)",
-        PROMPT,
-        max_new_tokens=100,
-    )
-    refused("128 positions. Shorten the prompt", 4 * PROMPT)
-    refused(r"Shorten the prompt or the answer\.", {"prompt": PROMPT, "answer": 3 * PROMPT})
-    refused("T5.* reads the prompt with an encoder", PROMPT, UnsupportedModelError, family="t5")
-    refused("BertModel has no head that predicts", PROMPT, UnsupportedModelError, family="bert")
-    refused(
-        "BertModel reads tokens on both sides",
-        {"prompt": PROMPT, "answer": "a"},
-        UnsupportedModelError,
-        family="bert",
-    )
-    with pytest.raises(InputError, match=r"a fast one"):
-        idl.answer(idl.Lens(build("llama")), PROMPT)

@@ -13,7 +13,7 @@ import identilens as idl
 from helpers.audits import TEXTS
 from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.linalg.factor import stored_rank
 from identilens.linalg.tolerance import FLOAT32_EPS
 from identilens.models import Lens
@@ -310,20 +310,3 @@ def test_nan_in_the_model_is_named():
         model.encoder.layer[1].attention.self.value.weight[0, 0] = torch.nan
     with pytest.raises(NumericalError, match="BertSelfAttention"):
         idl.audit(lens, [[2, 3, 4, 5, 6]])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": (0, 9)}, "layers"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"stream": "sometimes"}, "stream"),
-        ({"matrices": True, "stream": "always"}, "matrices"),
-        ({"matrix": True}, "batch_size"),
-        ({"layers": "one"}, "numbers"),
-        ({"examples": -1}, "examples"),
-    ],
-)
-def test_bad_options(bundled, options, message, unchecked_shapes):
-    with pytest.raises(InputError, match=message):
-        idl.audit(bundled, TEXTS, **options)

@@ -4,9 +4,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from helpers.audits import mixed_audit
 from helpers.zoo import build, ids
-from identilens.errors import InputError
 from identilens.models import Lens
 
 
@@ -32,30 +30,3 @@ def test_masked_maps_keep_what_each_query_sees(family):
             lens, [ids(14)], layers=[1], heads=[1], queries=[query], tolerance=0
         ).table
         assert_frame_equal(kept.drop("verdict"), asked.drop("verdict"), abs_tol=1e-4)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("place", "kind", "words"),
-    [
-        (("a", 0, 0), None, "text as a whole number; got 'a'"),
-        ((0, [1], 0), None, r"layer as a whole number; got \[1\]"),
-        ((0, 0, 10**40), None, "head of at most"),
-        ((0, 0, 0), [1], r"kind to be encoder or decoder or cross; got \[1\]"),
-    ],
-)
-def test_places_of_another_kind_are_named(place, kind, words):
-    audit = mixed_audit()
-    with pytest.raises(InputError, match=f"expected {words}"):
-        audit.certify(*place, 0, kind)
-    with pytest.raises(InputError, match=f"expected {words}|was not saved"):
-        audit.view(*place, kind)
-
-
-def test_what_was_not_kept_is_refused(bundled):
-    audit = idl.audit(bundled, ["A short text of a few words."], layers=[0], examples=0)
-    with pytest.raises(InputError, match="matrices"):
-        audit.certify(0, 0, 0, 1)
-    kept = idl.audit(bundled, ["A short text of a few words."], layers=[0], certain_rows=0)
-    with pytest.raises(InputError, match="position"):
-        kept.certify(0, 0, 0, "ferry")

@@ -11,7 +11,6 @@ import identilens as idl
 from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
 from identilens.charts.labels import visible_text
-from identilens.studies.audit import views
 from identilens.studies.audit.maps import fitting_maps, kept_maps
 
 
@@ -30,19 +29,6 @@ def report(mixed, tmp_path_factory):
     return mixed.to_html(tmp_path_factory.mktemp("report") / "new" / "report.html")
 
 
-def rows(chart):
-    """Return the rows of every data set of a chart."""
-    return [row for held in chart.to_dict()["datasets"].values() for row in held]
-
-
-def leaves(spec):
-    """Return the views within a chart."""
-    inner = [
-        leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one)
-    ]
-    return inner or [spec]
-
-
 def page_data(path):
     found = re.search(
         r'<script type="application/json" id="data">(.*?)</script>',
@@ -50,46 +36,6 @@ def page_data(path):
         re.DOTALL,
     )
     return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
-
-
-def test_many_maps_become_means_that_weigh_every_map():
-    table = made_audit([[Plan(words(n), words(n))] for n in range(2, 12)]).table
-    every, width = views.correlation_points(table)
-    assert (len(every), width) == (60, 0)
-    for most, expected in ((20, 1), (12, 2)):
-        points, width = views.correlation_points(table, most)
-        assert (width, points["maps"].sum()) == (expected, 60)
-        assert (points["pearson"] * points["maps"]).sum() / 60 == pytest.approx(
-            table["pearson"].mean()
-        )
-    pair = table.filter(pl.col("n_key").is_in([4, 5]), layer=1)["pearson"].mean()
-    assert points.filter(layer=1, length=4.5)["pearson"].to_list() == pytest.approx([pair])
-
-
-def test_token_types_have_one_scale_and_the_numbers_of_the_table(mixed):
-    charts = mixed.charts()
-    scales = set()
-    for weights in ("raw", "effective"):
-        spec = charts[f"token_types_{weights}"].to_dict()
-        scales |= {tuple(leaf["encoding"]["y"]["scale"]["domain"]) for leaf in leaves(spec)}
-        heads = [row[weights] for row in rows(charts[f"token_types_{weights}"]) if "head" in row]
-        assert heads == pytest.approx(mixed.received()[weights].to_list(), rel=1e-5, abs=1e-9)
-    assert len(scales) == 1
-    drawn = rows(charts["attention_to_type"])
-    pairs = mixed.token_types.filter(kind="cross", layer=1, query_type=SCRIPT, key_type="[CLS]")
-    for weights in ("raw", "effective"):
-        place = {
-            "kind": "cross",
-            "layer": 1,
-            "query_type": SCRIPT,
-            "key_type": "[CLS]",
-            "Weights": weights,
-        }
-        (row,) = (row for row in drawn if place.items() <= row.items())
-        low, mean, high = (getattr(pairs[weights], name)() for name in ("min", "mean", "max"))
-        assert [row["Lowest_20_head"], row["attention"], row["Highest_20_head"]] == pytest.approx(
-            [low, mean, high], 1e-5
-        )
 
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):

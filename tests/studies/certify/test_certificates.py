@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 import identilens as idl
 from helpers.command import failing
 from helpers.programs import by_clarabel, random_row
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.linalg.certificate import Certificate
 from identilens.studies.certify.certificates import CertificateFile
 from identilens.studies.outcomes import of_head
@@ -209,15 +209,6 @@ def test_an_end_that_the_signs_prove_is_not_below_zero_by_rounding():
     assert "Proven: between 0 and 0.5" in sentences
 
 
-def test_certificates_need_a_claim_and_a_folder(bundled, tmp_path):
-    with pytest.raises(SettingError, match="certificates"):
-        idl.certify(bundled, TEXT, certificates=True)
-    with pytest.raises(InputError, match="certificates"):
-        idl.certify(bundled, TEXT, claim="storm", certificates=True, **PLACE)
-    with pytest.raises(SettingError, match="tolerances"):
-        idl.certify(bundled, TEXT, claim=("storm", "ferry"), certificates=True)
-
-
 def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
     direction = torch.randn(384, generator=torch.Generator().manual_seed(0))
     claims = (
@@ -271,16 +262,3 @@ def test_a_radius_is_the_largest_tolerance_of_a_verdict(bundled):
     assert far.claims["radius"].item() is None
     sure = idl.certify(bundled, TEXT, claim="storm < 1.5", tolerance=0, **PLACE).claims
     assert sure["radius"].item() == float("inf")
-
-
-def test_what_is_no_claim_is_refused(bundled):
-    for make, words in (
-        (lambda: idl.claims.weight(1, above=0.1, below=0.2), "expected above without below"),
-        (lambda: idl.claims.pattern("prev"), "to be one of previous, next"),
-        (lambda: idl.claims.source(torch.tensor([float("nan")])), "d_model finite numbers"),
-        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.weight(99), **PLACE), "keys 0 to 37; got 99"),
-        (lambda: idl.certify(bundled, TEXT, claim=idl.claims.source(torch.ones(3)), **PLACE), "384"),
-        (lambda: idl.certify(bundled, TEXT, pattern="prev", **PLACE), "to be one of previous"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=words):
-            make()

@@ -9,7 +9,6 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers import zoo
-from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
 from identilens.studies.certify import views
 from identilens.studies.certify.rows import VERDICTS
@@ -150,18 +149,3 @@ def test_masked_rows_have_their_own_keys(found):
         f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']},"
         in words
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pin_tolerance": 1.0}, "pin_tolerance"),
-        ({"queries": "absent"}, "position"),
-        ({"queries": 900}, "position"),
-        ({"pin_tolerance": -1.0}, "pin_tolerance"),
-        ({"layers": 6}, "layers"),
-    ],
-)
-def test_bad_options(bundled, options, message):
-    with pytest.raises(InputError, match=message):
-        idl.certify(bundled, TEXT, **options)

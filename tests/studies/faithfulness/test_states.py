@@ -5,7 +5,6 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.errors import InputError, SettingError
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.faithfulness.inputs import FinalStates
@@ -72,10 +71,3 @@ def test_agreement_counts_the_tokens_that_a_state_sees():
 def test_alti_is_left_out_where_a_block_is_not_its_input_plus_attention(family, has):
     lens = idl.Lens(build(family).double())
     assert ("alti" in final_rollouts(lens, lens.read([ids(7)])[0])) == has
-
-
-def test_what_cannot_be_explained_is_refused(lens):
-    with pytest.raises(SettingError, match="attribution"):
-        faithfulness(lens, [ids(5)], attribution=True)
-    with pytest.raises(InputError, match="one stack"):
-        faithfulness(idl.Lens(build("t5")), [ids(6)], kind="encoder", **QUICK)

@@ -6,7 +6,7 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, classifier, example, ids
-from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.tokens.margins import Noise
 from identilens.models.candidates import Candidates
 
@@ -255,30 +255,6 @@ def test_bits_are_the_fewest_with_a_certificate(lens):
         ).drop_nulls("bits")
         assert row["certified_bits"] == wholes["bits"].min()
         assert row["recovered_bits"] <= row["certified_bits"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"layers": 7}, "hidden"),
-        ({"layers": 2, "stored": "cache"}, "values"),
-        ({"noise": "int99"}, "bfloat16"),
-        ({"bits": 1}, "bits"),
-        ({"noise": (), "bits": ()}, "noise"),
-        ({"stored": "logits"}, "stored"),
-        ({"risk": 0}, "above"),
-    ],
-)
-def test_mistakes_in_settings(lens, options, words):
-    with pytest.raises((InputError, SettingError)) as caught:
-        idl.inversion(lens, [[4, 8]], **options)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(("family", "words"), [("t5", "encoder"), ("whisper", "encoder")])
-def test_models_that_are_refused(family, words):
-    with pytest.raises(UnsupportedModelError, match=words):
-        idl.inversion(made(family, torch.float32), example(family))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -1,11 +1,8 @@
 """Tags from a treebank, carried over to sub-words by characters."""
 
-import types
-
 import pytest
 
 from helpers.treebanks import SENTENCES
-from identilens.errors import InputError, SettingError
 from identilens.measures.mixing import boxes_by_tag
 from identilens.runs.conllu import TaggedText, Word, read_conllu
 from identilens.studies.mixing.study import mixing
@@ -54,13 +51,6 @@ def test_pairs_and_tokens_outside_of_words(bundled):
     assert found["tag"].to_list() == ["[CLS]", "ADJ", NO_WORD, "[SEP]", "NOUN", "[SEP]"]
 
 
-def test_texts_without_tags_and_slow_tokenizers_are_refused(bundled, sentences):
-    with pytest.raises(InputError, match="Gladly"):
-        tag_tokens(["Gladly"], bundled.tokenizer)
-    with pytest.raises(InputError, match="use_fast=True"):
-        tag_tokens(sentences, types.SimpleNamespace(is_fast=False))
-
-
 def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
     assert tagged.tags.equals(tag_tokens(sentences, bundled.tokenizer))
     assert tagged.provenance["settings"]["tags"] == "xpos"
@@ -69,19 +59,3 @@ def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
     assert speech["tokens"].sum() == len(tagged.own())
     last = tagged.own().filter(layer=6, token="[CLS]")["contribution"]
     assert speech.filter(layer=6, tag="[CLS]")["median"].item() == pytest.approx(last.median())
-
-
-def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentences):
-    with pytest.raises(SettingError, match="max_length"):
-        mixing(bundled, sentences, max_length=4)
-    with pytest.raises(InputError, match="plain"):
-        mixing(bundled, [*sentences, "plain"])
-
-
-@pytest.mark.slow
-def test_a_real_treebank_is_placed_whole(data, bundled):
-    texts = read_conllu(data / "ud_ewt" / "en_ewt-ud-test.conllu.xz", limit=200)
-    assert len(texts) == 200
-    tags = tag_tokens(texts, bundled.tokenizer)["tag"].to_list()
-    assert tags.count("NN") > 300
-    assert tags.count(NO_WORD) == 0

@@ -1,13 +1,11 @@
 """What charts, finding and report of a mixing result show: the numbers of its tables, and tokens as they are."""
 
-import numpy as np
 import pytest
 import torch
 
 from helpers.audits import SCRIPT, words
 from helpers.browsing import Visit
 from helpers.mixings import random_mixing, tagged_mixing, tricky_mixing
-from identilens.errors import InputError
 from identilens.measures.mixing import by_relative_position
 from identilens.studies.mixing.single import token_maps
 
@@ -67,22 +65,6 @@ def test_context_breaks_at_the_own_token_and_offers_what_is_near(tagged):
     assert offered(random_mixing([words(9)])[1].charts()["relative_positions"]) == {}
 
 
-def test_the_tracked_token_is_drawn(tagged):
-    chart = tagged.tracking("word20").charts()["tracked_token"]
-    assert offered(chart) == {"state": ["21: word20"]}
-    drawn = {(row["layer"], row["input"]): row["contribution"] for row in rows(chart)}
-    names = tagged.names(1)
-    for (layer, position), value in np.ndenumerate(tagged.array(1)[:, 21]):
-        assert drawn[layer + 1, f"{position}: {names[position]}"] == pytest.approx(value, rel=1e-5)
-    context = np.delete(tagged.array(1)[:, 21], 21, axis=1)
-    color = chart.to_dict()["layer"][0]["encoding"]["color"]
-    assert color["scale"]["domain"] == pytest.approx([0, context.max()]), (
-        "the own token would take all the colour"
-    )
-    with pytest.raises(InputError, match="contains"):
-        tagged.tracking("boat")
-
-
 def test_maps_hold_every_number_of_the_texts_that_fit(tricky):
     maps = token_maps(tricky.series, (1, 2))
     assert len(maps) == sum(
@@ -96,22 +78,6 @@ def test_maps_hold_every_number_of_the_texts_that_fit(tricky):
     )
     cross = next(one for one in maps if one.choices["kind"] == "cross")
     assert list(cross.keys) == tricky.names(0, "cross", "input")
-
-
-def test_single_texts_stay_within_their_budget():
-    _, result = random_mixing([["a"] * 30, ["b"] * 4, ["c"] * 30, *([["d"] * 3] * 30)])
-
-    def texts(budget, text=0):
-        return list(
-            dict.fromkeys(
-                int(one.choices["text"].split(":")[0])
-                for one in token_maps(result.series, (text, 0), budget)
-            )
-        )
-
-    assert texts(8 * 3 * 16) == [1]
-    assert texts(10**9, 25) == [*range(19), 25]
-    assert texts(10) == []
 
 
 def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, tricky, browser):

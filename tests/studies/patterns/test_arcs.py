@@ -12,7 +12,6 @@ from helpers.chats import answering, tokenizer
 from helpers.programs import kept_basis
 from helpers.treebanks import SENTENCES
 from helpers.zoo import build
-from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.studies.items import word_at
 
@@ -186,13 +185,3 @@ def test_a_token_belongs_to_the_word_it_shares_most_with():
         "n't",
         "none",
     ]
-
-
-def test_what_has_no_arcs_is_refused(treebank):
-    lens, texts = answering("bert"), idl.read_conllu(treebank)
-    with pytest.raises(InputError, match="dependency"):
-        idl.patterns(lens, [texts[0], "a plain text"], pattern="arcs")
-    with pytest.raises(SettingError, match="max_length"):
-        idl.patterns(lens, texts, pattern="nsubj to head", max_length=5)
-    with pytest.raises(SettingError, match="relation"):
-        idl.patterns(lens, texts, pattern="nsubj")

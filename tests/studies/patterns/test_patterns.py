@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 import identilens as idl
 from helpers.programs import kept_basis
 from helpers.zoo import build, ids
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.measures.attention import PATTERNS, pattern_keys
 from identilens.models.lens import Lens
 from identilens.studies.patterns.result import CALLED, IDENTIFIED, OTHER, POSSIBLE
@@ -134,11 +134,3 @@ def test_repeated_random_sequences_are_scored_apart():
     assert own["rows"][0] >= 3 * 16
     assert "on repeated random tokens" in found.summary().text
     assert found.table.filter(corpus="texts")["text"].unique().to_list() == [0]
-
-
-def test_what_cannot_be_asked_is_refused(scored):
-    lens, _ = scored
-    with pytest.raises(SettingError, match="previous"):
-        idl.patterns(lens, TEXTS, pattern="prevous")
-    with pytest.raises(SettingError, match="self-attention"):
-        idl.patterns(lens, TEXTS, kind="cross")

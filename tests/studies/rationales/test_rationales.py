@@ -6,12 +6,11 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from transformers import AutoModelForMaskedLM
 
 import identilens as idl
 from helpers.written import rationales as written
-from helpers.zoo import build, classifier, ids
-from identilens.errors import InputError, SettingError
+from helpers.zoo import classifier, ids
+from identilens.errors import SettingError
 from identilens.measures.attention import certify_row
 from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
@@ -147,13 +146,6 @@ def test_of_tokens_that_matter_the_attention_of_the_last_token_has_intervals():
     assert any(token.note.endswith(shown) for token in found.token_lines()[0].tokens)
 
 
-def test_classifiers_and_heads_with_sinks_have_no_such_intervals(lens):
-    assert rationales(lens, [ids(9)], draws=1).needed["lo"].null_count() == 9
-    sinks = idl.Lens(build("gpt_oss"))
-    found = rationales(sinks, [ids(9)], draws=1).needed
-    assert len(found) == found["lo"].null_count() == 8
-
-
 def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_for(lens):
     lens.model.config.id2label = CLASSES
     text = ids(9)
@@ -287,17 +279,3 @@ def test_of_few_texts_no_explanation_is_the_best_and_of_enough_only_a_certain_on
     unsure = written(12, lucky=0.4).summary()
     assert unsure.text.count("none is surely better than chance; alti comes nearest") == 2
     assert len(unsure.headline) == len(said[9].headline)
-
-
-def test_what_cannot_be_tested(lens):
-    refusal = "expected a model that classifies texts, or predicts the next token; {} gives no"
-    no_language_model = idl.Lens(AutoModelForMaskedLM.from_config(build("bert").config))
-    of_tokens = classifier("gpt2", "TokenClassification")
-    without_head = [idl.Lens(build("bert")), idl.Lens(build("gpt2").base_model)]
-    for other in (*without_head, no_language_model, of_tokens):
-        with pytest.raises(InputError, match=refusal.format(type(other.model).__name__)):
-            rationales(other, [ids(5)])
-    short = rationales(lens, [[7]])
-    assert not len(short.table)
-    assert not len(short.needed)
-    assert short.summary().text.startswith("No text was tested")

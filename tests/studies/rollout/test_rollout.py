@@ -10,7 +10,6 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.zoo import build, example, ids, tiny_decoder
-from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.lens import Lens
 from identilens.models.rollouts import self_attention, text_rollouts
@@ -121,22 +120,3 @@ def test_tolerances_widen_and_are_said_to_be_of_first_order(bert):
     assert "At the tolerance 10% of each head's output, the mean width is" in found.summary().text
     alone = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance="1%").summary().text
     assert "changed by at most 1%, to first order, it may be anything" in alone
-
-
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [("jamba", "layers.0"), ("t5", "T5.* has layers whose keys are of another sequence")],
-)
-def test_models_that_mix_by_other_means_are_refused(family, words):
-    with pytest.raises(
-        UnsupportedModelError, match=f"rollout multiplies the attention of .*{words}"
-    ):
-        idl.rollout(Lens(build(family)), example(family) if family == "t5" else [ids(9)])
-
-
-def test_maps_that_were_not_saved_are_named(bert):
-    found = idl.rollout(bert, [TEXT], queries=3, targets=2)
-    with pytest.raises(InputError, match="witnesses"):
-        found.witness(0, 2, "hi")
-    with pytest.raises(InputError, match="tolerance"):
-        idl.rollout(bert, [TEXT], tolerance=(0, "1%"), witnesses=True)

@@ -8,7 +8,7 @@ import pytest
 from helpers.charts import drawn
 from helpers.structures import by_hand
 from identilens.errors import InputError
-from identilens.studies.structure import maps, views
+from identilens.studies.structure import maps
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +103,3 @@ def test_mean_weights_by_name(found):
         two.mean_weights(0, 0)
     assert two.mean_weights(0, 0, "cross").shape == (3, 3)
     assert isinstance(two.visibility_by_position(), pl.DataFrame)
-
-
-def test_of_several_texts_the_mean_is_shown_and_the_least_entry(found):
-    texts = views.texts_by_head(found.texts)
-    heads = found.texts.partition_by("kind", "layer", "head", maintain_order=True)
-    assert len(texts) == len(heads)
-    for row, rows in zip(texts.iter_rows(named=True), heads, strict=True):
-        assert row["least"] == rows["least"].min()
-        assert row["negative"] == pytest.approx(rows["negative"].mean())
-        assert row["rank"] == pytest.approx(rows["rank"].mean())
-    spread = found.texts.with_columns(least=-pl.int_range(pl.len()).cast(pl.Float64))
-    assert views.texts_by_head(spread)["least"].min() == 1 - len(spread)
-    assert views.texts_by_head(spread.with_columns(outside=9e-10))["outside"].to_list() == [0, 0]

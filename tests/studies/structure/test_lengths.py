@@ -57,19 +57,6 @@ def test_windows_of_token_ids_need_no_tokenizer():
         texts_of_length(lens, [ids(16), ids(5, 1)], 8, cut="window")
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals(bundled):
-    with pytest.raises(InputError, match="512 positions"):
-        texts_of_length(bundled, [LONG * 100, LONG * 100], 600)
-    with pytest.raises(InputError, match="windows"):
-        texts_of_length(bundled, [(LONG, LONG), (LONG, LONG)], 10, cut="window")
-    with pytest.raises(InputError, match="special"):
-        texts_of_length(bundled, [LONG, LONG], 2, cut="window")
-    vit = Lens(build("vit"), name="tiny")
-    with pytest.raises(InputError, match="tokens"):
-        texts_of_length(vit, {"pixel_values": __import__("torch").zeros(2, 3, 12, 12)}, 10)
-
-
 def test_every_sequence_of_a_text_is_long_enough_and_of_tokens():
     ids_of_two = {"input_ids": torch.tensor([1, 2])}
     item = Item(ids_of_two, {"encoder": ("a", "b"), "decoder": ("a", "b", "c")})

@@ -1,7 +1,5 @@
 """Both passes over the texts, beside plain linear algebra: a layer of two heads, and six texts of seven tokens."""
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -9,10 +7,9 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import ids, tiny_encoder
-from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.errors import InputError, OutputFolderError
 from identilens.measures.structure import circularity, structure_weights
 from identilens.measures.structure.perturbation import perturbation_directions
-from identilens.models.capture import Collector
 from identilens.models.lens import Lens
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
@@ -170,18 +167,6 @@ def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "parts").exists()
 
 
-def test_steps_and_their_words(lens):
-    study = StructureStudy(lens, TEXTS, StructureSettings(**SETTINGS))
-    assert list(study.sizes()) == [6, 6, 1, 1, 1, 0]
-    assert [words for _, words, _ in study.steps] == [
-        "first pass: R and representatives", "second pass: texts against R", *["perturbed weights in the model"] * 4,
-    ]  # fmt: skip
-    assert [texts for texts in range(1, 40) if passes._is_mark(texts)] == [
-        1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32,
-    ]  # fmt: skip
-    assert study.identity().settings["threshold"] == 2 / N
-
-
 def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
     settings = StructureSettings(length=N, clusters=2, threshold=0.5, scale="sum")
     assert StructureStudy(lens, TEXTS, settings).threshold == 0.25
@@ -200,25 +185,6 @@ def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
         _ = open_ended.threshold
     with pytest.raises(InputError, match="clusters"):
         structure(lens, TEXTS, length=N, clusters=7)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_attention_that_is_not_of_all_tokens_or_not_finite_is_refused(lens):
-    items = lens.read([TEXTS[0]])
-    collector = Collector(lens.sites(items[0]), items, weights=True)
-    lens.run(items, collector)
-    (layer,) = collector.layers[0]
-    fits = passes.LayerView.of(layer, 0, N)
-    assert fits.key == "encoder.layer0"
-    for weights in (layer.weights[..., :-1], layer.weights[:, :-1]):
-        with pytest.raises(InputError, match="attention"):
-            passes.LayerView.of(replace(layer, weights=weights), 0, N)
-    for broken in (
-        replace(layer, weights=layer.weights * torch.nan),
-        replace(layer, values=layer.values * torch.inf),
-    ):
-        with pytest.raises(NumericalError, match="encoder"):
-            passes.LayerView.of(broken, 4, N)
 
 
 def test_as_many_texts_run_together_as_their_weights_allow(lens, monkeypatch):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from helpers.structures import structure_of
-from identilens.errors import InputError, NumericalError, SettingError
+from identilens.errors import InputError, NumericalError
 from identilens.runs.files import Manifest
-from identilens.studies.structure.study import LayerView, State, StructureSettings
+from identilens.studies.structure.study import LayerView, State
 
 
 @pytest.fixture(scope="module")
@@ -68,23 +68,6 @@ def test_of_the_sums_after_each_part_the_last_two_are_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
         "state-000002.safetensors", "state-000003.safetensors",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "most"),
-    [
-        ({"threshold": 1.0}, None), ({"threshold": 1.5}, r"in \[0, 1\] on the mean of the weights"),
-        ({"threshold": 1.5, "scale": "sum", "clusters": 1}, r"in \[0, 1\] on the sum of the weights"),
-        ({"threshold": 3.0, "scale": "sum", "clusters": 3}, None), ({"threshold": 9.0, "scale": "sum"}, None),
-        ({}, None),
-    ],
-)  # fmt: skip
-def test_a_threshold_that_leaves_nothing_is_refused(given, most):
-    if most is None:
-        assert StructureSettings(length=4, **given).length == 4
-    else:
-        with pytest.raises(SettingError, match=f"threshold {most}"):
-            StructureSettings(length=4, **given)
 
 
 def captured(n=3, **changes):

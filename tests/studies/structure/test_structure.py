@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from helpers.zoo import build, ids
-from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
 
@@ -70,27 +69,3 @@ def test_memory_does_not_grow_with_the_number_of_texts():
         return sum(tensor.nbytes for tensor in study.state.sums.values())
 
     assert state_bytes(6) == state_bytes(40)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 30}, "tokens"),
-        ({"length": 1}, "length"),
-        ({"cut": "both"}, "window"),
-        ({"shorter": "pad"}, "shorter"),
-        ({"threshold": 1.5}, "threshold"),
-        ({"threshold": -0.5}, "threshold"),
-        ({"threshold": 5.0, "scale": "sum", "clusters": 3}, "weights"),
-        ({"threshold": 50.0, "scale": "sum"}, "weights"),
-        ({"penalty": 1.0}, "penalty"),
-        ({"clusters": 0}, "clusters"),
-        ({"clusters": 10}, "clusters"),
-        ({"pool": 1}, "pool"),
-        ({"perturbed": -1}, "perturbed"),
-    ],
-)
-def test_bad_options_say_what_to_do(options, message):
-    with pytest.raises(InputError, match=message):
-        structure(tiny(), corpus(), **{"length": N, **options})

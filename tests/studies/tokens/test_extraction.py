@@ -179,18 +179,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     assert max(most) < size / 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "stored"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
-)
-def test_precision_on_disk(kind, stored, tmp_path):
-    lens = Lens(build("bert").to(getattr(torch, kind)))
-    found = extract(lens, TEXTS[:3], tmp_path, batch_size=1)
-    assert found.layers.dtype == getattr(torch, stored)
-    torch.testing.assert_close(
-        found.layers, alone(lens, TEXTS[:3]).to(found.layers.dtype), rtol=1e-2, atol=1e-2
-    )
-
-
 def test_what_cannot_be_extracted(tmp_path):
     with pytest.raises(InputError, match="pixel_values"):
         extract(Lens(build("vit")), example("vit"), tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from identilens.errors import InputError, SettingError
-from identilens.studies.tokens.cells import Cell, ProbeKind, cells, check_corpus, probe_kinds
+from identilens.studies.tokens.cells import Cell, ProbeKind, cells, probe_kinds
 from identilens.studies.tokens.settings import TokenSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -85,43 +85,7 @@ def test_options_that_make_no_sense(options, expected):
         chosen(**options)
 
 
-def test_lists_as_they_are_typed():
-    typed = chosen(probes="naive, mlp", distances="l2", layers="1-3,6", offsets="-2,1", shares="0.5,1",
-                   learning_rates="3e-4")  # fmt: skip
-    assert (typed.probes, typed.distances, typed.layers) == (
-        ("naive", "mlp"),
-        ("l2",),
-        (1, 2, 3, 6),
-    )
-    assert (typed.offsets, typed.shares, typed.learning_rates) == ((-2, 1), (0.5, 1.0), (0.0003,))
-
-
 def test_what_does_not_change_the_numbers_is_not_recorded():
     recorded = chosen(states="somewhere", compare_model="tuned").recorded()
     assert recorded == TokenSettings().recorded()
     assert {"states", "compare_model"}.isdisjoint(recorded)
-
-
-@pytest.mark.parametrize(("layers", "got"), [((0,), r"got \[0\]"), ((2, 4), r"got \[4\]")])
-def test_layers_the_model_lacks(layers, got):
-    with pytest.raises(InputError, match="layers 1 to 3; " + got):
-        cells(chosen(layers=layers), 3, "naive")
-
-
-def test_single_options_go_over_settings():
-    base = TokenSettings(folds=4, probes=("mlp",))
-    expected = TokenSettings(folds=2, probes=("mlp",), distances=("l2",))
-    assert TokenSettings.of(base, {"folds": 2, "distances": "l2"}) == expected
-
-
-def test_corpora_that_are_too_small():
-    check_corpus(chosen(folds=3), [5] * 10)
-    with pytest.raises(InputError, match="sentences"):
-        check_corpus(chosen(), [5] * 9)
-    with pytest.raises(InputError, match="sentence"):
-        check_corpus(chosen(), [])
-    near = chosen(experiment="neighbours", folds=1, offsets=(1, -4))
-    with pytest.raises(InputError, match="neighbours"):
-        check_corpus(near, [4] * 10)
-    with pytest.raises(InputError, match="neighbours"):
-        check_corpus(near, [1] * 10)

@@ -10,7 +10,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, ids
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
 from identilens.measures.tokens import LinearProbe
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
@@ -300,25 +300,3 @@ def test_means_and_their_errors(lens, cache):
         lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache
     )
     assert single.means()["rate_error"].to_list() == [None, None]
-
-
-def test_what_cannot_be_analysed(lens, tmp_path):
-    out = tmp_path / "out"
-    for texts, options, expected in (
-        (TEXTS[:9], {}, "expected folds of at most 9, the number of sentences; got 10"),
-        ([], {}, "expected one or more texts"),
-        (TEXTS, {"layers": (3,)}, r"layers 1 to 2; got \[3\]"),
-        (TEXTS, {"probe": "linear"}, "probe to be one of the options"),
-    ):
-        with pytest.raises(InputError, match=expected):
-            token_identifiability(lens, texts, out=out, **options)
-    with pytest.raises(InputError, match="tokens"):
-        token_identifiability(
-            Lens(build("vit")), {"pixel_values": torch.zeros(2, 3, 12, 12)}, out=out
-        )
-    assert not out.exists()
-    broken = build("bert")
-    with torch.no_grad():
-        broken.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
-    with pytest.raises(NumericalError, match="hidden"):
-        token_identifiability(Lens(broken), TEXTS, out=out)

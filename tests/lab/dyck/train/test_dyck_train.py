@@ -4,10 +4,8 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
-from identilens.errors import InputError
+from helpers.dycks import MEASURING, QUICK, SETTINGS
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.settings import DyckSetting
 from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
@@ -59,21 +57,3 @@ def test_a_head_without_values_is_not_used():
     found = pl.DataFrame(head_rows(model, tokens))
     assert found["used"].to_list() == [True, False]
     assert found["largest_fall"][1] == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "seeds", "options", "message"),
-    [
-        ([], [0], {}, "different"),
-        ([SETTINGS[0], SETTINGS[0]], [0], {}, "different"),
-        (SETTINGS, [], {}, "seeds"),
-        (SETTINGS, [0], {"at_once": 0}, "at_once"),
-        (SETTINGS, range(10**6), {}, "seeds"),
-        ([DyckSetting("d", {"max_depth": 0}, QUICK)], [0], {}, "depth"),
-        ([DyckSetting("w", {**MINIMAL, "hidden_size": 10}, QUICK)], [0], {}, "hidden"),
-    ],
-)
-def test_impossible_studies(settings, seeds, options, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        train_dyck(settings, seeds=seeds, out=tmp_path / "out", **options)
-    assert not (tmp_path / "out" / "table.parquet").exists()
