@@ -52,6 +52,17 @@ def test_what_cannot_be_asked_for():
     assert (model, job("c", "t")) == ("m name", {"runs": ("lens", "a text", "7", "c", "t")})
 
 
+def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
+    return SimpleNamespace(
+        projected=SimpleNamespace(rank=torch.tensor(rank)),
+        attention=torch.zeros(queries, keys),
+        visible=visible,
+        group=group,
+        d_k=d_k,
+        values=torch.zeros(keys, d_v),
+    )
+
+
 @pytest.mark.parametrize(
     ("head", "more"),
     [
