@@ -140,9 +140,7 @@ def test_what_is_no_conversation_is_refused_saying_why(chat, why):
 
 def test_a_segment_within_the_answer_is_named():
     chat = {"prompt": "Snow fell", "answer": "on the harbour", "segments": {"a": "harbour"}}
-    with pytest.raises(
-        InputError, match="a part of the answer, which is the segment 'answer so far'"
-    ):
+    with pytest.raises(InputError, match="of the answer, which is the segment 'answer so far'"):
         read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
 
 

@@ -226,7 +226,7 @@ def test_models_of_two_towers_say_what_to_do(study):
     assert len(idl.audit(idl.Lens(model), inputs, effects="none", certain_rows=1).table)
 
 
-@pytest.mark.parametrize("family", ["glpn", "segformer", "pvt"])
+@pytest.mark.parametrize("family", ["glpn", "segformer"])
 def test_convolutions_between_positions_are_found_by_structure(family):
     lens = idl.Lens(next(tiny_models(family)))
     picture = _runnable(lens.model, [])["picture"]

@@ -15,8 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.offloading import device_of
-from identilens.models.restoring import restored
-from identilens.models.threads import attribute
+from identilens.models.threads import attribute, restored
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""

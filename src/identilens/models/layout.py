@@ -235,9 +235,10 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     members: dict[nn.Module, Place] = {}
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        lists = isinstance(module, nn.ModuleList) and not path.startswith(inside)
+        if not isinstance(module, nn.ModuleList) or path.startswith(inside):
+            continue
         # A list of stages, each a list of layers, is not called itself.
-        if lists and not any(isinstance(member, nn.ModuleList) for member in module.children()):
+        if not any(isinstance(member, nn.ModuleList) for member in module.children()):
             inside = (*inside, f"{path}.")
             members |= {
                 member: (path, number) for number, member in enumerate(module) if member is not None
