@@ -94,6 +94,11 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ") if re.fullmatch("[a-z_]+", name) else name
 
 
+def markdown_text(value: Any) -> str:
+    """Return a value as text of one line that Markdown shows as it is: a name has no links, code or HTML."""
+    return re.sub(r"([\\`\[\]<>|])", r"\\\1", " ".join(str(value).split()))
+
+
 def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     """Return a frame as a Markdown table, numbers to the right."""
 
@@ -103,7 +108,7 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
             if value is None
             else f"{value:.{digits}f}"
             if isinstance(value, float)
-            else str(value)
+            else markdown_text(value)
         )
 
     rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
