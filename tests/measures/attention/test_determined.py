@@ -291,3 +291,14 @@ def test_heads_trade_by_the_formula_of_the_concepts():
         )
         assert formula == 12 * heads - int(torch.linalg.matrix_rank(together)) - alone
         assert (formula == 0) == (heads * d_v <= width)
+
+
+@pytest.mark.parametrize("tolerances", [(0.02, 0.05, 0.2), (0.1, 0.01, 0.03), (0.3, 0.29, 0.28)])
+def test_upper_bounds_between_tolerances_hold_where_none_is_zero(tolerances):
+    """Between two tolerances the least weight is at most on the line between theirs, by their own distances."""
+    A, T = random_weights(4, 12, 6, 3.0)
+    exact = torch.stack([certain_mass(A, T, tolerance=one) for one in tolerances])
+    for rounds in (1, 3):
+        bounds = certain_mass_bounds(A, T, tolerances=tolerances, rounds=rounds)
+        assert (bounds.lo <= exact + 1e-8).all()
+        assert (bounds.hi >= exact - 1e-8).all()
