@@ -2,8 +2,8 @@
 
     python tools/budgets.py
 
-A limit only falls: a step lowers it to what it reached. Who needs nodes takes them out elsewhere. Tests, tools, benchmarks and
-what is not Python are counted, too, so that nothing moves there.
+A limit only falls: a step lowers it to what it reached. Who needs nodes takes them out elsewhere. Tests, tools,
+benchmarks and what is not Python are counted, too, so that nothing moves there.
 """
 
 import ast
