@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from transformers.models.bert import modeling_bert
 from transformers.models.llama import modeling_llama
 
 import identilens as idl
@@ -251,3 +252,15 @@ def test_adapters_that_are_invoked_by_tokens_are_refused_with_their_reason():
     wrapped = peft.get_peft_model(build("llama"), config)
     with pytest.raises(UnsupportedModelError, match=r"\(aLoRA\).*from some tokens on alone"):
         idl.Lens(wrapped)
+
+
+def test_an_eager_function_that_fails_is_named(monkeypatch):
+    def broken(*given, **options):
+        raise RuntimeError("The size of tensor a must match\nmore")
+
+    model = build("bert")
+    model.set_attn_implementation("sdpa")
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", broken)
+    why = r"eager attention function of BertSelfAttention.*\(The size of tensor a must match\)"
+    with pytest.raises(UnsupportedModelError, match=why):
+        next(Lens(model).capture([ids(5)], weights=True))

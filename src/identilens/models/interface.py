@@ -170,10 +170,10 @@ class AttentionCall:
         key, value = self.key, self.value
         try:
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
-        except RuntimeError:
+        except RuntimeError as error:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
-                raise
+                raise self._failed(error) from error
             key, value = (
                 one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
             )
@@ -190,6 +190,16 @@ class AttentionCall:
             factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
             weights = weights * factor.to(weights.dtype)
         return output, weights
+
+    def _failed(self, error: RuntimeError) -> Exception:
+        """Return the error for an eager function that fails on what its own family passes to it."""
+        if isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error):
+            return error
+        return UnsupportedModelError(
+            f"the eager attention function of {type(self.module).__name__}, which gives weights, fails on what the "
+            f"model passes to it ({str(error).strip().splitlines()[0]}), so that they cannot be read. Choose a model of "
+            "another family."
+        )
 
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
