@@ -227,7 +227,7 @@ class Audit(Result):
         pearson, (error, _) = numbers["pearson"], certain_error(self.rows, self.table)
         spread = "" if error is None else f"± {100 * error:.1f} "
         exact = f"; {percent(numbers['certain_mass'])} by the exact output"
-        few = ", as texts have few tokens" if self.table["simplex_nullity"].max() == 0 else ""
+        few = ", as rows see few keys" if self.table["simplex_nullity"].max() == 0 else ""
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
@@ -458,7 +458,7 @@ class Audit(Result):
         row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
         yield (
             f"In {some_of(len(short), len(looked), 'map')} looked at, no other weights give exactly this output: the "
-            f"text has too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
+            f"rows see too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
             f"{looked['d_v'].max()}). Use longer texts, or see what is left of a row when its output may change by 1 "
             f"%: identilens certify --model {quote(self.provenance['model']['name'])} --file {quote(file)} --limit "
             f"{row['text'] + 1} --layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% "
