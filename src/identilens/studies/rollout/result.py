@@ -68,7 +68,7 @@ _MARKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts(Result):
-    """Attention rollout between proven ends: what it may be while every hidden state of the model stays the same.
+    """Attention rollout between proven ends: what it may be while every head's output stays the same.
 
     Attributes:
         table: One row for each query, target and tolerance: ``value``; ``lo`` and ``hi``, the proven ends; ``rank``
@@ -148,9 +148,9 @@ class Rollouts(Result):
         widest = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
         sums = table.select(_WIDTH.mean(), pl.col("value").mean(), _FIXED.sum())
         width, value, fixed = sums.row(0)
-        same = "with every hidden state of the model unchanged"
+        same = "with every head's output unchanged"
         if tolerance != "0":
-            same = f"with every head's output changed by at most {tolerance}, to first order,"
+            same = f"with every head's output changed by at most {tolerance}, {_HELD},"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
         none = f"No other maps change any of {len(table):,} values of rollout {same}. {FEW_KEYS}"
         lines = [
@@ -177,9 +177,9 @@ class Rollouts(Result):
         for other in others:
             wider = self.table.filter(tolerance=other).select(_WIDTH.mean()).item()
             lines.append(
-                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, to first order."
+                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, {_HELD}."
             )
-        lines += normed_heads(self.provenance["model"])
+        lines += [_TRADE, *normed_heads(self.provenance["model"])]
         numbers = {
             "values": len(table),
             "fixed": fixed,
@@ -375,9 +375,14 @@ def _row_name(row: Row) -> str:
     return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 
+_HELD = "weights and values of later layers held as they are"
+_TRADE = (
+    "Where heads can trade outputs (stacked_rank of an audit below heads times d_v), the model's hidden states fix "
+    "less than the output of each head does."
+)
 _TEXT = (
     "Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the "
-    "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
+    "output of every head the same keeps it within a tenth of itself."
 )
 _MAPS = (
     "Raw is the map of the model. Least and most are the maps with the least and the largest rollout to the target, "
