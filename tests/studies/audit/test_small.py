@@ -114,7 +114,7 @@ def test_groups_and_parked_heads_in_words():
         f"Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential ({MEANT}). 2 heads park "
         "their attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, "
         "by vector length. In the sampled rows alone this token has 44 %, and alternatives with exactly the same "
-        "output give it 31 % to 62 % (means)."
+        "output give it 31 % to 63 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)

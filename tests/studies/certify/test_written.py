@@ -26,7 +26,7 @@ def test_all_that_is_said_and_drawn(name):
 def test_tolerances_with_the_same_numbers_share_a_printed_table():
     found = certainty(((0, 0),), ("0", "1%"))
     exact = found.table.filter(tolerance="0")
-    finer = exact.with_columns(pl.col("lo") - 1e-5, tolerance=pl.lit("float32"))
+    finer = exact.with_columns(pl.col("lo") + 1e-5, tolerance=pl.lit("float32"))
     both = replace(found, table=pl.concat([exact, finer, found.table.filter(tolerance="1%")]))
     [(title, shown)] = both.overview().items()
     assert title.startswith(

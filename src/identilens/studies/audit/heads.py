@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from identilens.charts.labels import lower, upper
 from identilens.runs.tables import counted
 from identilens.studies.outcomes import (
     BRINGS,
@@ -196,7 +197,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
 def _range(lo: float, hi: float) -> str:
     """Return two shares in words, with as many digits as tell them apart; one, rounded, if two decimals do not."""
     for digits in (0, 1, 2):
-        low, high = (f"{100 * end:.{digits}f} %" for end in (lo, hi))
-        if low != high:
-            return f"{low} to {high}"
+        form = f".{digits}f"
+        if format(100 * lo, form) != format(100 * hi, form):
+            return f"{lower(100 * lo, form)} % to {upper(100 * hi, form)} %"
     return f"{100 * lo:.0f} %, no more and no less"

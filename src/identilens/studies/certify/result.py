@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import floor
 from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.labels import shortened
+from identilens.charts.labels import lower, shortened, upper
 from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
 from identilens.measures.attention.intervals import PIN_TOLERANCE
@@ -384,10 +383,11 @@ class Certainty(Result):
             yield f"The first {_CITED} of {len(rows):,}; the others are cited alike."
         for row in rows.head(_CITED).iter_rows(named=True):
             said = (
-                f"claim “{row['claim']}”: {row['value']:.4f}, between {row['lo']:.4f} and {row['hi']:.4f}, "
+                f"claim “{row['claim']}”: {row['value']:.4f}, between {lower(row['lo'], '.4f')} and "
+                f"{upper(row['hi'], '.4f')}, "
                 f"{row['verdict'] or 'no verdict'}"
                 if "claim" in row
-                else f"certain mass {row['certain_mass']:.4f}"
+                else f"certain mass {lower(row['certain_mass'], '.4f')}"
             )
             yield (
                 f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
@@ -413,7 +413,7 @@ def _percent(share: Any) -> str:
 def _at_least(share: Any) -> str:
     """Return a proven lower bound in percent, never rounded up; with two decimals near 0 and 1."""
     digits = 0 if 0.01 <= share <= 0.99 else 2
-    return f"{floor(share * 10 ** (digits + 2) + 1e-6) / 10**digits:.{digits}f} %"
+    return f"{lower(100 * share, f'.{digits}f')} %"
 
 
 _FIRST_ORDER = " (to first order)"

@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.charts.cells import on_pictures
 from identilens.charts.encoding import MOST_MARKS, AnyChart
 from identilens.charts.kit import Charts, choose, intervals
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.packing import BITS
 from identilens.charts.page import Section
 from identilens.charts.thumbnails import picture
@@ -23,7 +23,7 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Row, percent, some_of
+from identilens.runs.tables import Columns, Row, ends, percent, some_of
 from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
 
 _ROW: Columns = {
@@ -158,7 +158,7 @@ class Rollouts(Result):
             if widest["hi"] - widest["lo"] < PIN_TOLERANCE
             else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
             f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
-            f"may be anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
+            f"may be anything from {lower(widest['lo'], 'z.4f')} to {upper(widest['hi'], 'z.4f')}.{among}",
             f"Determined, kept within a tenth of its value by every alternative: {some_of(fixed, len(table), 'value')} "
             f"({percent(fixed / len(table))}). The mean value is {value:.4f}, the mean width of an interval "
             f"{width:.4f}.",
@@ -200,8 +200,8 @@ class Rollouts(Result):
         found = self.table.sort(_WIDTH, descending=True, maintain_order=True).head(10)
         query = pl.format("{} {}", "query", "query_token").alias("query")
         ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
-        numbers = pl.col("value", "lo", "hi").round(4)
-        shown = found.select("text", query, "tolerance", "target", "token", numbers, "rank", ranks)
+        numbers = [pl.col("value").round(4), *ends(4)]
+        shown = found.select("text", query, "tolerance", "target", "token", *numbers, "rank", ranks)
         return {"Widest intervals": shown}
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
@@ -218,7 +218,7 @@ class Rollouts(Result):
                     one["token"],
                     _MARKS[one["fixed"]],
                     f"{100 * one['value']:.1f}",
-                    f"{one['value']:.4f}, between {one['lo']:z.4f} and {one['hi']:z.4f}",
+                    f"{one['value']:.4f}, between {lower(one['lo'], 'z.4f')} and {upper(one['hi'], 'z.4f')}",
                 )
                 for one in shown.iter_rows(named=True)
             ]
