@@ -187,7 +187,7 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
 
 
 def test_a_sum_of_outputs_is_measured_in_all_its_directions():
-    """Directions below the rank tolerance move the sum by more than rounding to float32, if a row goes far along them."""
+    """Directions below the rank tolerance can move the sum by more than a rounding to float32."""
     lens = idl.load("bundled-decoder")
     text = "Snow fell on the harbour all night, and in the morning nobody came to the ferry, for it was cold"
     found = idl.alternatives(lens, text, outcome="layer", layers=1, aim="farthest")
