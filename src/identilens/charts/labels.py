@@ -63,7 +63,8 @@ def upper(high: Any, form: str) -> str:
 def rounded_end(end: float, form: str, side: int) -> str:
     """Return a number in words, rounded down (side −1), up (1) or to the nearest (0)."""
     said = format(end, form)
-    if side * (end - float(said)) <= ROUNDING * max(1.0, abs(end)):
+    # What is no number, or infinite, is not rounded.
+    if not side * (end - float(said)) > ROUNDING * max(1.0, abs(end)):
         return said
     # With "#", trailing zeros stay: the last of them is the unit.
     last = Decimal(format(end, re.sub("^z?", r"\g<0>#", form)))
