@@ -118,6 +118,7 @@ def test_groups_and_parked_heads_in_words():
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
+    assert "park" not in heads_in_words(heads.with_columns(relative_output=pl.lit(0.0)))
     two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
     assert heads_in_words(two) == f"Of 2 heads, 2 are mostly open and idle ({MEANT})."
     assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""

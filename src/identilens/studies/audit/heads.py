@@ -180,7 +180,11 @@ def heads_in_words(heads: pl.DataFrame) -> str:
         f"certain, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
         "largest such change)."
     )
-    parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
+    parked = known.filter(
+        pl.col("sink_mass") >= PARKED,
+        pl.col("sink_norm_share") < BRINGS,
+        pl.col("relative_output") > 0,
+    )
     if parked.is_empty():
         return said
     names = ("sink_mass", "sink_weight", "sink_lo", "sink_hi", "sink_norm_share")
