@@ -138,6 +138,12 @@ class Inversion(Result):
             lines.append(f"{line}.")
             least[noise] = rows["below"].min()
         lines.append(_MEANING[causal])
+        if causal and any(noise[0].isdigit() for noise in self._asked):
+            risk = self.provenance["settings"]["risk"]
+            lines.append(
+                "Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a "
+                f"probability of at most {risk:g}."
+            )
         fewest = self.bits()
         if causal and len(fewest):
             lines.append(

@@ -125,7 +125,9 @@ class PatternScores(Result):
                 "in alternatives."
             )
         if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
-            lines.append(f"No other weights change any of these scores. {FEW_KEYS}")
+            lines.append(
+                f"No other weights with the same outputs change any of these scores. {FEW_KEYS}"
+            )
         if left:
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."
