@@ -125,7 +125,7 @@ def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None
     if not len(squares) or squares.null_count():
         return None, over
     error = float(squares.sum()) ** 0.5 / len(squares)
-    return None if error <= ALIKE and layers["left"].max() > 0 else error, over
+    return None if error <= ALIKE and (layers["left"] > 0).any() else error, over
 
 
 def stacked_in_words(table: pl.DataFrame) -> str:
