@@ -346,7 +346,7 @@ def test_where_a_short_prompt_fixes_everything_the_rounded_answer_leads():
     chat = {"prompt": "Snow fell on the", "answer": " harbour."}
     found = idl.answer(idl.load("bundled-decoder"), chat, bounded=2)
     said = found.summary().text
-    assert "up to a rounding to bfloat16. In the model" in said.splitlines()[0]
+    assert "up to a rounding to bfloat16, each row by itself. In the model" in said.splitlines()[0]
     assert (
         "nothing moves between segments in these rows. That is usual where rows see no more keys"
         in said
@@ -427,7 +427,10 @@ def test_a_model_in_half_precision_says_up_to_which_rounding():
     found = idl.answer(lens, CHAT, max_new_tokens=3, bounded=2)
     assert found.intervals["tolerance"].unique(maintain_order=True).to_list() == ["0", "bfloat16"]
     text = found.summary().text
-    assert "with the same output of each head, up to a rounding to bfloat16." in text
+    assert (
+        "with the same output of each head, up to a rounding to bfloat16, each row by itself."
+        in text
+    )
     assert "(estimated, standard error" in text
     assert "values were computed for 6 of 24, drawn evenly" in text
 
@@ -479,5 +482,6 @@ def test_segments_with_less_and_more_for_certain_are_named():
     assert said.split(".")[:3] == [
         " With the same output exactly, every alternative gives 'own' more than 'less'",
         " With the same output exactly, every alternative gives 'own' less than 'more'",
-        " With the same output exactly, it is not certain whether 'own' has more than 'estimated', 'one row'",
+        " With the same output exactly, ranges overlap, and leave open whether 'own' has more than "
+        "'estimated', 'one row'",
     ]

@@ -114,10 +114,11 @@ def test_groups_and_parked_heads_in_words():
         f"Of 2 heads, 1 is mostly certain and influential, 1 is mostly open and influential ({MEANT}). 2 heads park "
         "their attention: 62 % of it is on one token, mostly a, which brings 6 % of what all keys add to the output, "
         "by vector length. In the sampled rows alone this token has 44 %, and alternatives with exactly the same "
-        "output give it 31 % to 62 % (means)."
+        "output give it 31 % to 63 % (means)."
     )
     one = heads.with_columns(sink_norm_share=pl.Series([0.0625, 0.1]))
     assert "1 head parks its attention: 75 % of it" in heads_in_words(one)
+    assert "park" not in heads_in_words(heads.with_columns(relative_output=pl.lit(0.0)))
     two = heads.with_columns(group=pl.lit(GROUPS[3]), sink_mass=pl.lit(0.499))
     assert heads_in_words(two) == f"Of 2 heads, 2 are mostly open and idle ({MEANT})."
     assert heads_in_words(heads.with_columns(group=pl.lit(None, pl.String))) == ""

@@ -282,6 +282,7 @@ def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apar
         "sink_mass": 0.9,
         "sink_norm_share": 0.01,
         "sink_token": "[CLS]",
+        "relative_output": 1.0,
     }
     for lo, hi, expected in (
         (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65 %, no more and no less"),

@@ -202,7 +202,7 @@ def test_claims_from_the_command_line(tmp_path):
     )
     assert (
         "Claim 'the storm': attention to 'the storm' (key 9 'the', key 10 'storm') "
-        "is 0.0332, and 0.0274 to 0.0363 in the alternatives that "
+        "is 0.0332, and 0.0273 to 0.0363 in the alternatives that "
         "keep the head's output exactly." in said
     )
     loaded = idl.load_result(tmp_path / "run")
