@@ -173,7 +173,13 @@ class AttentionCall:
         except RuntimeError as error:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
-                raise self._failed(error) from error
+                why = str(error).strip().split("\n")[0]
+                if isinstance(error, torch.OutOfMemoryError) or "allocate" in why:
+                    raise
+                raise RuntimeError(
+                    f"the eager attention function of {type(self.module).__name__}, which gives the weights, fails "
+                    f"({why}), though its other attention may run"
+                ) from error
             key, value = (
                 one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
             )
@@ -190,15 +196,6 @@ class AttentionCall:
             factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
             weights = weights * factor.to(weights.dtype)
         return output, weights
-
-    def _failed(self, error: RuntimeError) -> RuntimeError:
-        """Return the error for an eager function that fails on what its own family passes to it."""
-        if isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error):
-            return error
-        return RuntimeError(
-            f"the eager attention function of {type(self.module).__name__}, which gives the weights, fails "
-            f"({str(error).strip().splitlines()[0]}), though its other attention may run"
-        )
 
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
