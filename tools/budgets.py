@@ -2,7 +2,8 @@
 
     python tools/budgets.py
 
-A limit is raised only in a commit of its own, which says why.
+A limit only falls: a step lowers it to what it reached. Who needs nodes takes them out elsewhere. Tests, tools,
+benchmarks and what is not Python are counted, too, so that nothing moves there.
 """
 
 import ast
@@ -14,19 +15,63 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "identilens"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "identilens"
 WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "syntax-tree nodes": 380_600,
-    "syntax-tree nodes of the core": 322_600,
+    "nodes": 368_200,
+    "nodes of the core": 310_400,
+    "nodes of linalg": 23_000,
+    "nodes of measures": 45_700,
+    "nodes of models": 70_200,
+    "nodes of runs": 24_100,
+    "nodes of charts": 13_600,
+    "nodes of studies": 118_700,
+    "nodes of explorer": 7_800,
+    "nodes of cli": 7_400,
+    "nodes of lab": 43_800,
+    "nodes of reproduce": 14_200,
+    "nodes of tests": 400_600,
+    "nodes of tools and benchmarks": 33_000,
+    "lines of scripts, styles and templates": 2_520,
     "mean characters of a line of code": 40,
     "share of private helpers used once": 0.5,
     "modules with one importer": 50,
     "lines of the longest function": 60,
     "lines of the longest file": 500,
 }
+GOALS = {
+    "nodes": 240_000,
+    "nodes of the core": 200_000,
+    "nodes of linalg": 17_000,
+    "nodes of measures": 31_000,
+    "nodes of models": 47_000,
+    "nodes of runs": 14_500,
+    "nodes of charts": 10_000,
+    "nodes of studies": 68_000,
+    "nodes of explorer": 6_000,
+    "nodes of cli": 5_000,
+    "nodes of lab": 30_000,
+    "nodes of reproduce": 10_000,
+    "nodes of tests": 200_000,
+}
+"""What the design asks of a folder: see `LIMITS`, which fall towards it."""
+FOLDERS = (
+    "linalg",
+    "measures",
+    "models",
+    "runs",
+    "charts",
+    "studies",
+    "explorer",
+    "cli",
+    "lab",
+    "reproduce",
+)
+"""Folders with a limit of their own; claims count as a study."""
+_WRITTEN = (".js", ".css", ".html")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -40,16 +85,17 @@ class Module:
     tree: ast.Module
 
     @classmethod
-    def read(cls, file: Path) -> "Module":
-        """Return the module of a file."""
+    def read(cls, file: Path, package: Path = SOURCE) -> "Module":
+        """Return the module of a file, named within a package."""
         text = file.read_text(encoding="utf-8")
-        parts = ("identilens", *file.relative_to(SOURCE).with_suffix("").parts)
+        parts = ("identilens", *file.relative_to(package).with_suffix("").parts)
         return cls(".".join(parts).removesuffix(".__init__"), text, ast.parse(text))
 
     @property
-    def is_core(self) -> bool:
-        """Whether it is in none of the wings."""
-        return self.name.split(".")[1:2] not in ([wing] for wing in WINGS)
+    def folder(self) -> str:
+        """The folder of the package that it counts to."""
+        first = [*self.name.split("."), ""][1]
+        return "studies" if first == "claims" else first
 
     def docstrings(self) -> list[ast.Constant]:
         """Return the docstrings of the module, its classes and its functions."""
@@ -119,6 +165,12 @@ def modules() -> list[Module]:
     return [Module.read(file) for file in sorted(SOURCE.rglob("*.py"))]
 
 
+def nodes_below(folder: str) -> int:
+    """Return the nodes of all Python files in a folder beside the package."""
+    files = sorted((ROOT / folder).rglob("*.py"))
+    return sum(Module.read(file, ROOT / folder).nodes() for file in files)
+
+
 def figures() -> dict[str, float]:
     """Return the measures, under the names of their limits."""
     every = modules()
@@ -130,9 +182,20 @@ def figures() -> dict[str, float]:
     importers = Counter(target for module in every for target in module.imports(names))
     # A package's names and a study's entry in the registry are importers of their own kind.
     single = [name for name, count in importers.items() if count == 1]
+    nodes = Counter()
+    for module in every:
+        nodes[module.folder] += module.nodes()
     return {
-        "syntax-tree nodes": sum(module.nodes() for module in every),
-        "syntax-tree nodes of the core": sum(module.nodes() for module in every if module.is_core),
+        "nodes": nodes.total(),
+        "nodes of the core": nodes.total() - sum(nodes[wing] for wing in WINGS),
+        **{f"nodes of {folder}": nodes[folder] for folder in FOLDERS},
+        "nodes of tests": nodes_below("tests"),
+        "nodes of tools and benchmarks": nodes_below("tools") + nodes_below("benchmarks"),
+        "lines of scripts, styles and templates": sum(
+            len(file.read_text(encoding="utf-8").splitlines())
+            for file in SOURCE.rglob("*")
+            if file.suffix in _WRITTEN
+        ),
         "mean characters of a line of code": round(sum(map(len, lines)) / len(lines), 1),
         "share of private helpers used once": round(len(once) / len(helpers), 3),
         "modules with one importer": len(single),
@@ -147,7 +210,8 @@ def main() -> int:
     """Print every measure beside its limit; the exit code is 1 if one is above it."""
     found = figures()
     for name, figure in found.items():
-        print(f"{name:38}{figure:>12,}   limit {LIMITS[name]:,}")
+        goal = f"   goal {GOALS[name]:,}" if name in GOALS else ""
+        print(f"{name:40}{figure:>10,}   limit {LIMITS[name]:>9,}{goal}")
     return int(any(figure > LIMITS[name] for name, figure in found.items()))
 
 

@@ -22,7 +22,7 @@ class SettingError(InputError):
     """
 
     def __init__(self, setting: str, expected: str, got: object) -> None:
-        super().__init__(f"expected {setting} {expected}; got {got!r}.")
+        super().__init__(f"expected {setting} {expected}; got {got!r:.200}.")
         self.setting, self.expected, self.got = setting, expected, got
 
     def __reduce__(self) -> tuple:

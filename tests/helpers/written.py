@@ -281,7 +281,7 @@ def inverted(texts=2, causal=True, bits=(3, 4)):
                         "recovered": right if causal else None,
                     })  # fmt: skip
     made = written(Inversion, table=table, noises=noises)
-    settings = {"noise": ["int3", "bfloat16", "0.01"], "stored": "states"}
+    settings = {"noise": ["int3", "bfloat16", "0.01"], "stored": "states", "risk": 0.001}
     return replace(made, provenance={**RECORD, "settings": settings})
 
 

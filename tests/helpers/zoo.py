@@ -306,10 +306,10 @@ def tiny_decoder(layers):
     return tiny(hf.GPT2LMHeadModel(config))
 
 
-def classifier(family="bert", head="SequenceClassification"):
+def classifier(family="bert", head="SequenceClassification", labels=3):
     """A tiny random classifier of three classes, or with another head, whose decisions are far from even."""
     config = build(family).config
-    config.num_labels = 3
+    config.num_labels = labels
     model = getattr(hf, f"AutoModelFor{head}").from_config(config)
     torch.manual_seed(0)
     with torch.no_grad():

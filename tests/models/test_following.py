@@ -199,3 +199,33 @@ def test_keys_far_below_others_are_not_taken_for_masked(family, heads):
 
 
 ONE_HEAD = {"bloom": "n_head", "falcon": "num_attention_heads", "gpt_neo": "num_heads"}
+
+
+SCALES = {
+    "times a number of each row": lambda scores, scale: scores * scale,
+    "over a number of each row": lambda scores, scale: scores / scale,
+    "a number of each row times them": lambda scores, scale: scale * scores,
+}
+
+
+@pytest.mark.parametrize("how", SCALES)
+def test_scores_may_be_scaled_by_a_number_of_each_row(how):
+    class ScaledAttention(_Own):
+        def forward(self, hidden_states, *args, **kwargs):
+            parts = self.parts(hidden_states).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+            scale = 0.5 + torch.sigmoid(hidden_states.mean(-1))[:, None, :, None]
+            weights = SCALES[how](parts[0] @ parts[1].mT, scale).softmax(-1)
+            seen.append(weights)
+            return self.out(_joined(weights, parts[2])), None
+
+    model, seen = build("bert"), []
+    torch.manual_seed(0)
+    for layer in model.encoder.layer:
+        layer.attention.self = ScaledAttention(32, None)
+    (text,) = Lens(model).capture([ids(9)], weights=True)
+    expected = [one[0] for one in seen[-2:]]
+    for layer, weights in zip(text.layers, expected, strict=True):
+        assert layer.bias is None
+        for head, own in zip(layer.heads, weights, strict=True):
+            assert torch.allclose(head.recomputed.float(), own, atol=1e-6)
+            assert float((own - own.mean(1, keepdim=True)).abs().max()) > 1e-3

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import identilens as idl
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import outcome as outcomes
@@ -118,6 +119,9 @@ def test_what_cannot_be_asked_is_refused(lens):
     bare = Lens(build("bert"))
     with pytest.raises(InputError, match="predicts"):
         _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).own
+    single = classifier(labels=1)
+    with pytest.raises(InputError, match="has one output: there is nothing to choose from"):
+        idl.certify(single, [TEXT], layers=1, heads=0, queries=2, outcome="prediction")
     half = Lens(build("gpt2").to(torch.bfloat16))
     with pytest.raises(InputError, match="derivatives"):
         Answer(half, half.read([TEXT])[0], "states", (0,)).root([0], 1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from transformers.models.bert import modeling_bert
 from transformers.models.llama import modeling_llama
 
 import identilens as idl
@@ -164,7 +165,7 @@ def test_heads_may_share_keys_where_the_eager_function_takes_one_per_head():
         torch.testing.assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["glpn", "segformer", "pvt"])
+@pytest.mark.parametrize("family", ["glpn", "segformer"])
 def test_convolutions_between_positions_are_found_by_structure(family):
     lens = idl.Lens(next(tiny_models(family)))
     picture = _runnable(lens.model, [])["picture"]
@@ -172,3 +173,15 @@ def test_convolutions_between_positions_are_found_by_structure(family):
     assert len(lens.mixing_layers) == len({site.place for site in lens._sites})
     with pytest.raises(UnsupportedModelError, match="mix positions by more than attention"):
         idl.rollout(lens, picture)
+
+
+def test_an_eager_function_that_fails_is_named(monkeypatch):
+    def broken(*given, **options):
+        raise RuntimeError("The size of tensor a must match\nmore")
+
+    model = build("bert")
+    model.set_attn_implementation("sdpa")
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", broken)
+    why = r"eager attention function of BertSelfAttention.*\(The size of tensor a must match\)"
+    with pytest.raises(UnsupportedModelError, match=why):
+        next(Lens(model).capture([ids(5)], weights=True))

@@ -1,8 +1,20 @@
 """Tables in the terminal: numbers to the right, what is missing as a dash."""
 
-import polars as pl
+import random
 
-from identilens.runs.tables import counted, percent, print_table, some_of, span
+import polars as pl
+import pytest
+
+from identilens.charts.labels import lower, upper
+from identilens.runs.tables import (
+    at_least,
+    counted,
+    ends,
+    percent,
+    print_table,
+    some_of,
+    span,
+)
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left(capsys):
@@ -28,6 +40,30 @@ def test_what_is_the_same_in_all_rows_is_said_once_and_spaces_are_seen(capsys):
     assert "∅" not in out
     print_table("One row", frame.head(1))
     assert "text head token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", [".1f", ".2f", "z.4f", "z.3g", ".0f"])
+def test_proven_ends_are_never_rounded_inward(form):
+    generator = random.Random(0)
+    for _ in range(2_000):
+        end = generator.choice([-1, 1]) * 10 ** generator.uniform(-7, 4)
+        low, high = float(lower(end, form)), float(upper(end, form))
+        assert low <= end <= high
+        assert format(end, form) in (lower(end, form), upper(end, form))
+
+
+def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():
+    assert [lower(0.1 + 0.2, ".1f"), upper(0.1 + 0.2, ".1f")] == ["0.3", "0.3"]
+    assert [lower(0.7 - 0.4, "z.3g"), upper(-0.0, "z.3g")] == ["0.3", "0"]
+    assert [span(0.33331, 0.33339, ".3f"), span(1 / 3, 1 / 3, ".3f")] == ["0.333 to 0.334", "0.333"]
+    assert [at_least(0.30499), at_least(None)] == ["30.4 %", ""]
+
+
+def test_tables_round_proven_ends_outward(capsys):
+    frame = pl.DataFrame({"lo": [0.123456, 0.5], "hi": [0.123412, 0.5], "other": [0.123456, 0.5]})
+    print_table("Title", frame)
+    assert capsys.readouterr().out.split()[5:8] == ["0.1234", "0.1235", "0.1235"]
+    assert frame.select(ends(3)).rows() == [(0.123, 0.124), (0.5, 0.5)]
 
 
 def test_counts_and_shares_in_words():
@@ -61,5 +97,8 @@ def test_how_many_of_several_things():
     ]  # fmt: skip
 
 
-def test_both_ends_of_a_range_or_one_where_they_are_the_same_as_written():
-    assert [span(0.991, high, ".2f") for high in (0.994, 1.0)] == ["0.99", "0.99 to 1.00"]
+def test_both_ends_of_a_range_or_one_where_it_is_a_point():
+    assert [span(0.991, high, ".2f") for high in (0.991, 0.994, 1.0)] == [
+        "0.99",
+        *["0.99 to 1.00"] * 2,
+    ]

@@ -1,13 +1,21 @@
-"""Tokens and names as people can read them: nothing invisible, nothing that moves other text about."""
+"""Tokens, names and numbers as people can read them: nothing invisible, nothing that moves other text about."""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from itertools import pairwise
+from typing import Any
 
 from identilens.runs.terminal import printable
 
 _LONGEST = 60
+
+_SIDES = {"lo": -1, "sink_lo": -1, "certain_mass": -1, "hi": 1, "sink_hi": 1}
+"""Columns of proven ends, and to which side they are rounded."""
+
+ROUNDING = 1e-12
+"""What sums of proven ends in double precision may be off by."""
 
 
 def visible_text(token: str) -> str:
@@ -40,6 +48,33 @@ def shortened(text: str, limit: int) -> str:
         return text
     end = (limit - 1) // 3
     return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
+
+
+def lower(low: Any, form: str) -> str:
+    """Return a proven lower end in words, never rounded up."""
+    return rounded_end(low, form, -1)
+
+
+def upper(high: Any, form: str) -> str:
+    """Return a proven upper end in words, never rounded down."""
+    return rounded_end(high, form, 1)
+
+
+def rounded_end(end: float, form: str, side: int) -> str:
+    """Return a number in words, rounded down (side −1), up (1) or to the nearest (0)."""
+    said = format(end, form)
+    # What is no number, or infinite, is not rounded.
+    if not side * (end - float(said)) > ROUNDING * max(1.0, abs(end)):
+        return said
+    # With "#", trailing zeros stay: the last of them is the unit.
+    last = Decimal(format(end, re.sub("^z?", r"\g<0>#", form)))
+    unit = Decimal(1).scaleb(int(last.as_tuple().exponent))
+    return format(float(last + side * unit), form)
+
+
+def table_number(column: str, value: float) -> str:
+    """Return a number of a table in words; a proven end is rounded outward."""
+    return rounded_end(value, "z.4g", _SIDES.get(column, 0))
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, environment, figure, looks, packed_vega
-from identilens.charts.labels import visible_text
+from identilens.charts.labels import table_number, visible_text
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 from identilens.errors import OutputFolderError
@@ -174,7 +174,7 @@ def table_html(frame: pl.DataFrame) -> str:
 
 
 def _cells(frame: pl.DataFrame, links: bool = False) -> list[list[str]]:
-    rows = [list(map(_cell, row)) for row in frame.head(MOST_ROWS).iter_rows()]
+    rows = [list(map(_cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
     for row, name in zip(rows, frame[LINK] if LINK in frame.columns else (), strict=False):
         if name:
             form = Markup('<a href="{}">{}</a>' if links else "{1}")
@@ -182,14 +182,16 @@ def _cells(frame: pl.DataFrame, links: bool = False) -> list[list[str]]:
     return rows
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, column: str = "") -> str:
     if value is None or value == "" or (isinstance(value, float) and not isfinite(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))
-    return f"{value:z.4g}" if isinstance(value, float) else visible_text(str(value))
+    if isinstance(value, float):
+        return table_number(column, value)
+    return visible_text(str(value))
 
 
 _LABELS = {

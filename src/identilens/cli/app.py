@@ -231,6 +231,13 @@ _MISSING = re.compile(r'^Command "(.+)" parameter (\S+) requires an argument\.')
 """What is said of an option that is required, or that stands without its value."""
 
 
+_UNUSED = re.compile(r"^Unused Tokens: \[(.+)\]\.$", re.DOTALL)
+"""What is said of words that no option takes."""
+
+_ENDLESS = re.compile(r"(\S{80})\S{200,}")
+"""A word of a message that fills the terminal."""
+
+
 class Terminated(BaseException):
     """The process was asked to end (SIGTERM)."""
 
@@ -257,7 +264,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(_words(error, file), error=True)
+        say(_ENDLESS.sub(r"\1…", _words(error, file)), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (MemoryError, RuntimeError) as error:
         # torch raises a RuntimeError of many lines.
@@ -298,4 +305,5 @@ def _words(error: Exception, file: SettingsFile) -> str:
     if isinstance(cause, SettingError):
         return file.complaint(cause)
     words = _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))
-    return _MISSING.sub(r"give a value for \2; identilens \1 --help lists the options.", words)
+    words = _MISSING.sub(r"give a value for \2; identilens \1 --help lists the options.", words)
+    return _UNUSED.sub(r"no option takes \1; texts are given with --text or --file.", words)

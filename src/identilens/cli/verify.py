@@ -10,6 +10,7 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import CheckFailedError, InputError
+from identilens.runs.files import as_path
 from identilens.runs.provenance import model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import Switch, hints_of
@@ -64,10 +65,8 @@ def verify(
         True
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
-    with errors_naming_url(folder):
-        study, groups = _options_of_run(
-            downloaded(folder), given, trust_remote_code, {"model": model, "file": file}
-        )
+    elsewhere = {"model": model, "file": file}
+    study, groups = _options_of_run(as_path(folder), given, trust_remote_code, elsewhere)
     inputs = load_inputs(groups, study.takes, given)
     try:
         bound = bound_study(study, inputs, groups["settings"])

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 from identilens.errors import NumericalError
 
 R = TypeVar("R")
+LinAlgError = torch.linalg.LinAlgError  # pyright: ignore[reportPrivateImportUsage]
 Svd = tuple[Tensor, Tensor, Tensor]
 
 
@@ -44,11 +45,11 @@ def eigh(matrix: Float[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
 def _decomposed(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
     try:
         return decompose(matrix)
-    except torch.linalg.LinAlgError:
+    except LinAlgError:
         pass
     try:
         result: Any = decompose(matrix.cpu())
-    except torch.linalg.LinAlgError as error:
+    except LinAlgError as error:
         raise NumericalError(
             f"a decomposition of {tuple(matrix.shape)} numbers does not converge ({error}). Look for NaN or infinite "
             "values in the model or the input."

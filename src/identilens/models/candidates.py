@@ -164,7 +164,7 @@ class Candidates:
         cache: DynamicCache | None = None,
         *,
         states: bool = False,
-    ) -> list[Float[Tensor, "text token d"]]:
+    ) -> list[Float[Tensor, "text kept d"]]:
         """Return what is stored of each token of some texts that follow a cache, by layer, to the deepest."""
         body, cached = self.lens.body, self.stored == "cache" and not states
         options: dict[str, Any] = {}
@@ -207,10 +207,16 @@ class Candidates:
         """Return what is stored of each token of texts of one length, by the layers; a cache has what comes before.
 
         Raises:
+            InputError: For a text longer than what the cache of a layer keeps (sliding windows).
             NumericalError: If it has NaN or infinite entries.
         """
-        found = self._run(ids, cache)
+        found, length = self._run(ids, cache), ids.shape[1]
         for layer in self.layers:
+            if (kept := found[layer].shape[1]) < length:
+                raise InputError(
+                    f"the cache of layer {layer} keeps {kept} positions (a sliding window); the text has {length}. Use "
+                    "stored='states' (--stored states), layers without a window, or shorter texts."
+                )
             if not bool(found[layer].isfinite().all()):
                 raise NumericalError(
                     f"layer {layer} has NaN or infinite entries; load the model in float32, or look for a broken "

@@ -3,17 +3,22 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
+try:
+    import resource
+except ImportError:  # there is no such limit on Windows
+    resource = None
+
 from identilens.errors import InputError
 from identilens.models.inputs import refuse_half_characters
-from identilens.models.memory import limited_memory
 
 TEMPLATE = "template"
 """The segment of tokens that the chat template or the tokenizer adds: role headers, the first token."""
@@ -32,6 +37,8 @@ _MARK = "\ue000{}\ue001"
 
 _TEMPLATE_BYTES = 2**30
 """Memory that a chat template may take: it comes with a model, and can repeat a letter without end."""
+
+_MEMORY = Path("/proc/self/statm")
 
 _TURN = re.compile(r"^[ \t]*(system|user|assistant):", re.MULTILINE | re.IGNORECASE)
 
@@ -169,21 +176,7 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     own: dict[str, tuple[int, int]] = {}
     for name, place in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
-        start, end = (text.find(place), 0) if isinstance(place, str) else place
-        if isinstance(place, str):
-            end = start + len(place)
-            if text.count(place) != 1:
-                answered = place in (chat.answer or "")
-                why = (
-                    f"they are a part of the answer, which is the segment {SO_FAR!r}. Name parts of the prompt"
-                    if answered and place not in text
-                    else f"its words occur {text.count(place)} times there. Give words that occur once, or characters "
-                    "(120:480)"
-                )
-                raise InputError(
-                    f"{where}: expected a part of what the model reads before it answers; {why}. The text begins with "
-                    f"{text[:40]!r}."
-                )
+        start, end = _found(place, text, chat, where) if isinstance(place, str) else place
         if not 0 <= start < end <= len(text):
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
@@ -219,6 +212,20 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     return Prompt(list(read["input_ids"]), segments)
 
 
+def _found(words: str, text: str, chat: Chat, where: str) -> tuple[int, int]:
+    """Return the characters of words that a text has once."""
+    if text.count(words) == 1:
+        start = text.index(words)
+        return start, start + len(words)
+    why = f"its words occur {text.count(words)} times there. Give words that occur once, or characters (120:480)"
+    if words not in text and words in (chat.answer or ""):
+        why = f"its words are of the answer, which is the segment {SO_FAR!r}. Name parts of the prompt"
+    raise InputError(
+        f"{where}: expected a part of what the model reads before it answers; {why}. The text begins with "
+        f"{text[:40]!r}."
+    )
+
+
 def _templated(
     tokenizer: Any, messages: Sequence[tuple[str, str]], number: int
 ) -> tuple[str, dict[str, list[tuple[int, int]]]]:
@@ -238,7 +245,7 @@ def _templated(
             {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
         ]
         try:
-            with limited_memory(_TEMPLATE_BYTES):
+            with _limited_memory(_TEMPLATE_BYTES):
                 return tokenizer.apply_chat_template(
                     turns, tokenize=False, add_generation_prompt=True
                 )
@@ -274,6 +281,27 @@ def _templated(
         "cannot be told apart. Write the prompt as the model reads it: "
         '{"prompt": "…", "segments": {"name": "words"}}.'
     )
+
+
+@contextmanager
+def _limited_memory(size: int) -> Iterator[None]:
+    """Let the process take at most so many bytes more inside the context, where the system can limit that.
+
+    Code that needs more gets a MemoryError.
+    """
+    if resource is None or not _MEMORY.exists():
+        yield
+        return
+    taken = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = taken + size
+    if before[1] != resource.RLIM_INFINITY:
+        limit = min(limit, before[1])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _names(roles: Sequence[str]) -> list[str]:

@@ -15,8 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.offloading import device_of
-from identilens.models.restoring import restored
-from identilens.models.threads import attribute
+from identilens.models.threads import attribute, restored
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""
@@ -171,10 +170,16 @@ class AttentionCall:
         key, value = self.key, self.value
         try:
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
-        except RuntimeError:
+        except RuntimeError as error:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
-                raise
+                why = str(error).strip().split("\n")[0]
+                if isinstance(error, torch.OutOfMemoryError) or "allocate" in why:
+                    raise
+                raise RuntimeError(
+                    f"the eager attention function of {type(self.module).__name__}, which gives the weights, fails "
+                    f"({why}), though its other attention may run"
+                ) from error
             key, value = (
                 one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
             )

@@ -235,9 +235,10 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     members: dict[nn.Module, Place] = {}
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        lists = isinstance(module, nn.ModuleList) and not path.startswith(inside)
+        if not isinstance(module, nn.ModuleList) or path.startswith(inside):
+            continue
         # A list of stages, each a list of layers, is not called itself.
-        if lists and not any(isinstance(member, nn.ModuleList) for member in module.children()):
+        if not any(isinstance(member, nn.ModuleList) for member in module.children()):
             inside = (*inside, f"{path}.")
             members |= {
                 member: (path, number) for number, member in enumerate(module) if member is not None
@@ -402,8 +403,11 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     The outputs of its attention (``meetings``, in call order) are held as they were. The values that it mixes must not
     change at other positions either. A layer with a convolution over positions mixes them, whatever one input shows.
     """
-    if any(map(_convolves, run.module.modules())):
-        return True
+    convolutions = nn.Conv1d, nn.Conv2d, nn.Conv3d
+    for module in run.module.modules():
+        convolves = isinstance(module, convolutions) and max(module.kernel_size) > 1
+        if convolves or isinstance(module, nn.RNNBase):
+            return True
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = {
@@ -446,12 +450,6 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
         for value, other in zip(values, values[len(held) :], strict=False)
         if len(value) == 1 and (value.shape[2],) == sizes
     )
-
-
-def _convolves(module: nn.Module) -> bool:
-    """Return whether a module is a convolution over more than one position, or recurrent."""
-    convolution = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    return isinstance(module, nn.RNNBase) or (convolution and max(module.kernel_size) > 1)
 
 
 def _changes(before: Tensor, after: Tensor, axes: tuple[int, ...], middle: tuple[int, ...]) -> bool:

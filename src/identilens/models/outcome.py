@@ -314,6 +314,11 @@ class Answer:
                 f'{self.lens.name} predicts nothing: it has no logits. Choose outcome="states" (--outcome states), or '
                 "load the model with its task head."
             )
+        if logits.shape[-1] == 1:
+            raise InputError(
+                f"{self.lens.name} has one output: there is nothing to choose from, and no distribution that could "
+                'change. Choose outcome="states" (--outcome states).'
+            )
         logits = logits.flatten(0, -2) if logits.ndim > 1 else logits[None]
         return logits if len(logits) == 1 else self._chosen(logits)
 

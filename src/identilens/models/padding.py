@@ -79,7 +79,11 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         cut = [
             name
             for name in names
-            if name in item and name != mask_name and _has_place_for(item[name], name, mask)
+            if name in item
+            and name != mask_name
+            and len(item[name]) == len(mask)
+            # The first axis of pictures and spectrograms with channels first is not an axis of positions.
+            and (is_per_token(name) or item[name].ndim <= 2)
         ]
         for name in cut:
             item[name] = item[name][real]
@@ -107,8 +111,3 @@ def _refuse_unknown(names: Iterable[str], item: Mapping[str, Tensor], row: int, 
             f"{', '.join(unknown)} of text {row} has {size} entries, as many as the padded text, and it is not known "
             "whether they belong to its tokens. Give texts without padding, one at a time."
         )
-
-
-def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:
-    # The first axis of pictures and spectrograms with channels first is not an axis of positions.
-    return len(tensor) == len(mask) and (is_per_token(name) or tensor.ndim <= 2)

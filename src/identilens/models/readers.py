@@ -27,6 +27,22 @@ class Passage:
     projected: Tensor | None = None
     left: Tensor | None = None
 
+    @property
+    def size(self) -> float:
+        """The largest number that passes."""
+        return max(float(one.abs().max()) for one in (self.projected, self.left) if one is not None)
+
+    def to(self, other: "Passage") -> list[Tensor | None]:
+        """Return by how much what is projected and what leaves change to another run, in ascending order.
+
+        The block may put positions in another order.
+        """
+        pairs = (self.projected, other.projected), (self.left, other.left)
+        return [
+            None if one is None or two is None else (two - one).double().flatten().sort().values
+            for one, two in pairs
+        ]
+
     def projecting(self, module: nn.Module, inputs: tuple, output: Any) -> None:
         """Record the output of the projection; some families call it for several parts of the positions."""
         before = [] if self.projected is None else [self.projected]
@@ -76,14 +92,11 @@ def adds_up(
         _passage(model, run, (block, projection, ends), same, {id(meeting): mixed})
         for mixed in (own, drawn)
     )
-    pairs = (before.projected, after.projected), (before.left, after.left)
-    if any(one is None for pair in pairs for one in pair):
+    given, left = before.to(after)
+    if given is None or left is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True
-    sizes = [float(one.abs().max()) for pair in pairs for one in pair]
-    # The block may put positions in another order.
-    given, left = ((two - one).double().flatten().sort().values for one, two in pairs)
-    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * max(sizes)
+    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * max(before.size, after.size)
     return given.shape == left.shape and float((given - left).abs().max()) <= limit
 
 

@@ -96,13 +96,8 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     }
     [blocks, *others] = lists.values()
     if others or len(sites) != len(blocks):
-        without = len(blocks) - len(sites)
-        why = (
-            f"{without} of its {len(blocks)} layers have no attention, and their part is not split"
-        )
-        if others or without < 0:
-            why = "its layers do not have one attention each, in one list"
-        raise _unsupported(lens, why)
+        without = f"{len(lens.other_layers)} layers have no attention, and their part is not split"
+        raise _unsupported(lens, without if lens.other_layers else _SEVERAL)
     layers: list[CapturedLayer] = []
     rows = _Rows(list(model.modules()), position, item.length)
     lens.prove_once([item])
@@ -146,6 +141,9 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if abs(float(last @ u) + besides - float(logits[token])) > limit * float(logits.abs().max()):
         raise _unsupported(lens, "its logits are not the unembedding of its last norm")
     return stream
+
+
+_SEVERAL = "its layers do not have one attention each, in one list"
 
 
 def require_unembedding(lens: Lens) -> nn.Module:

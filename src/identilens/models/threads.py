@@ -1,9 +1,11 @@
-"""Separation of one thread's capture from other threads that run the same model."""
+"""A model as others see it: one thread's capture apart from other threads, and nothing changed at its end."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock, get_ident
 from typing import Any, ParamSpec, TypeVar
+
+from torch import nn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +67,45 @@ def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
             _held.leave(owner, name)
 
 
-def is_held(owner: Any, name: str) -> bool:
-    """Return whether a context of any thread sets an attribute of an object: see `attribute`."""
-    return _held.has(owner, name)
+_PARTS = ("_parameters", "_buffers", "_modules")
+"""Fields of a module that are changed in place when one of its parts is replaced."""
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Restore attributes, parts and configurations of a model at the end of the context, if it changed them.
+
+    Some models switch their attention for good on a short text, or store frequencies of positions of a long one.
+    Private attributes stay: torch and transformers mark there that a model has hooks, which stay, too.
+    """
+    before = [(owner, dict(fields)) for owner, fields in _fields(model)]
+    try:
+        yield
+    finally:
+        for owner, fields in before:
+            _restore(owner, fields)
+
+
+def _fields(model: nn.Module) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield everything with fields in a model, and the fields: modules, their parts, and configurations."""
+    configs = {}
+    for module in model.modules():
+        fields = vars(module)
+        yield module, fields
+        yield from ((fields[name], fields[name]) for name in _PARTS)
+        if hasattr(config := fields.get("config"), "__dict__"):
+            configs[id(config)] = config
+    yield from ((config, vars(config)) for config in configs.values())
+
+
+def _restore(owner: Any, before: Mapping[str, Any]) -> None:
+    is_parts = isinstance(owner, dict)
+    fields = owner if is_parts else vars(owner)
+    names = [name for name in {**before, **fields} if is_parts or not name.startswith("_")]
+    changed = [name for name in names if fields.get(name) is not before.get(name)]
+    changed = [name for name in changed if not _held.has(owner, name)]
+    for name in changed:
+        if name in before:
+            fields[name] = before[name]
+        else:
+            del fields[name]

@@ -12,7 +12,7 @@ from identilens.runs.files import write_atomically, write_json, write_table, wri
 from identilens.runs.provenance import Identity, command_line, provenance
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings
-from identilens.runs.tables import Tables
+from identilens.runs.tables import Tables, markdown_text
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def write_reproduction(
         write_atomically(paths[-1], frame.write_csv)
     drawn = save_charts(result.charts, folder, endings)
     images = [path for path in drawn if path.suffix == f".{endings[0]}"]
-    used = [f"- {setting}: {value}" for setting, value in result.settings.items()]
+    used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     if result.seed is not None:
         used.append(f"- seed: {result.seed}")
     parts = [
         f"# {source}",
-        "    " + " ".join(command_line() or ["identilens", "reproduce", name]),
+        "    " + " ".join(" ".join(command_line() or ["identilens", "reproduce", name]).split()),
         result.findings.strip(),
         "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
         "## Settings",

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.charts.labels import visible_text
+from identilens.charts.labels import ROUNDING, lower, table_number, upper, visible_text
 from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
@@ -36,6 +36,10 @@ def decimals(*names: str) -> Columns:
 def integers(*names: str) -> Columns:
     """Return columns of whole numbers."""
     return dict.fromkeys(names, pl.Int64)
+
+
+_POINT = 1e-9
+"""Width of intervals that count as points."""
 
 
 def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -75,12 +79,12 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
             if value is None
             else ("no", "yes")[value]
             if isinstance(value, bool)
-            else f"{value:z.4g}"
+            else table_number(name, value)
             if isinstance(value, float)
             else visible_text(str(value))
             if value != ""
             else value
-            for value in row
+            for name, value in zip(frame.columns, row, strict=True)
         )
         view.add_row(*map(plain, shown))
     Console().print(plain(title), view)
@@ -94,6 +98,11 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ") if re.fullmatch("[a-z_]+", name) else name
 
 
+def markdown_text(value: Any) -> str:
+    """Return a value as text of one line that Markdown shows as it is: a name has no links, code or HTML."""
+    return re.sub(r"([\\`\[\]<>|])", r"\\\1", " ".join(str(value).split()))
+
+
 def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     """Return a frame as a Markdown table, numbers to the right."""
 
@@ -103,7 +112,7 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
             if value is None
             else f"{value:.{digits}f}"
             if isinstance(value, float)
-            else str(value)
+            else markdown_text(value)
         )
 
     rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
@@ -125,10 +134,26 @@ def some_of(count: Any, whole: int, what: str) -> str:
     return f"{f'{count:,}' if count else 'none'} of {whole:,} {what}s"
 
 
+def ends(digits: int) -> list[pl.Expr]:
+    """Return the columns ``lo`` and ``hi`` with so many decimals, rounded outward."""
+    unit = 10**digits
+    room = ROUNDING * unit
+    low, high = pl.col("lo") * unit + room, pl.col("hi") * unit - room
+    # Whole numbers have no negative zero.
+    return [one.cast(pl.Int64) / unit for one in (low.floor(), high.ceil())]
+
+
 def span(low: Any, high: Any, form: str) -> str:
-    """Return both ends of a range in words, or one number where they are the same as written."""
-    first, last = format(low, form), format(high, form)
+    """Return both proven ends in words, rounded outward, or one number for a point."""
+    if high - low <= _POINT:
+        return format(low, form)
+    first, last = lower(low, form), upper(high, form)
     return first if first == last else f"{first} to {last}"
+
+
+def at_least(share: Any) -> str:
+    """Return a proven lower end of a share in words, with one decimal; nothing for None."""
+    return "" if share is None else f"{lower(100 * share, '.1f')} %"
 
 
 def percent(share: Any) -> str:

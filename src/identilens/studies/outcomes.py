@@ -249,13 +249,17 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
         )[0]
         for one in heads
     ]
-    # T of all heads in coordinates that they share; the widths of heads may differ.
-    whole = torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
+    whole = layer_values(heads, query)
     tolerance = FLOAT32_EPS * max(whole.shape[1:])
     row = torch.cat(rows)
     block = torch.arange(len(heads)).repeat_interleave(len(own.keys)) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
     return KeptOutcome(own.at(query), row, joint_space(whole, seen, tolerance), block, scale)
+
+
+def layer_values(heads: Sequence[Head], query: int) -> Float[Tensor, "head key d"]:
+    """Return T of all heads of a layer in coordinates that they share; the widths of heads may differ."""
+    return torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
 
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:

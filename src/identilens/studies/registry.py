@@ -58,7 +58,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "rollout": Entry(
         "identilens.studies.rollout.study:RolloutStudy",
-        "What attention rollout may be while every hidden state of the model stays the same.",
+        "What attention rollout may be while every head's output stays the same.",
     ),
     "structure": Entry(
         "identilens.studies.structure.study:StructureStudy",

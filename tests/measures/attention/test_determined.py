@@ -23,6 +23,7 @@ from identilens.measures.attention import (
     total_variation,
 )
 from identilens.measures.attention.determined import certain_weights
+from identilens.measures.attention.row_solver import RowSolver
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
@@ -247,3 +248,33 @@ def test_heads_trade_by_the_formula_of_the_concepts():
         )
         assert formula == 12 * heads - int(torch.linalg.matrix_rank(together)) - alone
         assert (formula == 0) == (heads * d_v <= width)
+
+
+@pytest.mark.parametrize("tolerances", [(0.02, 0.05, 0.2), (0.1, 0.01, 0.03), (0.3, 0.29, 0.28)])
+def test_upper_bounds_between_tolerances_hold_where_none_is_zero(tolerances):
+    """Between two tolerances the least weight is at most on the line between theirs, by their own distances."""
+    A, T = random_weights(4, 12, 6, 3.0)
+    exact = torch.stack([certain_mass(A, T, tolerance=one) for one in tolerances])
+    for rounds in (1, 3):
+        bounds = certain_mass_bounds(A, T, tolerances=tolerances, rounds=rounds)
+        assert (bounds.lo <= exact + 1e-8).all()
+        assert (bounds.hi >= exact - 1e-8).all()
+
+
+@pytest.mark.parametrize("huge", [1.0, 1e30, 1e80])
+def test_no_end_is_beyond_what_signs_and_the_sum_prove(huge):
+    """A change that is allowed to be huge leaves multipliers that prove nothing; the sum of the row still does."""
+    generator = torch.Generator().manual_seed(0)
+    T = torch.randn(24, 3, generator=generator, dtype=torch.float64) * 1e-6
+    row = torch.randn(24, generator=generator, dtype=torch.float64).softmax(0)
+    space = ProjectedValues.of(T).simplex_space()
+    solver = RowSolver(row, space, huge)
+    lo, hi = solver.ends()
+    assert (lo >= 0).all()
+    assert (hi <= 1).all()
+    assert solver.gap <= 1
+    costs = torch.randn(5, 24, generator=generator, dtype=torch.float64)
+    assert (solver.least(costs) >= costs.amin(1) - 1e-12).all()
+    certificate = solver.certificate(costs[0])
+    assert certificate.holds
+    assert certificate.ends[0] >= costs[0].min() - 1e-12

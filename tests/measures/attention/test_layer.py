@@ -136,3 +136,28 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
         expected = free / float(weights[head].square().sum())
         assert float(found.simplex_null_share[head]) == pytest.approx(expected, abs=1e-10)
         assert found.simplex_null_share[head] <= found.null_share[head] + 1e-12
+
+
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
+def test_simplex_nullity_is_the_largest_of_the_rows(mask, sink):
+    """Tokens that repeat early leave rows of a window free, though its last row is fixed."""
+    generator, n = torch.Generator().manual_seed(3), 30
+    values = torch.randn(2, n, 12, generator=generator, dtype=torch.float64)
+    values[:, :14] = values[:, :1]
+    visible = masks(n)[mask]
+    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
+    logits = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    layer = TensorLayer(ProjectedValues(values, 12), weights, visible)
+    layer.has_sink = sink
+    largest = [
+        max(
+            len(rows)
+            - int(torch.linalg.matrix_rank(torch.cat([rows, torch.ones(len(rows), 1)], 1)))
+            for rows in (torch.cat([head[keys], head.new_zeros(int(sink), 12)]) for keys in seen)
+        )
+        for head in values
+    ]
+    assert min(largest) > 0
+    assert measure_layer(layer).simplex_nullity.tolist() == largest

@@ -160,6 +160,26 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
         idl.alternatives(lens, IDS, outcome="layer", tolerance=0)
 
 
+def test_a_sum_of_outputs_is_measured_in_all_its_directions():
+    """Directions below the rank tolerance can move the sum by more than a rounding to float32."""
+    lens = idl.load("bundled-decoder")
+    text = "Snow fell on the harbour all night, and in the morning nobody came to the ferry, for it was cold"
+    found = idl.alternatives(lens, text, outcome="layer", layers=1, aim="farthest")
+    [query] = found.table["query"].unique()
+    heads = next(lens.capture(text, weights=True)).layers[1].heads
+    change = whole = 0.0
+    for head in heads:
+        T = head.values.double() @ head.output_projection.double()
+        name = f"text0.layer1.head{head.head}.decoder.alternative_layer_farthest_{query}"
+        change = change + (found.matrices[name][query].double() - head.attention[query]) @ T
+        whole = whole + head.attention[query] @ T
+    share = float(change.norm() / whole.norm())
+    # Matrices are stored in single precision.
+    assert share == pytest.approx(found.table["measured"][0], abs=2**-24)
+    assert found.table["measured"].max() <= 2**-24
+    assert found.table["mean_total_variation"].max() > 1e-4
+
+
 def test_of_long_texts_the_row_alone_is_read(lens, monkeypatch):
     options = {"layers": 1, "heads": 2, "outcome": "prediction", "tolerance": "0.01nats"}
     whole = idl.alternatives(lens, IDS, queries=(7,), **options)

@@ -120,6 +120,8 @@ def test_the_error_of_a_mean_of_rows():
     assert mean_and_error([], 5) == (None, None)
     assert mean_and_error([0.5], 1) == (0.5, 0.0)
     assert mean_and_error([0.5], 5) == (0.5, None)
+    assert mean_and_error([1.0, 1.0], 2) == (1.0, 0.0)
+    assert mean_and_error([1.0, 1.0], 5) == (1.0, None), "what they do not share was not met"
     mean, error = mean_and_error([0.2, 0.4, 0.6], 12)
     assert (mean, error) == pytest.approx((0.4, 0.2 / 3**0.5 * 0.75**0.5))
 

@@ -243,7 +243,18 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     assert not found.noises["certified"].any()
     assert found.by_layer().columns == ["layer", "noise", "bits", "positions", "below", "texts"]
     assert found.noises["recovered"].null_count() == len(found.noises)
-    assert "necessary" in found.summary().text
+    said = found.summary().text
+    assert "necessary to certify every error of its length, not to read this text" in said
+
+
+def test_a_cache_that_forgets_is_refused_for_longer_texts():
+    """A sliding window of 4 keeps three positions."""
+    lens = made("mistral")
+    found = idl.inversion(lens, [ids(3)], stored="cache")
+    assert found.table["position"].max() == 2
+    words = r"cache of layer 0 keeps 3 positions .* the text has 9.*stored='states'"
+    with pytest.raises(InputError, match=words):
+        idl.inversion(lens, [ids(9)], stored="cache")
 
 
 def test_bits_are_the_fewest_with_a_certificate(lens):

@@ -352,9 +352,8 @@ def functional_interval(
     # Programs are solved to an absolute accuracy, so costs are scaled to size one.
     sizes = seen.abs().amax(1, keepdim=True).clamp_min(torch.finfo(seen.dtype).tiny)
     lo, hi = (sign * sizes[:, 0] * solver.least(sign * seen / sizes) for sign in (1, -1))
-    value, total = seen @ solver.inside, solver.inside.sum()
-    lo = torch.minimum(lo.clamp_min(total * seen.amin(1)), value)
-    hi = torch.maximum(hi.clamp_max(total * seen.amax(1)), value)
+    value = seen @ solver.inside
+    lo, hi = torch.minimum(lo, value), torch.maximum(hi, value)
     gap = solver.gap * float(sizes.max())
     return FunctionalIntervals(value, lo, hi, space.nullity, gap)
 

@@ -88,7 +88,7 @@ class Layer(ABC):
 
 @dataclass(frozen=True)
 class LayerMeasures:
-    """The measures of each head of a layer. For masked rows, rank and nullities are those of the last row.
+    """The measures of each head of a layer. For masked rows, rank and nullity are those of the last row.
 
     A learned sink counts as one more key that every row sees, with value zero and the weight that its row lacks to 1.
     The sink of the other columns is the structural key (first position, special token, full stop, comma) that receives
@@ -97,7 +97,7 @@ class LayerMeasures:
     Attributes:
         rank: Numerical rank of T.
         nullity: Number of visible keys minus rank.
-        simplex_nullity: Number of visible keys minus rank([T, 1]).
+        simplex_nullity: Number of visible keys minus rank([T, 1]), the largest of the rows.
         null_share: ‖null‖² / ‖weights‖², in [0, 1]: the part in LN(T), directions without effect on the output.
         simplex_null_share: The same for LN([T, 1]), directions that also keep the sum of the row; at most null_share.
         pearson: Correlation of raw and effective attention over visible entries; NaN when either is constant.
@@ -159,6 +159,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     full = isinstance(projector, FullRows)
     least = sizes if full else least_outside(sizes, T.tolerance_of)
     adds_rank = T.simplex_nullity < keys - projector.rank if full else least
+    adding = torch.zeros(heads, len(sizes), dtype=torch.bool, device=sizes.device)
     kept = KeptMaps(layer)
     for block in layer.blocks():
         here, rows, weights = block.heads, block.rows, block.weights
@@ -171,6 +172,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
             rows, weights, *types, heads=here, overwrite=block.reusable, back=block.back
         )
         counts = adds_rank[here, None] if full else found.sums.outside > least[rows]
+        adding[here, rows] = counts
         sums = replace(found.sums, outside=torch.where(counts, found.sums.outside, 0.0))
         sums = sums.with_sink() if layer.has_sink else sums
         moments[:, here] += _around(mean_weight, sums)
@@ -183,16 +185,12 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         norms = norms.unflatten(0, (-1, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
         output[:, here] += torch.stack([norms, shares]).sum(-1).flatten(1)
-    seen = T
-    if isinstance(projector, IrregularRows):
-        seen = T.restricted(projector.seen(slice(-1, None))[0])
-    seen = seen.with_sink() if layer.has_sink else seen
     tiny = torch.finfo(torch.float64).tiny
     null_shares = (null / weight.clamp_min(tiny)).clamp(0, 1)
     return LayerMeasures(
         rank=projector.rank,
         nullity=sizes[-1] + layer.has_sink - projector.rank,
-        simplex_nullity=seen.simplex_nullity,
+        simplex_nullity=_simplex_nullity(layer, adding),
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
         pearson=_pearson(moments / entries, mean_weight),
@@ -205,6 +203,19 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         maps=kept.maps(),
         means=kept.means,
     )
+
+
+def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Tensor, " head"]:
+    """Return the largest simplex nullity of a row; ``adding`` says in which rows the ones add to the rank of T."""
+    T, projector = layer.projected, layer.projector
+    if not isinstance(projector, IrregularRows):
+        return (T.with_sink() if layer.has_sink else T).simplex_nullity
+    last = T.restricted(projector.seen(slice(-1, None))[0])
+    last = last.with_sink() if layer.has_sink else last
+    rows = projector.row_sizes() - projector.row_ranks()
+    # A learned sink is one more key, and the ones add to the rank of every row with one.
+    rows = rows if layer.has_sink else rows - adding.long()
+    return torch.maximum(last.simplex_nullity, rows.amax(-1))
 
 
 class KeptMaps:

@@ -1,6 +1,7 @@
 """The linear programs of one row, sharing the alternatives that they come by."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Real
 
 import torch
@@ -141,12 +142,13 @@ class RowSolver:
         self._programs = self._programs or RowPrograms(self.inside, self._kept)
         optima = [self._programs.minimise(cost) for cost in costs]
         return self._met(
+            costs,
             Optima(
                 costs.new_tensor([optimum.value for optimum in optima]),
                 costs.new_tensor([optimum.bound for optimum in optima]),
                 torch.stack([optimum.point for optimum in optima]),
                 torch.stack([optimum.multipliers for optimum in optima]),
-            )
+            ),
         )
 
     def certificate(self, functional: Float[Tensor, " seen"]) -> Certificate:
@@ -179,7 +181,7 @@ class RowSolver:
         for key in torch.nonzero(self._movable & ~zero).flatten().tolist():
             if not zero[key]:
                 optima = self.optima(self.units([key]))
-                lo[key], multipliers[key] = optima.bounds[0].clamp_min(0.0), optima.multipliers[0]
+                lo[key], multipliers[key] = optima.bounds[0], optima.multipliers[0]
                 zero = self._zero
         self.slopes = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
         return torch.minimum(lo, self.inside)
@@ -195,7 +197,7 @@ class RowSolver:
         """Return the least value of each weight, by programs that run together."""
         open_ = self._movable & ~self._zero
         lo = torch.where(self._movable, 0.0, self.inside)
-        found = self._bounds(1.0, open_).clamp_min(0.0)
+        found = self._bounds(1.0, open_)
         return torch.minimum(lo.masked_scatter(open_, found), self.inside)
 
     def _bounds(self, sign: float, keys: Bool[Tensor, " seen"]) -> Float[Tensor, " program"]:
@@ -217,10 +219,18 @@ class RowSolver:
         every = [
             one.expand(len(costs), -1) for one in (self.inside, self._reach) if one is not None
         ]
-        return self._met(self._shared.minimise(costs, *every))
+        return self._met(costs, self._shared.minimise(costs, *every))
 
-    def _met(self, optima: Optima) -> Optima:
-        """Return optima whose points are noted as alternatives."""
+    def _met(self, costs: Float[Tensor, "program seen"], optima: Optima) -> Optima:
+        """Return optima with what signs and sums alone prove; their points are noted as alternatives."""
+        # Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
+        alone = self._alone(costs)
+        less = alone > optima.bounds
+        optima = replace(
+            optima,
+            bounds=torch.where(less, alone, optima.bounds),
+            multipliers=optima.multipliers.masked_fill(less[:, None], 0.0),
+        )
         points = optima.points
         self.gap = max(self.gap, optima.gap)
         if len(points):
@@ -230,6 +240,15 @@ class RowSolver:
             self._far = far[int(moved.argmax())].clone()
             self._seen += points[: max(0, self._most - len(self._seen))].unbind()
         return optima
+
+    def _alone(self, costs: Float[Tensor, "program seen"]) -> Float[Tensor, " program"]:
+        """Return the least costs of all non-negative weights with the sums of the rows."""
+        rows = int(self.blocks.max()) + 1
+        sums = self.inside.new_zeros(rows).index_add(0, self.blocks, self.inside)
+        least = costs.new_full((len(costs), rows), torch.inf)
+        # Distributions, whose sums round.
+        sums = sums.clamp_max(1.0)
+        return least.scatter_reduce(1, self.blocks.expand_as(costs), costs, "amin") @ sums
 
     def greatest(self, key: int) -> float:
         """Return the greatest value of the weight of one visible key, given by its position."""

@@ -1,4 +1,4 @@
-"""What attention rollout may be while every hidden state stays the same: bounds by dynamic programming, and maps."""
+"""What attention rollout may be while every head's output stays the same: bounds by dynamic programming, and maps."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ class HeadRows:
 
 @dataclass(frozen=True)
 class RolloutBounds:
-    """Rollout functionals of some queries, between proven bounds over all maps that leave every hidden state the same.
+    """Rollout functionals of some queries, between proven bounds over all maps that leave every head's output the same.
 
     Attributes:
         value: e_iᵀ R_L c with the weights as they are.
@@ -85,7 +85,7 @@ def rollout_bounds(
         functionals: Coefficients c of the input tokens, a row for each functional.
         queries: The rows of R_L; all by default. Rows that they cannot depend on are left out.
         tolerance: Change of each head's output at each row, over its length, that counts as none. Hidden states then
-            change, which the recursion does not follow: bounds are of first order.
+            change, and weights and values of later layers with them: the recursion holds these as they are.
         witnesses: Return also maps that reach the bounds.
         step: Called after each layer with the number of layers that are done.
 

@@ -19,60 +19,21 @@ from identilens.models.following.parameters import ParameterProjection, paramete
 
 R = TypeVar("R")
 
-_SHAPES = frozenset(
-    (
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-        "moveaxis",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "view_as",
-        "reshape_as",
-        "mT",
-        "T",
-        "getitem",
-    )
-)
-_SAME = frozenset(
-    (
-        "contiguous",
-        "clone",
-        "detach",
-        "to",
-        "type_as",
-        "type",
-        "float",
-        "half",
-        "bfloat16",
-        "double",
-        "dropout",
-    )
-)
+_SHAPES = frozenset((
+    "view", "reshape", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
+    "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "mT", "T",
+    "getitem",
+))  # fmt: skip
+_SAME = frozenset((
+    "contiguous", "clone", "detach", "to", "type_as", "type", "float", "half", "bfloat16",
+    "double", "dropout",
+))  # fmt: skip
 _MASKS = frozenset(("masked_fill", "where", "mul"))
 """Operations that weights may pass; a check proves that they are still a softmax of the logits."""
-_TERMS = frozenset(
-    (
-        "add",
-        "sub",
-        "masked_fill",
-        "where",
-        "max",
-        "maximum",
-        "min",
-        "minimum",
-        "clamp",
-        "nan_to_num",
-        "mul",
-        "div",
-    )
-)
+_TERMS = frozenset((
+    "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp",
+    "nan_to_num", "mul", "div",
+))  # fmt: skip
 _NEAR_ONE = 1e-2
 _RANKED = ("topk", "sort", "argsort", "kthvalue")
 _SPELLINGS = {

@@ -17,7 +17,7 @@ from identilens.models.heads import Head
 from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
-from identilens.studies.outcomes import KeptOutcome, Tolerance, of_layer
+from identilens.studies.outcomes import KeptOutcome, Tolerance, layer_values, of_layer
 
 Aim = Literal["least", "farthest", "sparsest"]
 """What an alternative is chosen for: little attention on some keys, much elsewhere, or few keys with any at all."""
@@ -59,21 +59,19 @@ class _Near:
     Attributes:
         kept: What must stay.
         slope: Half of how fast the square of the change rises with each weight, where it has changed already.
-        answer: The change of the answer with other rows, as the model gives it; None where a sum of outputs stays.
+        measured: The change with other rows: of the answer, as the model gives it; of a sum of outputs, by all of T.
     """
 
     kept: KeptOutcome
     slope: Float[Tensor, " key"]
-    answer: Callable[[Float[Tensor, "head key"]], float] | None = None
+    measured: Callable[[Float[Tensor, "head key"]], float]
 
     def predicted(self, rows: Float[Tensor, "head key"]) -> float:
-        """Return the change with other rows, to first order."""
+        """Return the change with other rows, to first order; a sum of outputs is linear."""
+        if self.kept.answer is None:
+            return self.measured(rows)
         solver = self.kept.solver(0.0)
         return float(self.kept.change(solver.length(rows.flatten()[solver.keys])))
-
-    def measured(self, rows: Float[Tensor, "head key"]) -> float:
-        """Return the change with other rows; a sum of outputs is linear."""
-        return self.answer(rows) if self.answer else self.predicted(rows)
 
 
 def keep_answer(
@@ -205,8 +203,20 @@ def _near(
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
     if answer is None:
-        kept = of_layer(heads, 0, query)
-        return _Near(replace(kept, own=kept.own | True), torch.zeros_like(kept.row))
+        kept, values = of_layer(heads, 0, query), layer_values(heads, query)
+        # Rows move freely along directions that a space leaves out, so it has all but the rounding of float64.
+        rounding = torch.finfo(torch.float64).eps * max(values.shape[1:])
+        space = joint_space(values, seen[0], rounding)
+        own = torch.stack([one.row(query) for one in heads])
+
+        def moved(rows: Float[Tensor, "head key"]) -> float:
+            return float(
+                kept.change(torch.linalg.vector_norm((rows - own).flatten() @ values.flatten(0, 1)))
+            )
+
+        return _Near(
+            replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row), moved
+        )
     sites = answer.lens.sites(answer.item)
     numbers = [find_site(sites, *one.address) for one in heads]
     layers = list(dict.fromkeys(numbers))

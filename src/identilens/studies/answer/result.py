@@ -1,7 +1,6 @@
 """The result of measuring answers: attention by segment with proven ends, the answer marked by segments."""
 
 from dataclasses import dataclass, replace
-from math import ceil, floor
 from typing import ClassVar
 
 import polars as pl
@@ -9,14 +8,14 @@ import torch
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose_present, lines
-from identilens.charts.labels import shortened
+from identilens.charts.labels import lower, shortened, upper
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.charts.viewer import TokenMap
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, counted, integers, percent
+from identilens.runs.tables import Row, counted, ends, integers, percent
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _ROW = {**integers("text", "token", "layer", "head"), "segment": pl.String}
@@ -37,7 +36,7 @@ _FEW, _ALIKE = 4, 1e-9
 _ORDERS = (
     " With the same output {}, every alternative gives {} more than {}.",
     " With the same output {}, every alternative gives {} less than {}.",
-    " With the same output {}, it is not certain whether {} has more than {}.",
+    " With the same output {}, ranges overlap, and leave open whether {} has more than {}.",
 )
 _NOT_NEEDED = "This says where attention lies, not what the answer needs. "
 _NO_SEGMENTS = "To have parts of the prompt taken out, name them (--segment). "
@@ -124,8 +123,9 @@ class Answers(Result):
         mean mass plus the mean of end − mass in the drawn rows, within the values that it can have (Cochran 1977,
         section 7.2, b = 1). Every row is drawn with the same probability: over all rows this is unbiased. ``lo_error``
         and ``hi_error`` are standard errors, of ``rows`` drawn from ``population`` as if without regard to layers; null
-        from fewer than four rows, or if all drawn rows are alike. Alternatives of different rows are independent: the
-        end of a mean is the mean of the ends.
+        from fewer than four rows, or if all drawn rows are alike. With the same output exactly, alternatives of
+        different rows are independent, and the end of a mean is the mean of the ends. With a tolerance each row is
+        taken by itself: rows that change together also change what later layers read.
         """
         columns, ends = [*by, "segment"], pl.col("lo", "hi")
         mass, rows = pl.col("mass"), pl.col("rows")
@@ -220,10 +220,10 @@ class Answers(Result):
             few = f"With exactly the same outputs nothing moves between segments{' in these rows' * drawn}. {FEW_KEYS}"
             text = [
                 f"At least {_estimate(first, 'lo')} {where} in every alternative with the same output of each head, "
-                f"{exactness(self.tolerance)}. In the model it is {percent(first['mass'])}, in no alternative more "
+                f"{_nearly(self.tolerance)}. In the model it is {percent(first['mass'])}, in no alternative more "
                 f"than {_estimate(first, 'hi')}.",
                 *(
-                    f"With the same output {exactness(one['tolerance'])} it is at least {_estimate(one, 'lo')}."
+                    f"With the same output {_nearly(one['tolerance'])} it is at least {_estimate(one, 'lo')}."
                     f"{_order(one, every.filter(tolerance=one['tolerance']))}"
                     for one in every.filter(segment=first["segment"]).iter_rows(named=True)
                     if one["tolerance"] != self.tolerance
@@ -290,9 +290,12 @@ class Answers(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the segments."""
-        numbers = pl.col("mass", "lo", "lo_error", "hi", "hi_error").round(4)
+        low, high = ends(4)
+        mass, *errors = (pl.col(name).round(4) for name in ("mass", "lo_error", "hi_error"))
         rows = pl.format("{} of {}", "rows", "population").alias("rows")
-        shown = self.segments().select("segment", "tolerance", numbers, rows)
+        shown = self.segments().select(
+            "segment", "tolerance", mass, low, errors[0], high, errors[1], rows
+        )
         found = {"Attention of the answer by segment": shown}
         return found | ({"What the answer needs": self.needs()} if len(self.needed) else {})
 
@@ -404,6 +407,11 @@ class Answers(Result):
         return maps
 
 
+def _nearly(tolerance: str) -> str:
+    """Return how nearly the outputs stay, in words. With a tolerance, alternatives of rows do not add up."""
+    return exactness(tolerance) + ", each row by itself" * (tolerance != "0")
+
+
 def _estimate(row: Row, end: str) -> str:
     """Return an end in per cent, with its standard error where rows were drawn."""
     error = row[f"{end}_error"]
@@ -418,8 +426,8 @@ def _estimate(row: Row, end: str) -> str:
 
 def _end(row: Row, end: str) -> str:
     """Return an end in per cent, rounded outward."""
-    share = 1000 * row[end]
-    return f"{(floor(share + 1e-6) if end == 'lo' else ceil(share - 1e-6)) / 10:.1f} %"
+    share = 100 * row[end]
+    return f"{lower(share, '.1f') if end == 'lo' else upper(share, '.1f')} %"
 
 
 def _others(first: Row, means: pl.DataFrame) -> str:
@@ -479,7 +487,8 @@ _TEXT = (
 )
 _SEGMENTS = (
     "The mass is the mean over all tokens of the answer, layers and heads. Every choice of weights that gives "
-    "each head the same output keeps the mean between lo and hi. Where rows were drawn, these are estimates; lo_error "
+    "each head exactly the same output keeps the mean between lo and hi; with a tolerance above 0, lo and hi are means "
+    "over rows that each change by themselves. Where rows were drawn, these are estimates; lo_error "
     "and hi_error are their standard errors, empty where the drawn rows do not tell them.",
 )
 _NEEDS = (

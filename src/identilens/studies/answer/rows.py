@@ -115,8 +115,8 @@ def _ends(solver: RowSolver, costs: Float[Tensor, "segment seen"]) -> tuple[Tens
     masses, whole = costs @ solver.inside, costs.all(1)
     least, minus_greatest = solver.least(torch.cat([costs, -costs])).chunk(2)
     # The row itself is an alternative; a segment of all keys has all attention.
-    lo = torch.where(whole, masses, torch.minimum(least.clamp_min(0.0), masses))
-    hi = torch.where(whole, masses, torch.maximum((-minus_greatest).clamp_max(1.0), masses))
+    lo = torch.where(whole, masses, torch.minimum(least, masses))
+    hi = torch.where(whole, masses, torch.maximum(-minus_greatest, masses))
     return masses, lo, hi
 
 

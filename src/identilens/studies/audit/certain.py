@@ -22,6 +22,9 @@ ROWS = 4
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""
 
+ALIKE = 1e-9
+"""Spread of drawn values that says that they are alike: what they do not have in common was not met."""
+
 _STREAM = 0x5EED
 """Tells the draw of rows apart from other uses of a run's seed."""
 
@@ -61,16 +64,17 @@ def certain_rows(
 def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
     """Return the mean of sampled rows and its standard error for a map of so many rows; None where unknown.
 
-    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken.
+    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken. Drawn rows
+    that are all alike do not tell it.
     """
     if not values:
         return None, None
     if len(values) == population:
         return float(np.mean(values)), 0.0
-    if len(values) == 1:
-        return values[0], None
-    left = 1 - len(values) / population
-    return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
+    mean, left = float(np.mean(values)), 1 - len(values) / population
+    if np.ptp(values) <= ALIKE:
+        return mean, None
+    return mean, float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
 def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[Row]:

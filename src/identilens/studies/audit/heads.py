@@ -2,7 +2,9 @@
 
 import polars as pl
 
+from identilens.charts.labels import lower, upper
 from identilens.runs.tables import counted
+from identilens.studies.audit.certain import ALIKE
 from identilens.studies.outcomes import (
     BRINGS,
     INFLUENTIAL,
@@ -53,7 +55,7 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) 
             pl.col(*measures, "first_mass").mean(),
             pl.col("certain_rows").sum(),
             certain_mass_error=pl.when(exact.count() > 1)
-            .then(exact.std() / exact.count().sqrt())
+            .then(pl.when(exact.std() > ALIKE).then(exact.std() / exact.count().sqrt()))
             .otherwise(pl.col("certain_mass_error").max()),
         )
     )
@@ -104,23 +106,26 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
 def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None, str]:
     """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
 
-    None where too few rows were drawn. Several texts are the sample. Of a single one it is the queries drawn in each
-    layer, the same for all its heads, from those of the audit's ``table``: a finite population of which the mean is
-    known when all were drawn.
+    None where too few rows were drawn, or where all that were drawn are alike. Several texts are the sample. Of a
+    single one it is the queries drawn in each layer, the same for all its heads, from those of the audit's ``table``: a
+    finite population of which the mean is known when all were drawn.
     """
     mass = pl.col("certain_mass_bfloat16")
     rows = rows.drop_nulls("certain_mass_bfloat16")
     if rows["text"].n_unique() > 1:
         texts = rows.group_by("text").agg(mass.mean())["certain_mass_bfloat16"].to_numpy()
-        return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
+        error = float(texts.std(ddof=1)) / len(texts) ** 0.5
+        return error if error > ALIKE else None, "texts"
     layer, over = ["text", "kind", "layer"], "the queries drawn in each layer of this text"
     sizes = table.select(*layer, "n_query").unique()
     drawn = rows.group_by(*layer, "query").agg(mass.mean()).join(sizes, on=layer)
     left = 1 - pl.len() / pl.col("n_query").first()
-    squares = drawn.group_by(layer).agg(mass.var() * left / pl.len())[mass.meta.output_name()]
+    layers = drawn.group_by(layer).agg(square=mass.var() * left / pl.len(), left=left)
+    squares = layers["square"]
     if not len(squares) or squares.null_count():
         return None, over
-    return float(squares.sum()) ** 0.5 / len(squares), over
+    error = float(squares.sum()) ** 0.5 / len(squares)
+    return None if error <= ALIKE and (layers["left"] > 0).any() else error, over
 
 
 def stacked_in_words(table: pl.DataFrame) -> str:
@@ -179,7 +184,11 @@ def heads_in_words(heads: pl.DataFrame) -> str:
         f"certain, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
         "largest such change)."
     )
-    parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
+    parked = known.filter(
+        pl.col("sink_mass") >= PARKED,
+        pl.col("sink_norm_share") < BRINGS,
+        pl.col("relative_output") > 0,
+    )
     if parked.is_empty():
         return said
     names = ("sink_mass", "sink_weight", "sink_lo", "sink_hi", "sink_norm_share")
@@ -196,7 +205,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
 def _range(lo: float, hi: float) -> str:
     """Return two shares in words, with as many digits as tell them apart; one, rounded, if two decimals do not."""
     for digits in (0, 1, 2):
-        low, high = (f"{100 * end:.{digits}f} %" for end in (lo, hi))
-        if low != high:
-            return f"{low} to {high}"
+        form = f".{digits}f"
+        if format(100 * lo, form) != format(100 * hi, form):
+            return f"{lower(100 * lo, form)} % to {upper(100 * hi, form)} %"
     return f"{100 * lo:.0f} %, no more and no less"

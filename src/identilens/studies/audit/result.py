@@ -15,7 +15,17 @@ from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind, coerce
-from identilens.runs.tables import HEAD, Row, Tables, counted, decimals, integers, percent, some_of
+from identilens.runs.tables import (
+    HEAD,
+    Row,
+    Tables,
+    at_least,
+    counted,
+    decimals,
+    integers,
+    percent,
+    some_of,
+)
 from identilens.studies.audit import views
 from identilens.studies.audit.heads import (
     certain_error,
@@ -226,12 +236,12 @@ class Audit(Result):
         ).row(0, named=True)
         pearson, (error, _) = numbers["pearson"], certain_error(self.rows, self.table)
         spread = "" if error is None else f"± {100 * error:.1f} "
-        exact = f"; {percent(numbers['certain_mass'])} by the exact output"
-        few = ", as texts have few tokens" if self.table["simplex_nullity"].max() == 0 else ""
+        exact = f"; {at_least(numbers['certain_mass'])} by the exact output"
+        few = ", as rows see few keys" if self.table["simplex_nullity"].max() == 0 else ""
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (
-                percent(numbers["certain_mass_bfloat16"])
+                at_least(numbers["certain_mass_bfloat16"])
                 .replace("%", f"{spread}%")
                 .replace(" ", "\u00a0")
                 or "not looked at",
@@ -432,15 +442,15 @@ class Audit(Result):
         mass = "certain_mass_bfloat16"
         layers = self.by_layer().drop_nulls(mass).sort(mass, maintain_order=True)
         least, most = (layers.row(place, named=True) for place in (0, -1))
-        low, high = (percent(one[mass]) for one in (least, most))
+        low, high = (at_least(one[mass]) for one in (least, most))
         apart = (
             ""
             if low == high
             else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
         )
         yield (
-            f"Certain: {percent(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
-            f"a rounding to bfloat16 (0.4 % of its length), and {percent(looked['certain_mass'].mean())} by the "
+            f"Certain: {at_least(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
+            f"a rounding to bfloat16 (0.4 % of its length), and {at_least(looked['certain_mass'].mean())} by the "
             "exact output. In all weights with such an output, at least this much lies on the same keys (certain "
             f"mass). It is {'a mean' if len(self.rows) > 1 else 'that'} of {self._sample()}{apart}."
         )
@@ -458,7 +468,7 @@ class Audit(Result):
         row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
         yield (
             f"In {some_of(len(short), len(looked), 'map')} looked at, no other weights give exactly this output: the "
-            f"text has too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
+            f"rows see too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
             f"{looked['d_v'].max()}). Use longer texts, or see what is left of a row when its output may change by 1 "
             f"%: identilens certify --model {quote(self.provenance['model']['name'])} --file {quote(file)} --limit "
             f"{row['text'] + 1} --layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% "

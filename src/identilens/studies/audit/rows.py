@@ -67,9 +67,12 @@ class LayerRows:
             names[place] for names, place in zip(tokens, columns["sink"], strict=True)
         ]
         masses = [[row["certain_mass"] for row in rows] for rows in certain]
-        means, errors = zip(
-            *(mean_and_error(some, self.counts["n_query"]) for some in masses), strict=True
-        )
+        # Where nothing is free, the rows that were not drawn are known, too.
+        sizes = [
+            self.counts["n_query"] if free else len(some)
+            for some, free in zip(masses, columns["simplex_nullity"], strict=True)
+        ]
+        means, errors = zip(*map(mean_and_error, masses, sizes), strict=True)
         columns |= {
             "certain_mass": [*means],
             "certain_mass_bfloat16": [

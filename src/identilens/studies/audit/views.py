@@ -315,8 +315,8 @@ READING = (
     "Correlation. Pearson's correlation between the entries of raw and of effective attention, over the keys that "
     "each query may see. It is undefined where all entries are equal, as for a text of one token.",
     "Masked attention. Where a query sees only some keys (decoders, sliding windows), its null space is that of T "
-    "restricted to those keys. Rank and nullity of such a map are those of its last row; earlier rows of a decoder "
-    "see fewer keys, and their null space is never larger.",
+    "restricted to those keys. Rank and nullity of such a map are those of its last row, the simplex nullity is the "
+    "largest of its rows.",
     "Zero in floating point. The rank counts singular values of T above max(n, d_model) · eps · (the largest of "
     "them), with eps of float32, as in Bhardwaj et al. 2021. The reconstruction error, ‖effective · T − A T‖ / ‖A T‖, "
     "says how exactly effective attention gives the same output.",

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import floor
 from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.labels import shortened
+from identilens.charts.labels import lower, shortened, upper
 from identilens.charts.page import LINK, Section, citation
 from identilens.charts.token_lines import TokenLine
 from identilens.measures.attention.intervals import PIN_TOLERANCE
@@ -128,18 +127,34 @@ class Certainty(Result):
             lines.append(
                 f"At other tolerances of the outcome, at least this much stays on the same keys: {'; '.join(left)}."
             )
-        ratio = pl.col("measured") / pl.col("predicted")
-        put = self.rows.filter(pl.col("allowed") > 0).select(ratio).drop_nulls().to_series()
-        if len(put):
-            lines.append(
-                "The intervals are certified to first order only. Put into the model, the farthest alternatives "
-                f"changed the outcome by {span(put.min(), put.max(), '.2f')} times what the first order predicts; "
-                "where that is far from 1, the intervals may not hold in the model."
-            )
+        lines += self._put_back()
         lines += part._of_effects()
         lines += normed_heads(self.provenance["model"])
         mass = {f"certain_mass at {name}": one for name, (one, _) in shares.items()}
         return Finding("\n".join(lines), {**finding.numbers, **mass}, finding.headline)
+
+    def _put_back(self) -> Iterator[str]:
+        """Yield what the farthest alternatives change in the model, where that is known to first order."""
+        put = self.rows.filter(pl.col("allowed") > 0).drop_nulls("measured")
+        # Where nothing is predicted, the row does nothing to the outcome.
+        ratio = (pl.col("measured") / pl.col("predicted")).alias("ratio")
+        ratios = put.filter(pl.col("predicted") > 0).select(ratio)["ratio"]
+        if not len(ratios):
+            return
+        beyond = put.filter(pl.col("measured") > pl.col("allowed"))
+        more = ""
+        if len(beyond):
+            most = (beyond["measured"] / beyond["allowed"]).max()
+            more = (
+                f" In {some_of(len(beyond), len(put), 'row')} that is more than the tolerance allows, up to "
+                f"{upper(most, '.3g')} times as much."
+            )
+        yield (
+            "The intervals are certified to first order only. Put into the model, the farthest alternatives "
+            f"changed the outcome by {span(ratios.min(), ratios.max(), '.2f')} times what the first order predicts; "
+            "where that is far from 1, the intervals may not hold in the model: below 1, other weights with the same "
+            f"outcome can lie outside of them.{more}"
+        )
 
     def _of_effects(self) -> Iterator[str]:
         """Yield what the outcome loses without the rows, of one tolerance, and which outcome that is."""
@@ -345,7 +360,9 @@ class Certainty(Result):
     def _parked(self) -> Iterator[str]:
         little = pl.col("norm_share") < BRINGS / PARKED * pl.col("weight")
         even = (1 / pl.len().over(list(ROW))).alias("even")
-        parked = self.table.with_columns(even).filter(pl.col("weight") >= _PARKED, little)
+        # Where no key adds anything, none adds less than others.
+        adding = pl.col("norm_share").sum().over(list(ROW)) > 0
+        parked = self.table.with_columns(even).filter(pl.col("weight") >= _PARKED, little, adding)
         for row in parked.sort("weight").tail(1).iter_rows(named=True):
             rows = parked.select(ROW.keys()).n_unique()
             many = f" {rows:,} of {len(self.rows):,} rows park attention on some key."
@@ -384,10 +401,11 @@ class Certainty(Result):
             yield f"The first {_CITED} of {len(rows):,}; the others are cited alike."
         for row in rows.head(_CITED).iter_rows(named=True):
             said = (
-                f"claim “{row['claim']}”: {row['value']:.4f}, between {row['lo']:.4f} and {row['hi']:.4f}, "
+                f"claim “{row['claim']}”: {row['value']:.4f}, between {lower(row['lo'], '.4f')} and "
+                f"{upper(row['hi'], '.4f')}, "
                 f"{row['verdict'] or 'no verdict'}"
                 if "claim" in row
-                else f"certain mass {row['certain_mass']:.4f}"
+                else f"certain mass {lower(row['certain_mass'], '.4f')}"
             )
             yield (
                 f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
@@ -413,7 +431,7 @@ def _percent(share: Any) -> str:
 def _at_least(share: Any) -> str:
     """Return a proven lower bound in percent, never rounded up; with two decimals near 0 and 1."""
     digits = 0 if 0.01 <= share <= 0.99 else 2
-    return f"{floor(share * 10 ** (digits + 2) + 1e-6) / 10**digits:.{digits}f} %"
+    return f"{lower(100 * share, f'.{digits}f')} %"
 
 
 _FIRST_ORDER = " (to first order)"

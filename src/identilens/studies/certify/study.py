@@ -15,7 +15,7 @@ from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
-from identilens.models.sequences import sides
+from identilens.models.sequences import Kind, sides
 from identilens.models.spelling import Spelling
 from identilens.models.substitution import Rows
 from identilens.runs.folder import RunFolder
@@ -159,16 +159,14 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             raise SettingError(
                 "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
             )
-
         if settings.claims:
             self._look_for_claims()
 
     def _look_for_claims(self) -> None:
         """Check that each text with tokens has what the claims name, before anything is computed."""
-        kinds = {site.kind for site, _ in self.heads.chosen}
+        kinds: set[Kind] = {site.kind for site, _ in self.heads.chosen}
         for text, item in enumerate(self.heads.items):
-            sequences = {sides(kind, item.tokens).key for kind in kinds} & {*item.tokens}
-            for sequence in sequences:
+            for sequence in {sides(kind, item.tokens).key for kind in kinds} & {*item.tokens}:
                 spelling = Spelling.of(item, sequence, item.tokens[sequence])
                 for claim in self.settings.claims:
                     claim.check(spelling, text)

@@ -11,9 +11,9 @@ import torch
 from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, choose_present, intervals, rule, scatter
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
-from identilens.runs.tables import HEAD, Row
+from identilens.runs.tables import HEAD, Row, ends
 from identilens.studies.certify.rows import VERDICTS
 from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness
@@ -95,11 +95,13 @@ def in_short(rows: pl.DataFrame) -> pl.DataFrame:
 def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
     """Return the weights of a row for a terminal, largest first, verdicts by the signs of the lines."""
     sign = pl.col("verdict").replace({verdict: mark.sign for verdict, mark in _MARKS.items()})
-    shares = pl.col("weight", "lo", "hi", "radius", "norm_share", "contribution", "removal").round(
-        3
-    )
+    shares = [
+        pl.col("weight").round(3),
+        *ends(3),
+        pl.col("radius", "norm_share", "contribution", "removal").round(3),
+    ]
     return row.sort("weight", descending=True, maintain_order=True).select(
-        sign.alias(""), "token", "key", shares
+        sign.alias(""), "token", "key", *shares
     )
 
 
@@ -293,7 +295,8 @@ def within_page(table: pl.DataFrame) -> pl.DataFrame:
 
 def _marked(row: Row) -> MarkedToken:
     note = (
-        f"key {row['key']}: weight {row['weight']:.4f}, in [{row['lo']:.4f}, {row['hi']:.4f}]; "
+        f"key {row['key']}: weight {row['weight']:.4f}, in "
+        f"[{lower(row['lo'], '.4f')}, {upper(row['hi'], '.4f')}]; "
         f"norm share {row['norm_share']:.4f}; {row['verdict']}"
     )
     mark = _MARKS[row["verdict"]]

@@ -138,6 +138,12 @@ class Inversion(Result):
             lines.append(f"{line}.")
             least[noise] = rows["below"].min()
         lines.append(_MEANING[causal])
+        if causal and any(noise[0].isdigit() for noise in self._asked):
+            risk = self.provenance["settings"]["risk"]
+            lines.append(
+                "Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a "
+                f"probability of at most {risk:g}."
+            )
         fewest = self.bits()
         if causal and len(fewest):
             lines.append(
@@ -298,8 +304,8 @@ _MEANING = {
     "to the nearest other token's state, less the noise of the forward pass: then decoding token by token gives "
     "exactly the text. Other positions may be read, too: what decoding finds is measured.",
     False: "Margins are half the distance to the nearest text that differs in one token, or in two neighbours, among "
-    "those that were tried. That the error is smaller is necessary for reading the text, not sufficient: other texts "
-    "may come nearer, and nothing is certified.",
+    "those that were tried. An error below them is necessary to certify every error of its length, not to read this "
+    "text. It is not sufficient: other texts may come nearer, and nothing is certified.",
 }
 _LINES = (
     "Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read "

@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, decimals, some_of, span
+from identilens.runs.tables import HEAD, decimals, ends, some_of, span
 from identilens.studies.outcomes import FEW_KEYS, exactness, head_in_words, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
@@ -125,7 +125,9 @@ class PatternScores(Result):
                 "in alternatives."
             )
         if heads.select((pl.col("hi") - pl.col("lo")).max()).item() < PIN_TOLERANCE:
-            lines.append(f"No other weights change any of these scores. {FEW_KEYS}")
+            lines.append(
+                f"No other weights with the same outputs change any of these scores. {FEW_KEYS}"
+            )
         if left:
             lines.append(
                 f"No head is called in {left:,} other cases of pattern, texts and tolerance."
@@ -140,9 +142,9 @@ class PatternScores(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads with the highest scores."""
         highest = self.by_head().sort("score", descending=True, maintain_order=True).head(_SHOWN)
-        numbers = pl.col(*MEANS, "low", "high").round(3)
+        score, *others = (pl.col(name).round(3) for name in (MEANS[0], *MEANS[3:], "low", "high"))
         columns = ["pattern", "corpus", "tolerance", "layer", "head", "rows"]
-        return {"Highest scores": highest.select(*columns, numbers, "state")}
+        return {"Highest scores": highest.select(*columns, score, *ends(3), *others, "state")}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``scores``: the score of each head with its proven interval, by layer and head."""

@@ -220,10 +220,10 @@ def _scores(head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Toleranc
         return
     values = [case.value for case in cases]
     negated = [{query: -share for query, share in value.items()} for value in values]
-    lo, minus_hi = programs.least([*values, *negated]).clamp_min(-1.0).unflatten(0, (2, -1))
+    lo, minus_hi = programs.least([*values, *negated]).unflatten(0, (2, -1))
     scores = torch.tensor([programs.value(value) for value in values], dtype=torch.float64)
     first = torch.tensor([programs.is_largest(case) for case in cases], dtype=torch.float64)
-    numbers = torch.stack([scores, lo.clamp_min(0.0), -minus_hi, *first.reshape(-1, 2).T])
+    numbers = torch.stack([scores, lo, -minus_hi, *first.reshape(-1, 2).T])
     sizes = [len(own) for own in drawn.values()]
     for pattern, own in zip(drawn, numbers.split(sizes, dim=1), strict=True):
         if own.numel():

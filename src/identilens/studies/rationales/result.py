@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from identilens.charts.kit import Charts, intervals
-from identilens.charts.labels import shortened, word_pieces
+from identilens.charts.labels import lower, shortened, upper, word_pieces
 from identilens.charts.page import Section
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.models.token_names import unmarked
@@ -266,7 +266,8 @@ def _names(tokens: pl.DataFrame) -> list[str]:
 
 def _attended(row: Row) -> str:
     """Return the attention to a token with its interval, in words."""
-    return f"{row['attention']:.3f} (between {row['lo']:.3f} and {row['hi']:.3f})"
+    low, high = lower(row["lo"], ".3f"), upper(row["hi"], ".3f")
+    return f"{row['attention']:.3f} (between {low} and {high})"
 
 
 def _answer(tokens: pl.DataFrame) -> str:

@@ -1,1 +1,1 @@
-"""What attention rollout may be while every hidden state of the model stays the same."""
+"""What attention rollout may be while every head's output stays the same."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.charts.cells import on_pictures
 from identilens.charts.encoding import MOST_MARKS, AnyChart
 from identilens.charts.kit import Charts, choose, intervals
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.packing import BITS
 from identilens.charts.page import Section
 from identilens.charts.thumbnails import picture
@@ -23,7 +23,7 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Row, percent, some_of
+from identilens.runs.tables import Columns, Row, ends, percent, some_of
 from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
 
 _ROW: Columns = {
@@ -68,7 +68,7 @@ _MARKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts(Result):
-    """Attention rollout between proven ends: what it may be while every hidden state of the model stays the same.
+    """Attention rollout between proven ends: what it may be while every head's output stays the same.
 
     Attributes:
         table: One row for each query, target and tolerance: ``value``; ``lo`` and ``hi``, the proven ends; ``rank``
@@ -148,9 +148,9 @@ class Rollouts(Result):
         widest = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
         sums = table.select(_WIDTH.mean(), pl.col("value").mean(), _FIXED.sum())
         width, value, fixed = sums.row(0)
-        same = "with every hidden state of the model unchanged"
+        same = "with every head's output unchanged"
         if tolerance != "0":
-            same = f"with every head's output changed by at most {tolerance}, to first order,"
+            same = f"with every head's output changed by at most {tolerance}, {_HELD},"
         among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
         none = f"No other maps change any of {len(table):,} values of rollout {same}. {FEW_KEYS}"
         lines = [
@@ -158,7 +158,7 @@ class Rollouts(Result):
             if widest["hi"] - widest["lo"] < PIN_TOLERANCE
             else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
             f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
-            f"may be anything from {widest['lo']:z.4f} to {widest['hi']:z.4f}.{among}",
+            f"may be anything from {lower(widest['lo'], 'z.4f')} to {upper(widest['hi'], 'z.4f')}.{among}",
             f"Determined, kept within a tenth of its value by every alternative: {some_of(fixed, len(table), 'value')} "
             f"({percent(fixed / len(table))}). The mean value is {value:.4f}, the mean width of an interval "
             f"{width:.4f}.",
@@ -177,9 +177,9 @@ class Rollouts(Result):
         for other in others:
             wider = self.table.filter(tolerance=other).select(_WIDTH.mean()).item()
             lines.append(
-                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, to first order."
+                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, {_HELD}."
             )
-        lines += normed_heads(self.provenance["model"])
+        lines += [_TRADE, *normed_heads(self.provenance["model"])]
         numbers = {
             "values": len(table),
             "fixed": fixed,
@@ -200,8 +200,8 @@ class Rollouts(Result):
         found = self.table.sort(_WIDTH, descending=True, maintain_order=True).head(10)
         query = pl.format("{} {}", "query", "query_token").alias("query")
         ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
-        numbers = pl.col("value", "lo", "hi").round(4)
-        shown = found.select("text", query, "tolerance", "target", "token", numbers, "rank", ranks)
+        numbers = [pl.col("value").round(4), *ends(4)]
+        shown = found.select("text", query, "tolerance", "target", "token", *numbers, "rank", ranks)
         return {"Widest intervals": shown}
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
@@ -218,7 +218,7 @@ class Rollouts(Result):
                     one["token"],
                     _MARKS[one["fixed"]],
                     f"{100 * one['value']:.1f}",
-                    f"{one['value']:.4f}, between {one['lo']:z.4f} and {one['hi']:z.4f}",
+                    f"{one['value']:.4f}, between {lower(one['lo'], 'z.4f')} and {upper(one['hi'], 'z.4f')}",
                 )
                 for one in shown.iter_rows(named=True)
             ]
@@ -375,9 +375,14 @@ def _row_name(row: Row) -> str:
     return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 
+_HELD = "weights and values of later layers held as they are"
+_TRADE = (
+    "Where heads can trade outputs (stacked_rank of an audit below heads times d_v), the model's hidden states fix "
+    "less than the output of each head does."
+)
 _TEXT = (
     "Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the "
-    "output of every head, and so every hidden state of the model, the same keeps it within a tenth of itself."
+    "output of every head the same keeps it within a tenth of itself."
 )
 _MAPS = (
     "Raw is the map of the model. Least and most are the maps with the least and the largest rollout to the target, "

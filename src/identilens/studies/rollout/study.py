@@ -1,4 +1,4 @@
-"""What attention rollout may be while every hidden state of the model stays the same."""
+"""What attention rollout may be while every head's output stays the same."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class RolloutSettings(ToleranceSettings):
     Attributes:
         queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
             where it occurs; last is the last row, and negative positions count from the end.
-        targets: Position or token whose value is bounded (to first order with a tolerance above 0); all tokens of the
-            text by default, which also bounds ranks.
+        targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
+            layers are held as they are); all tokens of the text by default, which also bounds ranks.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
         witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
             For one tolerance.
@@ -61,7 +61,7 @@ class RolloutSettings(ToleranceSettings):
 
 
 class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
-    """Bound attention rollout over all maps that leave every hidden state of the model the same.
+    """Bound attention rollout over all maps that leave the output of every head the same.
 
     Rollout (Abnar and Zuidema 2020) multiplies the attention of all layers, the residual connection counting half.
     Other maps with the same output of every head leave the model as it is, but not its rollout. Of each query and

@@ -14,7 +14,7 @@ from identilens.charts.page import Section
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, decimals, integers, percent, some_of, span
+from identilens.runs.tables import Columns, decimals, ends, integers, percent, some_of, span
 from identilens.studies.outcomes import FEW_KEYS, normed_heads
 
 _AT: Columns = {
@@ -169,8 +169,8 @@ class Sources(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the largest sources."""
-        numbers = pl.col("weight", "coefficient", "contribution", "lo", "hi").round(4)
-        shown = self.largest(_SHOWN).select("target", "layer", "head", "token", "key", numbers)
+        numbers = [pl.col("weight", "coefficient", "contribution").round(4), *ends(4)]
+        shown = self.largest(_SHOWN).select("target", "layer", "head", "token", "key", *numbers)
         return {"Largest sources": shown}
 
     def charts(self) -> dict[str, AnyChart]:

@@ -362,12 +362,13 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     const at = mapAt(place), count = tokens[at.keys].length;
     return (await numbers(at).get(name)).slice(query * count, (query + 1) * count);
   }
-  // Whether no other weights give the head's output: of the row that sees most keys, and so of those that see fewer.
+  // Whether no other weights give the head's output, in any row. A row is fixed where one that sees its keys and more is.
   const fixed = () => { const held = numbers(map); return (held.fixed ??= fixedHead()); };
   async function fixedHead() {
-    const space = await numbers(map).space, count = tokens[map.keys].length, sizes = [...tokens[map.queries].keys()].map((query) => (space?.visible ? space.visible.subarray(query * count, (query + 1) * count).reduce((sum, one) => sum + one, 0) : count));
-    const query = sizes.lastIndexOf(Math.max(...sizes));
-    return Boolean(space) && new RowIntervals(await rowOf(map.choices, query, "raw"), space, query).fixed;
+    const space = await numbers(map).space, count = tokens[map.keys].length, queries = [...tokens[map.queries].keys()], seen = space?.visible;
+    const within = (query) => query + 1 < queries.length && (!seen || seen.subarray(query * count, (query + 1) * count).every((one, key) => !one || seen[(query + 1) * count + key]));
+    for (const query of queries.filter((one) => !within(one))) if (!space || !new RowIntervals(await rowOf(map.choices, query, "raw"), space, query).fixed) return false;
+    return true;
   }
   async function strips(place, query, rows) {
     const at = mapAt(place) ?? map, queries = tokens[at.queries], keys = tokens[at.keys], all = await Promise.all(rows.map((one) => rowOf(place, query, one)));
