@@ -150,7 +150,6 @@ ON_THE_COMMAND_LINE = {
     "no tokens": ((*AUDIT, "--max-length", "0"), "--max-length of at least 1"),
     "an option without its value": ((*AUDIT, "--layers"), "--layers"),
     "an unknown choice": ((*AUDIT, "--stream", "sometimes"), "sometimes"),
-    "options without end": ((*AUDIT, "--config", "/dev/zero"), "it has more than 16,777,216 bytes"),
     "choices that clash": ((*AUDIT, "--matrices", "--stream", "always"), "expected --stream auto or never"),
     "a precision that is none": ((*AUDIT, "--dtype", "float8"), "float8"),
     "a device that is not there": ((*AUDIT, "--device", "cuda:7"), "cannot use device 'cuda:7'"),

@@ -17,7 +17,6 @@ from identilens.explorer.work import (
     moved_row,
     proven_row,
     same_answer,
-    strongest,
     without_head,
 )
 from identilens.studies.head_views import size_in_words
@@ -180,19 +179,6 @@ def test_a_head_is_taken_out(at, lens):
     assert found["change"] == pytest.approx(kl(p, q))
     assert found["largest"] == pytest.approx(float((q - p).abs().max()))
     assert found["output_error"] == 1
-
-
-def test_the_strongest_head_is_the_one_whose_removal_is_estimated_largest(at):
-    estimates = {
-        (one.site.layer, head): float(effect)
-        for one, effects in zip(at.layers, at.answer.estimates(), strict=True)
-        for head, effect in enumerate(effects)
-    }
-    found = strongest(at)
-    assert (found["layer"], found["head"]) == max(estimates, key=estimates.__getitem__)
-    head = at.head(found["layer"], found["head"], found["kind"])
-    effects = {query: at.answer.effect(head, query) for query in (0, 12, 13)}
-    assert found["row"] == max(effects, key=effects.__getitem__)
 
 
 def test_a_weight_is_set_and_the_others_share_the_rest(at, lens):

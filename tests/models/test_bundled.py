@@ -62,29 +62,6 @@ def test_names(tmp_path, monkeypatch, unchecked_shapes):
         idl.bundled_model("decoder")
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("bundeld", "bundeld"),
-        ("bundled-decodr", "bundled-decoder"),
-        ("Bundled", "bundled"),
-        ("bundled_encoder", "bundled-encoder"),
-        ("./no-such-folder", "folder"),
-        ("/no/such/folder", "folder"),
-        ("models/a/b", "folder"),
-        ("~/model", "folder"),
-        ("", "folder"),
-        ("a\0b", "folder"),
-        ("a" * 5000 + "/b/c", "folder"),
-    ],
-)
-def test_the_hub_is_not_asked_for_what_it_cannot_have(monkeypatch, model, words):
-    monkeypatch.setattr("identilens.models.loading.AutoConfig", None)
-    with pytest.raises(ModelNotFoundError) as told:
-        idl.load(model)
-    assert words in str(told.value)
-
-
 def test_a_folder_with_nearly_a_bundled_name_is_taken(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bundeld").mkdir()

@@ -68,24 +68,3 @@ def test_the_attention_of_a_head_on_top_is_captured_with_the_rest():
         "decoder"
     ]
     assert [layer.weights.shape for layer in video.layers] == [(4, 2, 2)] * 2 + [(2, 4, 4)]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_batch_without_a_mask_is_run_without_one(masked):
-    torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-    }
-    model = hf.VideoPrismTextModel(hf.VideoPrismTextConfig(**sizes, vocab_size=96)).eval()
-    model.set_attn_implementation("eager")
-    batch = {"input_ids": torch.tensor([[5, 6, 7, 8]])}
-    if masked:  # the family is causal with a mask, and sees every token without one
-        batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    with torch.no_grad():
-        [own] = model(**batch, output_attentions=True).attentions
-    [text] = Lens(model).capture(batch, weights=True)
-    torch.testing.assert_close(text.layers[0].weights, own[0], atol=1e-6, rtol=0)
-    assert text.layers[0].site.kind == ("decoder" if masked else "encoder")

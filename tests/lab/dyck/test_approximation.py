@@ -46,19 +46,6 @@ def test_the_largest_error_of_a_single_relu():
     assert found.maximised <= known * (1 + 1e-12)
 
 
-def test_mixing_counts():
-    """The error of a head that averages is that of what it averages; all tokens must move together."""
-    value = drawn(6, 6)
-    value = value - value.mean(0)
-    none, identity = torch.zeros(6, 6, dtype=torch.float64), torch.eye(6, dtype=torch.float64)
-    through = (torch.cat([identity, -identity]), torch.cat([identity, -identity], 1))
-    constant = 100.0
-    layers = [[PlainLayer(none, none, weight, through, constant)] for weight in (value, none)]
-    found = approximation_error(*layers, **QUICK)
-    known = float(torch.linalg.matrix_norm(value, 2)) / constant
-    assert found.maximised == pytest.approx(known, rel=1e-4)
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):

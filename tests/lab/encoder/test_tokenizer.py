@@ -1,22 +1,8 @@
 """Basic-English normalisation, the vocabulary, and what is saved."""
 
-import pytest
 from transformers import AutoTokenizer
 
-from identilens.lab.encoder.training import build_tokenizer, normalizer
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The Keeper's lamp, (old) burns!", "the keeper ' s lamp , ( old ) burns !"),
-        ('She said: "No";<br />then left?', "she said no then left ?"),
-        ("  many\t spaces\n", "many spaces"),
-        ("", ""),
-    ],
-)
-def test_basic_english(text, expected):
-    assert normalizer().normalize_str(text) == expected
+from identilens.lab.encoder.training import build_tokenizer
 
 
 def test_frequent_words_first_and_unknown_ones(tmp_path):

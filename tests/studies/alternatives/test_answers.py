@@ -178,15 +178,3 @@ def test_a_sum_of_outputs_is_measured_in_all_its_directions():
     assert share == pytest.approx(found.table["measured"][0], abs=2**-24)
     assert found.table["measured"].max() <= 2**-24
     assert found.table["mean_total_variation"].max() > 1e-4
-
-
-def test_of_long_texts_the_row_alone_is_read(lens, monkeypatch):
-    options = {"layers": 1, "heads": 2, "outcome": "prediction", "tolerance": "0.01nats"}
-    whole = idl.alternatives(lens, IDS, queries=(7,), **options)
-    monkeypatch.setattr("identilens.studies.alternatives.study._MAPS", 10)
-    monkeypatch.setattr("identilens.models.interface._WEIGHTS", 4 * 20 * 3)
-    found = idl.alternatives(lens, IDS, queries=(7,), **options)
-    for name in ("mean_total_variation", "mass_after", "measured", "hidden_change", "n_query"):
-        assert found.table[name][0] == pytest.approx(whole.table[name][0], rel=1e-3)
-    assert whole.matrices
-    assert not found.matrices

@@ -19,7 +19,7 @@ from identilens.studies.audit.heads import (
     heads_table,
     stacked_in_words,
 )
-from identilens.studies.audit.maps import fitting_maps, kept_maps, mean_maps, missing_layers
+from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
 
@@ -229,31 +229,6 @@ def test_maps_that_were_kept_are_found_by_their_matrices():
     ]
     matrices["text0.layer0.head1.encoder.means"] = None
     assert kept_maps(maps, matrices, "means").select("text", "layer", "head").rows() == [(0, 0, 1)]
-
-
-def test_means_are_shown_of_as_many_texts_as_fit_and_of_one_always(monkeypatch):
-    frame = kept((0, 0), (1, 0), (2, 0)).with_columns(
-        d_v=pl.lit(2), nullity=pl.lit(4), certain_mass=pl.lit(None), certain_rows=pl.lit(0),
-        sink_mass=pl.lit(0.5), sink_token=pl.lit("a"), sink_norm_share=pl.lit(0.5),
-        null_share=pl.lit(0.5), pearson=pl.lit(None),
-    )  # fmt: skip
-    matrices = {
-        f"text{text}.layer0.head{head}.encoder.means": torch.eye(3)
-        for text in (0, 1, 2) for head in (0, 1)
-    }  # fmt: skip
-    tokens = {text: {"encoder": [f" {name}" for name in "abcdef"]} for text in (0, 1, 2)}
-    maps = mean_maps(frame, matrices, tokens)
-    assert len(maps) == 6
-    assert maps[0].queries == ["0 a", "2 c", "4 e"]
-    assert maps[0].choices["text"] == "0 (6 tokens): ␣a b c d e f"
-    assert "to all keys of a block (of up to 2 tokens)" in maps[0].note
-    assert list(maps[0].layers) == ["block means"]
-    size = maps[0].characters
-    for budget, texts in ((6 * size, "012"), (6 * size - 1, "01"), (4 * size, "01"), (1, "0")):
-        monkeypatch.setattr("identilens.studies.audit.maps.PAGE_BUDGET", budget)
-        shown = [one.choices["text"][0] for one in mean_maps(frame, matrices, tokens)]
-        assert shown == [text for text in texts for _ in (0, 1)]
-    assert mean_maps(frame.clear(), matrices, tokens) == []
 
 
 def test_received_attention_is_summed_over_texts():

@@ -1,13 +1,9 @@
 """The finding, the charts, the maps and the report of a structure analysis whose tables are written by hand."""
 
-from dataclasses import replace
-
-import polars as pl
 import pytest
 
 from helpers.charts import drawn
 from helpers.structures import by_hand
-from identilens.errors import InputError
 from identilens.studies.structure import maps
 
 
@@ -88,18 +84,3 @@ def test_what_a_threshold_leaves_by_hand(found):
     for step, left, emptied in ((0, 9, 0), (15, 7, 0), (44, 4, 0), (45, 1, 2), (60, 1, 2)):
         row = of_head.row(step, named=True)
         assert (row["kept"], row["emptied"]) == pytest.approx((left / 9, emptied / 3)), step
-
-
-def test_mean_weights_by_name(found):
-    assert found.mean_weights(0, 1)[0].tolist() == pytest.approx([0.0, 0.1, 0.9])
-    assert found.mean_weights(0, 1, name="all_raw")[0].tolist() == pytest.approx([0.1, 0.9, 0.0])
-    assert (found.sites, found.threshold) == ([("encoder", 0)], 0.4)
-    assert replace(found, table=found.table.head(1)).threshold == 0.4
-    for layer, head in ((1, 0), (0, 2), (0, -1)):
-        with pytest.raises(InputError, match="encoder"):
-            found.mean_weights(layer, head)
-    two = by_hand(("encoder", "cross"))
-    with pytest.raises(InputError, match="encoder"):
-        two.mean_weights(0, 0)
-    assert two.mean_weights(0, 0, "cross").shape == (3, 3)
-    assert isinstance(two.visibility_by_position(), pl.DataFrame)

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-import transformers as hf
 
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
@@ -149,34 +148,6 @@ def test_an_unfinished_array_is_never_taken_for_a_whole_one(tmp_path):
     (again.folder / "states.npy").write_bytes(b"broken")
     with pytest.raises(OutputFolderError, match="hidden"):
         extract(lens, TEXTS, tmp_path)
-
-
-def test_memory_does_not_grow_with_the_corpus(tmp_path):
-    """About 60 MB of states: what the process itself contains must stay far below."""
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=50,
-        hidden_size=256,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-    )
-    lens = Lens(hf.BertModel(config).eval())
-    texts = [torch.randint(5, 50, (100,)).tolist() for _ in range(200)]
-    extract(lens, texts[:8], tmp_path)
-
-    def own_bytes():
-        with open("/proc/self/status") as status:  # noqa: PTH123 the kernel's file
-            line = next(line for line in status if line.startswith("RssAnon"))
-        return int(line.split()[1]) * 1024
-
-    before, most = own_bytes(), [0]
-    found = extract(
-        lens, texts, tmp_path, batch_size=4, progress=lambda *_: most.append(own_bytes() - before)
-    )
-    size = found.layers.numel() * found.layers.itemsize
-    assert size > 60_000_000
-    assert max(most) < size / 3
 
 
 def test_what_cannot_be_extracted(tmp_path):
