@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from helpers.command import failing
+from helpers.command import failing, identilens
 from identilens.errors import SettingError
 from identilens.runs.settings import parse_numbers
 from identilens.runs.tables import markdown_table, markdown_text
@@ -44,3 +44,9 @@ def test_markdown_shows_names_as_they_are():
     text = r"a\|b \<img src=x\> \[c\](d) \`e\` f"
     assert markdown_text(name) == text
     assert markdown_table(pl.DataFrame({"model": [name]})).splitlines()[-1] == f"| {text} |"
+
+
+def test_the_help_is_one_screen():
+    said = identilens("--help", code=0).output
+    assert len(said.splitlines()) <= 40
+    assert max(map(len, said.splitlines())) <= 80
