@@ -108,7 +108,7 @@ def test_what_differs_of_two_records_is_named_up_to_a_number():
     more = provenance("other", Identity({"name": "n"}, ["b", "c"]), {"y": "z" * 68, "x": 1})
     assert differences(one, more) == (
         'the analysis is "toy" there and "other" here; model name is "m" there and "n" here; seed is 3 there and null '
-        "here; and 1 more"
+        "here; and 2 more"
     )
     assert (more["texts"]["count"], len(more["texts"]["sha256"])) == (2, 2)
     libraries = {**one["libraries"], "torch": "0.1"}

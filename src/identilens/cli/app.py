@@ -149,13 +149,13 @@ COMMANDS = {
     "explore": (
         RESULTS,
         "identilens.cli.explore:explore",
-        "Open a local web page: type a text, look at a model's attention.",
+        "A local web page: type a text, see a model's attention.",
     ),
     "report": (RESULTS, "identilens.cli.show:report", "Write the report of a finished run again."),
     "compare": (
         RESULTS,
         "identilens.cli.show:compare_runs",
-        "Compare finished runs: two of a study, or audits of many models.",
+        "Compare finished runs, or audits of many models.",
     ),
     "figures": (
         RESULTS,
@@ -165,26 +165,26 @@ COMMANDS = {
     "verify": (
         RESULTS,
         "identilens.cli.verify:verify_folder",
-        "Run a finished run again, and say whether its tables are identical.",
+        "Repeat a finished run: are its tables identical.",
     ),
     "check": (
         CHECKS,
         "identilens.cli.check:check",
-        "Check certificates by their own numbers, without model or solver.",
+        "Check certificates by their own numbers alone.",
     ),
     "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
     "selfcheck": (
         CHECKS,
         "identilens.cli.selfcheck:selfcheck",
-        "Check that capture is faithful on a model, or list the model types that are supported.",
+        "Prove capture on a model, or list the model types.",
     ),
 }
 """Commands that are not studies: heading in the help, module and function, and the help line."""
 SUBCOMMANDS = {
-    "lab": "Models that the papers train, build or prune: Dyck languages, identifiable encoders, reversal.",
+    "lab": "Models that the papers train, build or prune.",
     "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
     "lab encoder": "Identifiable encoders: their training and their logit ranks.",
-    "reproduce": "Reproduce a published table or figure beside the published numbers.",
+    "reproduce": "Published tables and figures, repeated.",
 }
 """Commands that have commands of their own, and their help lines."""
 
@@ -197,8 +197,7 @@ def make_app(file: SettingsFile | None = None) -> App:
     """
     app = App(
         name="identilens",
-        help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
-        "has an effect.",
+        help="How much of a transformer's attention is determined, and what has an effect.",
         version=version("identilens"),
         suppress_keyboard_interrupt=False,
         config=file or SettingsFile(),

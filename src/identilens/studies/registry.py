@@ -18,27 +18,27 @@ class Entry:
 STUDIES: dict[str, Entry] = {
     "audit": Entry(
         "identilens.studies.audit.study:AuditStudy",
-        "How much of each map is certain, influential or without effect.",
+        "How much of each map is certain, influential, or neither.",
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",
-        "The interval of each weight over all alternatives, its share of the output, and a verdict.",
+        "The proven interval and verdict of each weight, and claims.",
     ),
     "answer": Entry(
         "identilens.studies.answer.study:AnswerStudy",
-        "Where the attention of an answer lies in the conversation, and what of it is certain.",
+        "Where an answer attends in its conversation, how surely.",
     ),
     "influence": Entry(
         "identilens.studies.influence.study:InfluenceStudy",
-        "What happens to the model's answer without a head, or without a key.",
+        "What the model's answer loses without a head or a key.",
     ),
     "patterns": Entry(
         "identilens.studies.patterns.study:PatternStudy",
-        "Which heads have a published pattern of attention, and in every alternative.",
+        "Heads with a published pattern, in every alternative.",
     ),
     "sources": Entry(
         "identilens.studies.sources.study:SourcesStudy",
-        "What each head adds to a logit from each token, and what of that alternatives can change.",
+        "What heads add to a logit from each token, how surely.",
     ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy",
@@ -46,11 +46,11 @@ STUDIES: dict[str, Entry] = {
     ),
     "tokens": Entry(
         "identilens.studies.tokens.study:TokenStudy",
-        "Can the input token be recovered from its hidden state.",
+        "Can the input token be read from its hidden state.",
     ),
     "inversion": Entry(
         "identilens.studies.inversion.study:InversionStudy",
-        "Is the text in its hidden states or cache, exactly and without a probe.",
+        "Is the text in its states or cache, exactly.",
     ),
     "mixing": Entry(
         "identilens.studies.mixing.study:MixingStudy",
@@ -58,7 +58,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "rollout": Entry(
         "identilens.studies.rollout.study:RolloutStudy",
-        "What attention rollout may be while every head's output stays the same.",
+        "The range of attention rollout with all heads' outputs kept.",
     ),
     "structure": Entry(
         "identilens.studies.structure.study:StructureStudy",
@@ -66,11 +66,11 @@ STUDIES: dict[str, Entry] = {
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
-        "Do explanations of attention follow the model, and are they stable over other weights with the same output.",
+        "Do explanations by attention follow the model.",
     ),
     "rationales": Entry(
         "identilens.studies.rationales.study:RationaleStudy",
-        "Which tokens a decision needs, and do explanations find them.",
+        "Which tokens a decision needs; do explanations find them.",
     ),
     "lab dyck train": Entry(
         "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."
