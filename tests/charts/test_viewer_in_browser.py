@@ -118,6 +118,24 @@ def test_near_a_boundary_the_page_gives_no_verdict(browser):
     page.close()
 
 
+def test_proven_ends_are_rounded_outward(browser):
+    page = browser.new_page()
+    page.add_script_tag(path=Path(charts.__file__).parent / "templates" / "viewer" / "canvas.js")
+    for lo, hi, expected in (
+        (0.1239, 0.1231, "0.123 to 0.124"),
+        (0.125, 0.125, "0.125 to 0.125"),
+        (0.125 - 1e-15, 0.125 + 1e-15, "0.125 to 0.125"),  # rounding of sums
+        (0.00069, 0.9991, "0 to 1"),
+        (0.00046, 0.00042, "4e−4 to 5e−4"),
+        (-0.1231, 1.234, "−0.124 to 1.24"),
+        (9.99, 9.991, "9.99 to 10"),
+        (0, 1, "0 to 1"),
+    ):
+        assert page.evaluate(f"interval({lo}, {hi})") == expected
+    assert page.evaluate("interval(0.1239, 0.1231, 0)") == "0.124 to 0.123"
+    page.close()
+
+
 def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps):
     visit = Visit(browser, path)
     visit.page.get_by_role("button", name="Side by side").click()

@@ -305,3 +305,56 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     torch.testing.assert_close(
         other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
     )
+
+
+def test_a_difference_is_certain_where_ranges_overlap():
+    """Its ends are those of the functional with 1 on one segment and −1 on the other, in the rows and in the mean."""
+    lens = answering("llama")
+    found = idl.answer(lens, CHAT, max_new_tokens=3, tolerance=(0, "1%"))
+    own = found.positions["segment"].to_list()
+    others = {name: {*own} - {name} for name in ("where", "who")}
+    pairs = {(one, other) for one, every in others.items() for other in every}
+    assert set(found.differences.select("segment", "other").iter_rows()) == pairs
+    ids = lens.tokenizer.convert_tokens_to_ids(found.positions["token"].to_list())
+    [item] = lens.read([ids])
+    for (layer, number, one, other), rows in found.differences.filter(tolerance="0").group_by(
+        "layer", "head", "segment", "other"
+    ):
+        head = read_head(lens, item, layer, number)
+        costs = torch.tensor([[float(name == one) - float(name == other) for name in own]])
+        for row in rows.iter_rows(named=True):
+            query = len(ids) - 4 + row["token"]
+            seen = head.seen(query)
+            expected = functional_interval(
+                head.row(query), head.projected, costs.double(), visible=seen
+            )
+            values = [float(part) for part in (expected.value, expected.lo, expected.hi)]
+            assert [row[name] for name in ("mass", "lo", "hi")] == pytest.approx(values, abs=1e-6)
+    apart = found._apart("where")
+    exact = (
+        found.differences.filter(segment="where")
+        .group_by("other", "tolerance")
+        .agg(pl.col("mass", "lo", "hi").mean())
+    )
+    both = exact.join(apart, left_on=["other", "tolerance"], right_on=["segment", "tolerance"])
+    assert len(both) == len(exact) == 2 * len(others["where"])
+    for name in ("mass", "lo", "hi"):
+        assert (2 * both[f"{name}_right"] - 1 - both[name]).abs().max() < 1e-12
+    # Not looser than what the ends of both segments tell.
+    means = found.segments()
+    ends = both.join(
+        means, left_on=["other", "tolerance"], right_on=["segment", "tolerance"], suffix="_other"
+    )
+    least = means.filter(segment="where").select("tolerance", least="lo")
+    ends = ends.join(least, on="tolerance")
+    assert (ends["lo"] >= ends["least"] - ends["hi_other"] - 1e-9).all()
+    assert (ends["lo"] > ends["least"] - ends["hi_other"] + 1e-3).any()
+
+
+def test_of_many_named_segments_no_differences_are_bounded():
+    named = {name: [3 * at, 3 * at + 2] for at, name in enumerate("abcd")}
+    found = idl.answer(
+        answering("llama"), {"prompt": PROMPT, "segments": named}, max_new_tokens=2, bounded=2
+    )
+    assert found.differences.is_empty()
+    assert "other segments" in found.summary().text

@@ -6,7 +6,7 @@ let start = {}, token = "";
 const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replaceAll("-", "−");
 
 // As the list of keys writes numbers.
-const listed = window.tokenMaps.written;
+const { written: listed, interval } = window.tokenMaps;
 
 // Asks the server; `told` gets each line of its answer. Returns the last one.
 async function ask(what, body, signal, told = () => {}) {
@@ -112,7 +112,7 @@ class Pane {
       group("What the model's answer to this text or chat attends to", this.asks.answered, made("span", { className: "soft" })),
       group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
-      group("Save", this.button("Map as PNG", () => this.picture()), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
+      group("Save", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
       made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.tools, this.stage, this.more, this.mixed);
@@ -519,7 +519,7 @@ class Pane {
     range.style.setProperty("--from", `${100 * lo}%`);
     range.style.setProperty("--to", `${100 * hi}%`);
     const words = made("span", { textContent: `“${plain(keys[key])}” (key ${key})` }), value = made("output", { textContent: listed(weight) }), within = (aim) => aim >= lo && aim <= hi;
-    const both = made("p", { className: "soft", textContent: `Coloured: ${listed(lo)} to ${listed(hi)}, the range while the head's output stays exactly. Inside of it the other weights are moved to match; outside they share the rest.${kept === "head 0" ? "" : ` In the list: ${listed(proven.lo[key])} to ${listed(proven.hi[key])}, the range while this stays: ${KEPT[kept]}. Outside of the coloured part the slider does not look for the weights that match, so that the answer can change.`}` });
+    const both = made("p", { className: "soft", textContent: `Coloured: ${interval(lo, hi)}, the range while the head's output stays exactly. Inside of it the other weights are moved to match; outside they share the rest.${kept === "head 0" ? "" : ` In the list: ${interval(proven.lo[key], proven.hi[key])}, the range while this stays: ${KEPT[kept]}. Outside of the coloured part the slider does not look for the weights that match, so that the answer can change.`}` });
     slider.addEventListener("input", () => { const aim = Number(slider.value); value.textContent = `${listed(aim)}: ${within(aim) ? "the others move to match, the head's output stays" : "the others share the rest, the head's output changes"}`; });
     slider.addEventListener("change", async () => {
       this.where = this.hand;
@@ -563,7 +563,7 @@ class Pane {
     const count = this.certified.key.length, all = lines.slice(0, 12).map(({ dataset: one }) => ({ name: plain(keys[one.key]), key: one.key, weight: Number(one.weight), lo: Number(one.lo), hi: Number(one.hi), to: after?.weights[one.key] }));
     const sorted = this.viewerRoot.querySelector("[aria-label='Order of keys']").value === "weight" ? "largest" : "first", most = Math.max(...all.map((one) => Math.max(one.hi, one.to ?? 0)), 0.01), at = (value) => 320 + 560 * value / most;
     const escaped = (words) => words.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`), text = (x, y, words, more = "") => `<text x="${x}" y="${y}" ${more}>${escaped(words)}</text>`, other = colours.series[1], bottom = 196 + 36 * all.length;
-    const line = ({ name, key, weight, lo, hi, to }, number) => { const y = 200 + 36 * number; return `${text(300, y + 6, `${name.slice(0, 18)} · ${key}`, 'text-anchor="end"')}<rect x="${at(lo)}" y="${y - 7}" width="${Math.max(2, at(hi) - at(lo))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${at(weight)}" cy="${y}" r="6" fill="${page.accent}"/>${to === undefined ? "" : `<path d="M${at(to)} ${y - 9}l9 9l-9 9l-9 -9z" fill="none" stroke="${other}" stroke-width="3"/>`}${text(910, y + 6, listed(weight))}${text(1000, y + 6, `${listed(lo)} to ${listed(hi)}`)}${to === undefined ? "" : text(1180, y + 6, listed(to), `fill="${other}"`)}`; };
+    const line = ({ name, key, weight, lo, hi, to }, number) => { const y = 200 + 36 * number; return `${text(300, y + 6, `${name.slice(0, 18)} · ${key}`, 'text-anchor="end"')}<rect x="${at(lo)}" y="${y - 7}" width="${Math.max(2, at(hi) - at(lo))}" height="14" rx="3" fill="${page.accent}" opacity=".35"/><circle cx="${at(weight)}" cy="${y}" r="6" fill="${page.accent}"/>${to === undefined ? "" : `<path d="M${at(to)} ${y - 9}l9 9l-9 9l-9 -9z" fill="none" stroke="${other}" stroke-width="3"/>`}${text(910, y + 6, listed(weight))}${text(1000, y + 6, interval(lo, hi))}${to === undefined ? "" : text(1180, y + 6, listed(to), `fill="${other}"`)}`; };
     const ticks = [0, 0.5, 1].map((part) => `<path d="M${at(part * most)} ${bottom - 14}v8" stroke="${page.ink}"/>${text(at(part * most), bottom + 14, String(Number((part * most).toPrecision(2))), 'text-anchor="middle" font-size="16"')}`).join("");
     const caption = [`${called(this.model.value)}, layer ${layer}, head ${head}; ${count > all.length ? `the ${all.length} ${sorted} of ${count} keys` : `all ${count} keys`}, each with its position.`, `Dot: weight. Bar: the values that it can take, if the other weights move to match, while this stays:`, (this.certified.kept.split(" (")[0])];
     const names = [[910, "weight"], [1000, "range"], ...(after ? [[1180, "changed"]] : [])].map(([x, words]) => text(x, 178, words, 'font-size="16"')).join("");
@@ -574,10 +574,6 @@ class Pane {
     await image.decode();
     canvas.getContext("2d").drawImage(image, 0, 0);
     canvas.toBlob((blob) => save("row.png", blob));
-  }
-
-  picture() {
-    this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob));
   }
 
   csv() {

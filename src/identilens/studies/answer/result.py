@@ -19,6 +19,7 @@ from identilens.runs.tables import Row, counted, ends, integers, percent
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _ROW = {**integers("text", "token", "layer", "head"), "segment": pl.String}
+_ENDS = {"tolerance": pl.String, "mass": pl.Float64, "lo": pl.Float64, "hi": pl.Float64}
 _COLOURS, _LINES, _SHOWN = 8, 24, 3
 """Segments with a colour of their own, or a letter in one answer, lines of tokens in a page, and in a terminal."""
 
@@ -61,6 +62,8 @@ class Answers(Result):
         table: Attention ``mass`` of every token of the answer, layer, head and segment.
         intervals: For bounded rows and every tolerance: ``mass``, and the proven ends ``lo`` and ``hi`` of the
             attention to the segment over all alternatives. A segment that the row cannot see gets nothing.
+        differences: Of the same rows, the ``mass`` of a named segment less that of an ``other`` one, and its proven
+            ends. Where more than three segments are named, there are none.
         positions: Every token of prompt and answer with its segment; of the answer also its number there, and its
             ``probability`` and ``rank`` in the pass (1 is the most likely).
         needed: For every segment that can be taken out of the prompt and token of the answer: the probability of the
@@ -82,16 +85,10 @@ class Answers(Result):
     title: ClassVar = "Answers: where their attention lies, and what they need"
     schema: ClassVar = {
         "table": {**_ROW, "mass": pl.Float64},
-        "intervals": {
-            **_ROW,
-            "tolerance": pl.String,
-            "mass": pl.Float64,
-            "lo": pl.Float64,
-            "hi": pl.Float64,
-        },
+        "intervals": {**_ROW, **_ENDS},
+        "differences": {**_ROW, "other": pl.String, **_ENDS},
         "positions": {
-            "text": pl.Int64,
-            "position": pl.Int64,
+            **integers("text", "position"),
             "token": pl.String,
             "segment": pl.String,
             "answer": pl.Int64,
@@ -108,11 +105,13 @@ class Answers(Result):
     keys: ClassVar = {
         "table": list(_ROW),
         "intervals": [*_ROW, "tolerance"],
+        "differences": [*_ROW, "other", "tolerance"],
         "positions": ["text", "position"],
         "needed": ["text", "segment", "token"],
     }
 
     intervals: pl.DataFrame
+    differences: pl.DataFrame
     positions: pl.DataFrame
     needed: pl.DataFrame
 
@@ -123,9 +122,7 @@ class Answers(Result):
         mean mass plus the mean of end − mass in the drawn rows, within the values that it can have (Cochran 1977,
         section 7.2, b = 1). Every row is drawn with the same probability: over all rows this is unbiased. ``lo_error``
         and ``hi_error`` are standard errors, of ``rows`` drawn from ``population`` as if without regard to layers; null
-        from fewer than four rows, or if all drawn rows are alike. With the same output exactly, alternatives of
-        different rows are independent, and the end of a mean is the mean of the ends. With a tolerance each row is
-        taken by itself: rows that change together also change what later layers read.
+        from fewer than four rows, or if all drawn rows are alike. With a tolerance each row is taken by itself.
         """
         columns, ends = [*by, "segment"], pl.col("lo", "hi")
         mass, rows = pl.col("mass"), pl.col("rows")
@@ -202,6 +199,7 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         order = _CONTENT, pl.col("segment") != REST, "mass"
         first = means.sort(order, maintain_order=True).row(-1, named=True)
+        apart = self._apart(first["segment"])
         answered = self.positions.filter(pl.col("answer").is_not_null())
         texts = self.table.filter(segment=first["segment"])["text"].unique()
         of_these = counted(len(answered.filter(pl.col("text").is_in(texts.to_list()))), "token")
@@ -224,7 +222,7 @@ class Answers(Result):
                 f"than {_estimate(first, 'hi')}.",
                 *(
                     f"With the same output {_nearly(one['tolerance'])} it is at least {_estimate(one, 'lo')}."
-                    f"{_order(one, every.filter(tolerance=one['tolerance']))}"
+                    f"{_order(one, every.filter(tolerance=one['tolerance']), apart)}"
                     for one in every.filter(segment=first["segment"]).iter_rows(named=True)
                     if one["tolerance"] != self.tolerance
                 ),
@@ -237,7 +235,7 @@ class Answers(Result):
         text += normed_heads(self.provenance["model"])
         having = ", each over the conversations that have it" * several
         having += ", with ends that are estimated" * drawn
-        text.append(f"The other segments{having}: {_others(first, means)}")
+        text.append(f"The other segments{having}: {_others(first, means, apart)}")
         unlikely = answered.filter(pl.col("rank") > 1)
         if len(unlikely):
             text.append(
@@ -245,16 +243,15 @@ class Answers(Result):
                 f"{counted(len(unlikely), 'token')} of {len(answered):,}."
             )
         said, headline = self._needed()
-        text += [said, _reading(answered)]
+        number = answered["text"][0]
+        read = " ".join("".join(answered.filter(text=number)["token"]).split())
+        text += [said, f"The answer to text {number} reads: “{shortened(read, _READ)}”"]
         numbers = {name: first[name] for name in ("mass", "lo", "hi", "lo_error", "hi_error")}
         of_all = certain.get(self.tolerance, {})
         numbers |= {"certain_mass": of_all.get("lo"), "certain_mass_error": of_all.get("lo_error")}
         numbers |= {"tokens": len(answered), "rows": first["rows"], "of_rows": first["population"]}
-        words = (
-            f"of the attention {on}"
-            + " in every alternative" * bool(certain)
-            + " (estimated)" * drawn
-        )
+        words = f"of the attention {on}{' in every alternative' * bool(certain)}"
+        words += " (estimated)" * drawn
         share = _end(first, "lo") if certain else percent(first["mass"])
         return Finding("\n".join(text), numbers, [(share, words), *headline])
 
@@ -287,6 +284,15 @@ class Answers(Result):
             for one in (self.table, self.intervals)
         )
         return replace(self, table=table, intervals=intervals).segments()
+
+    def _apart(self, segment: str) -> pl.DataFrame:
+        """Return `segments` of half of 1 and what a segment gets beyond each other one, which is a share again."""
+        own = self.table.filter(segment=segment).drop("segment")
+        table = self.table.join(own, on=own.columns[:-1])
+        table = table.with_columns(mass=(1 + pl.col("mass_right") - pl.col("mass")) / 2)
+        apart = self.differences.filter(segment=segment).with_columns(segment="other")
+        apart = apart.with_columns((pl.col("mass", "lo", "hi") + 1) / 2)
+        return replace(self, table=table, intervals=apart).segments()
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the segments."""
@@ -369,10 +375,7 @@ class Answers(Result):
         bounded = [Section("bounded", "Bounded rows in numbers", frame=self.intervals)]
         return [
             Section(
-                "lines",
-                "The answer, marked by segment",
-                _TEXT,
-                lines=self.token_lines(_LINES),
+                "lines", "The answer, marked by segment", _TEXT, lines=self.token_lines(_LINES)
             ),
             Section("segments", title, _SEGMENTS, frame=frame),
             *(Section("needs", name, _NEEDS, frame=one) for name, one in needs),
@@ -430,20 +433,24 @@ def _end(row: Row, end: str) -> str:
     return f"{lower(share, '.1f') if end == 'lo' else upper(share, '.1f')} %"
 
 
-def _others(first: Row, means: pl.DataFrame) -> str:
+def _others(first: Row, means: pl.DataFrame, apart: pl.DataFrame) -> str:
     """Return the attention to all other segments, and which of them have less or more than the first for certain."""
     others = means.filter(pl.col("segment") != first["segment"]).sort("mass", descending=True)
     shares = [f"{one['segment']!r} {_share(one)}" for one in others.iter_rows(named=True)]
-    return ", ".join(shares) + "." + ("" if first["lo"] is None else _order(first, means))
+    return ", ".join(shares) + "." + ("" if first["lo"] is None else _order(first, means, apart))
 
 
-def _order(first: Row, means: pl.DataFrame) -> str:
+def _order(first: Row, means: pl.DataFrame, apart: pl.DataFrame) -> str:
     """Return which other segments have less, which have more, and which may have either, at one tolerance."""
     # Ends that are estimated are taken two standard errors farther; ends without a known error are not compared.
     lo, hi = pl.col("lo") - 2 * pl.col("lo_error"), pl.col("hi") + 2 * pl.col("hi_error")
-    own, exact = pl.col("segment") == first["segment"], exactness(first["tolerance"])
+    segment, exact = pl.col("segment"), exactness(first["tolerance"])
+    own = segment == first["segment"]
     least, most = lo.filter(own).first(), hi.filter(own).first()
-    place = pl.when(hi < least).then(0).when(lo > most).then(1).otherwise(2)
+    # Where ranges overlap, the range of the difference can still lie on one side.
+    apart = apart.filter(tolerance=first["tolerance"])
+    more, less = (segment.is_in(apart.filter(side)["segment"]) for side in (lo > 0.5, hi < 0.5))
+    place = pl.when((hi < least) | more).then(0).when((lo > most) | less).then(1).otherwise(2)
     named = means.select("segment", "mass", place=place).filter(~own, pl.col("mass") > 0)
     return "".join(
         words.format(exact, repr(first["segment"]), ", ".join(map(repr, found)))
@@ -456,13 +463,6 @@ def _share(row: Row) -> str:
     """Return the attention to a segment in per cent, with its ends where these and their error are known."""
     known = row["lo_error"] is not None and row["hi_error"] is not None
     return percent(row["mass"]) + (f" ({_end(row, 'lo')} to {_end(row, 'hi')})" if known else "")
-
-
-def _reading(answered: pl.DataFrame) -> str:
-    """Return the first answer as one text."""
-    text = answered["text"][0]
-    read = " ".join("".join(answered.filter(text=text)["token"]).split())
-    return f"The answer to text {text} reads: “{shortened(read, _READ)}”"
 
 
 def _marked(

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.measures.attention.row_solver import RowSolver
+from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
@@ -16,6 +17,9 @@ from identilens.studies.outcomes import Tolerance, of_head
 
 _STREAM = 0xA75
 """Tells the draw of rows apart from other uses of a run's seed."""
+
+_NAMED = 3
+"""Segments that are named at most where each is compared with every other one but the sink."""
 
 Heads = Mapping[int, Sequence[int]]
 """Heads by the number of their attention in call order."""
@@ -32,6 +36,7 @@ class AnswerRows:
         heads: Heads that are looked at.
         prompt: Number of tokens of the prompt.
         segments: One row for each segment, 1 on its keys.
+        names: Names of the segments, that of a sink last.
         drawn: Rows whose ends are computed, by attention in call order: head and token.
         tolerances: How much a head's output may change and count as the same.
         keeps: Whether whole rows are kept, too.
@@ -40,7 +45,8 @@ class AnswerRows:
     Attributes:
         masses: By attention in call order, attention by head, token and segment; a last segment is what a sink takes.
         weights: Whole rows by layer and head, if they are kept.
-        intervals: Columns of each proven interval; segments that a row cannot see get nothing.
+        intervals: Columns of each proven interval, of a segment or of what it gets beyond an ``other`` one; segments
+            that a row cannot see get nothing.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class AnswerRows:
         heads: Heads,
         prompt: int,
         segments: Float[Tensor, "segment key"],
+        names: Sequence[str],
         drawn: Mapping[int, Sequence[tuple[int, int]]],
         tolerances: Sequence[Tolerance],
         keeps: bool,
@@ -58,6 +65,14 @@ class AnswerRows:
         self._rows = range(prompt - 1, segments.shape[1] - 1)
         # A sink is one more key, and a segment of its own.
         self._segments = torch.block_diag(segments, torch.ones(1, 1).double())
+        every = dict(zip(names, self._segments, strict=True))
+        named = [name for name in names if name not in (TEMPLATE, REST, SO_FAR, SINK)]
+        self._functionals = {(name, None): keys for name, keys in every.items()} | {
+            (name, other): every[name] - every[other]
+            for name in named
+            for other in names[:-1]
+            if other != name and len(named) <= _NAMED
+        }
         self._drawn, self._tolerances = drawn, tolerances
         self._keeps, self._tell = keeps, tell
         self.masses: dict[int, Float[Tensor, "head token segment"]] = {}
@@ -85,39 +100,41 @@ class AnswerRows:
         return call.run()
 
     def _bound(self, head: Head, tokens: Sequence[int]) -> None:
-        """Add the ends of the attention to each segment, for some rows of a head."""
+        """Add the ends of the attention to each segment and of its differences, for some rows of a head."""
+        functionals = torch.stack([*self._functionals.values()])
         for token in tokens:
             weights, T, visible = head.distributions(head.at(token))
-            segments = self._segments[:, : weights.shape[1]]
             kept = of_head(weights[token], T, None if visible is None else visible[token])
             for tolerance in self._tolerances:
                 solver = kept.solver(kept.allowed(tolerance))
-                ends = torch.zeros(3, len(segments)).double()
-                costs = segments[:, solver.keys]
-                reached = costs.any(1)
-                ends[:, reached] = torch.stack(_ends(solver, costs[reached]))
-                at = {"token": token, "layer": head.layer, "head": head.head}
+                ends = _ends(solver, functionals[:, solver.keys])
                 self.intervals += [
                     {
-                        **at,
+                        "token": token,
+                        "layer": head.layer,
+                        "head": head.head,
                         "tolerance": tolerance.name,
                         "segment": segment,
+                        "other": other,
                         "mass": mass,
                         "lo": lo,
                         "hi": hi,
                     }
-                    for segment, (mass, lo, hi) in enumerate(ends.T.tolist())
+                    for (segment, other), mass, lo, hi in zip(self._functionals, *ends, strict=True)
                 ]
 
 
-def _ends(solver: RowSolver, costs: Float[Tensor, "segment seen"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the attention to segments of keys, and its least and greatest value over all alternatives."""
-    masses, whole = costs @ solver.inside, costs.all(1)
-    least, minus_greatest = solver.least(torch.cat([costs, -costs])).chunk(2)
-    # The row itself is an alternative; a segment of all keys has all attention.
-    lo = torch.where(whole, masses, torch.minimum(least, masses))
-    hi = torch.where(whole, masses, torch.maximum(-minus_greatest, masses))
-    return masses, lo, hi
+def _ends(solver: RowSolver, costs: Float[Tensor, "functional seen"]) -> list[list[float]]:
+    """Return functionals of a row, and their least and greatest values over all alternatives."""
+    masses = costs @ solver.inside
+    ends = masses.repeat(3, 1)
+    # All alternatives have the same sum: what is the same on all keys does not change.
+    open_ = (costs != costs[:, :1]).any(1)
+    least, minus_greatest = solver.least(torch.cat([costs[open_], -costs[open_]])).chunk(2)
+    # The row itself is an alternative.
+    ends[1, open_] = torch.minimum(least, masses[open_])
+    ends[2, open_] = torch.maximum(-minus_greatest, masses[open_])
+    return ends.tolist()
 
 
 def drawn_rows(

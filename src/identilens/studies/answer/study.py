@@ -243,13 +243,14 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         settings, prompt = self.settings, self.parts[part]
         answer = self._answer(part)
         own = [*prompt.segments, *[SO_FAR] * len(answer)]
-        names = list(dict.fromkeys(own))
+        names = [*dict.fromkeys(own), SINK]
         before = self.sizes()[part] - len(self._sites)
         rows = AnswerRows(
             self._sites,
             self._heads,
             len(prompt.ids),
-            torch.tensor([[one == name for one in own] for name in names]).double(),
+            torch.tensor([[one == name for one in own] for name in names[:-1]]).double(),
+            names,
             drawn_rows(self._heads, len(answer), self._bounded, settings.seed, part),
             self._tolerances,
             settings.matrices,
@@ -258,7 +259,6 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         ids, first = [*prompt.ids, *answer], len(prompt.ids)
         likely = self._pass(ids, len(answer), rows)
         needed = self._without(part, prompt, answer) if settings.needed else []
-        names.append(SINK)
         tokens = [
             {
                 "text": part,
@@ -272,9 +272,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                 zip(self.lens.reader.names(ids), own, strict=True)
             )
         ]
-        intervals = [
-            {"text": part, **one, "segment": names[one["segment"]]} for one in rows.intervals
-        ]
+        bounded = [{"text": part, **one} for one in rows.intervals]
+        bounded = table_of(Answers.schema["differences"], bounded)
         table = self._masses(part, rows, names)
         matrices = {
             str(MatrixKey(part, layer, head, "decoder", "raw")): weights
@@ -283,7 +282,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         known = pl.col("segment").is_in(table["segment"].unique().to_list())
         tables = {
             "table": table,
-            "intervals": table_of(Answers.schema["intervals"], intervals).filter(known),
+            "intervals": bounded.filter(known, pl.col("other").is_null()).drop("other"),
+            "differences": bounded.drop_nulls("other"),
             "positions": table_of(Answers.schema["positions"], tokens),
             "needed": table_of(Answers.schema["needed"], needed),
         }

@@ -13,11 +13,17 @@ function shortened(text, longest = LABEL) {
   return marks.length <= longest ? text : `${marks.slice(0, longest - 5).join("")}…${marks.slice(-4).join("")}`;
 }
 
-function written(value, digits = 3) {
+// A proven end is rounded outward, to side −1 or 1.
+function written(value, digits = 3, side = 0) {
   if (Number.isNaN(value)) return "not known";
-  const size = Math.abs(value);
-  return (value !== 0 && size < 0.0005 ? value.toExponential(0) : String(Number(size < 1 ? value.toFixed(digits) : value.toPrecision(digits)))).replaceAll("-", "−");
+  const size = Math.abs(value), tiny = value !== 0 && size < 0.0005, power = Math.floor(Math.log10(size));
+  const form = (one) => (tiny ? one.toExponential(0) : String(Number(size < 1 ? one.toFixed(digits) : one.toPrecision(digits))));
+  const nearest = Number(form(value)), inward = side * (value - nearest) > 1e-12 * Math.max(1, size);
+  const unit = 10 ** (tiny ? power : size < 1 ? -digits : power + 1 - digits);
+  return form(inward ? nearest + side * unit : value).replaceAll("-", "−");
 }
+
+const interval = (lo, hi, side = 1) => `${written(lo, 3, -side)} to ${written(hi, 3, side)}`;
 
 const titled = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 

@@ -2,10 +2,7 @@
 const BITS = 10, BASIS_BITS = 12, MISSING = 2 ** BITS - 1;
 
 function bytesOf(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const marks = atob(text), bytes = new Uint8Array(marks.length);
-  for (let at = 0; at < marks.length; at += 1) bytes[at] = marks.charCodeAt(at);
-  return bytes;
+  return Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (mark) => mark.charCodeAt(0));
 }
 
 async function inflated(text) {

@@ -134,7 +134,7 @@ class RowPanel {
       const [sign, words] = at === null ? ["", "no verdict"] : rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
       if (at !== null) element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}`;
+      const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : interval(lo, hi, about ? 0 : 1);
       number.append(made("br", {}), made("small", { textContent: about + range }));
       const said = made("small", { className: "verdict", textContent: `${sign} ${words}`.trim() });
       if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command certify decides.";

@@ -388,4 +388,4 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
 }
 
 // Numbers beside a map are rounded as those of its rows are.
-tokenMaps.written = written;
+Object.assign(tokenMaps, { written, interval });
