@@ -47,10 +47,7 @@ _TAKEN_OUT = (
 )
 _ALSO = "Tokens that it needs: identilens rationales --decision ANSWER; heads: identilens influence --decision ANSWER."
 
-_MARKED = (
-    "each token with the letter of the segment that gets most of its attention, template and answer left out, and how "
-    "many per cent it gets"
-)
+_MARKED = "each token with the letter of the segment (not the template or answer) with most of its attention, in %"
 _OTHER = Mark("other segments, template, answer so far", "·", None)
 
 
@@ -482,27 +479,21 @@ def _marked(
 
 _TEXT = (
     "Every token of the answer, marked by the segment of the prompt that gets most of its attention: the mean of "
-    "layers and heads, in percent. The template, a sink and the answer itself are left out of this choice. Point at a "
-    "token for all segments, with their ends if these are known, or estimated from four rows or more.",
+    "layers and heads, in percent. Point at a token for all segments, with their ends where these are known.",
 )
 _SEGMENTS = (
-    "The mass is the mean over all tokens of the answer, layers and heads. Every choice of weights that gives "
-    "each head exactly the same output keeps the mean between lo and hi; with a tolerance above 0, lo and hi are means "
-    "over rows that each change by themselves. Where rows were drawn, these are estimates; lo_error "
-    "and hi_error are their standard errors, empty where the drawn rows do not tell them.",
+    "The mass is the mean over all tokens of the answer, layers and heads. Every choice of weights that gives each "
+    "head exactly the same output keeps the mean between lo and hi; with a tolerance above 0 each row changes by "
+    "itself. Where rows were drawn, these are estimates, with their standard errors (lo_error, hi_error).",
 )
 _NEEDS = (
-    "One segment at a time is taken out of the prompt, but for the prompt's last token, which the answer follows; the "
-    "model reads the rest and the same answer. Here are the product of the probabilities of the answer's tokens with "
-    "the segment (probability) and without, the change of its logarithm in nats, and the token that becomes less "
-    "likely by the largest factor (at), before and after. These are measured in the model and rest on no attention "
-    "weight. Of two segments that say the same, each can be left out alone.",
+    "One segment at a time is taken out of the prompt; the model reads the rest and the same answer. Here are the "
+    "product of the probabilities of the answer's tokens with the segment (probability) and without, the change of "
+    "its logarithm in nats, and the token that becomes less likely by the largest factor (at), before and after. Of "
+    "two segments that say the same, each can be left out alone.",
 )
 _BANDS = (
     "Lines are means of all rows. Bands reach from the least to the greatest attention in any alternative, estimated "
     "where rows were drawn, and left out where there are fewer than four of a token or layer, or all are alike.",
 )
-_MAPS = (
-    "Rows are the tokens of the answer, columns the segments; with --matrices also all keys. Choose a layer and a "
-    "head, and a token to see its segments or keys.",
-)
+_MAPS = ("Rows are the tokens of the answer, columns the segments; with --matrices also all keys.",)
