@@ -11,6 +11,7 @@ from helpers.heads import watched_attention
 from helpers.zoo import ids
 from identilens.cli.selfcheck import proof
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.models import identity
 
 
 @pytest.mark.parametrize("family", sorted(NORMED))
@@ -99,6 +100,6 @@ def test_a_norm_that_is_none_any_more_is_noticed():
     lens.sites(lens.read([ids(8)])[0])
     for layer in lens.body.layers:
         layer.self_attn.attn_sub_norm = Shifted()
-    lens._sites_of = lens._weights()
+    lens._sites_of = identity.state_of(lens.model)
     with pytest.raises(UnsupportedModelError, match="attention"):
         next(lens.capture([ids(8)]))

@@ -128,3 +128,16 @@ def _configured(config: Any) -> str:
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int)):
         return "sizes not in its configuration"
     return f"{layers} layers × {heads} heads, d_v {getattr(config, 'head_dim', None) or width // heads}"
+
+
+def state_of(model: nn.Module) -> tuple:
+    """Return a value that changes when a model's weights change.
+
+    In-place changes raise a tensor's version. Other devices, precisions and modules have other tensors. Offloaded
+    parameters are other tensors after each run, and are taken to stay as they are.
+    """
+    return tuple(
+        (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
+        for one in model.parameters()
+        if not one.is_meta
+    )

@@ -20,7 +20,7 @@ from identilens.models.capture import CapturedText, Collector, Lengths, intercep
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.families import refuse_sparse_blocks
 from identilens.models.following import is_attention
-from identilens.models.identity import described, digest_of, unwrapped
+from identilens.models.identity import described, digest_of, state_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import (
@@ -76,9 +76,23 @@ class Lens:
         >>> captured.layers[3].weights.shape, captured.hidden_states["encoder"].shape
         (torch.Size([12, 8, 8]), torch.Size([7, 8, 384]))
         >>> weights = captured.layers[3].weights[5]
-        >>> again = lens.substitute({(3, 5): weights}, "Snow fell on the harbour.")
+        >>> other = idl.Lens(lens.model, lens.tokenizer)  # of a model in memory
+        >>> again = other.substitute({(3, 5): weights}, "Snow fell on the harbour.")
         >>> bool((again.hidden_states["encoder"] - captured.hidden_states["encoder"]).abs().max() < 1e-4)
         True
+        >>> lens.to(dtype="float64").dtype
+        torch.float64
+        >>> lens.facts["sha256"] == lens.digest, str(lens.device), type(lens.body).__name__
+        (True, 'cpu', 'BertModel')
+        >>> lens.items(texts) == texts, lens.run(texts).last_hidden_state.shape
+        (True, torch.Size([2, 8, 384]))
+        >>> lens.prove_once(texts)
+        >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
+        ((), [[1, 0]])
+        >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):
+        ...     states = lens.plain(texts[:1], lens.body).last_hidden_state
+        >>> states.shape
+        torch.Size([1, 8, 384])
     """
 
     def __init__(
@@ -216,7 +230,7 @@ class Lens:
             InputError: For inputs that cannot be used.
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-        weights = self._weights()
+        weights = state_of(self.model)
         if self._sites is None or self._sites_of != weights:
             item = self.items(inputs)[0]
             try:
@@ -246,9 +260,7 @@ class Lens:
         changes: bool = False,
         **options: Any,
     ) -> Any:
-        """Return the model's output on one batch of texts or items, padded here on the right.
-
-        With its task head if ``whole``.
+        """Return the output on one batch of texts or items, padded here on the right; with the task head if ``whole``.
 
         Every attention call goes to ``handler``, which returns its output. Without a handler the model's own attention
         runs. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
@@ -350,19 +362,7 @@ class Lens:
             Lengths(items).padded,
             frozenset().union(*(item.hiding for item in items)),
         )
-        return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1
-
-    def _weights(self) -> tuple:
-        """Return a value that changes when the weights change.
-
-        In-place changes raise a tensor's version. Other devices, precisions and modules have other tensors.
-        Offloaded parameters are other tensors after each run, and are taken to stay as they are.
-        """
-        return tuple(
-            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
-            for one in self.model.parameters()
-            if not one.is_meta
-        )
+        return state_of(self.model), kind, (min(lengths), max(lengths)), len(items) > 1
 
     def capture(
         self,

@@ -293,7 +293,8 @@ class Follower(TorchFunctionMode):
         flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
         followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
         track: Track | None = None if followed is None else tracks[followed]
-        if name == "softmax" and _over_last(args, kwargs):
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
             tracks[result] = self._softmax(args[0], scores)
             return
@@ -329,11 +330,6 @@ def _name(func: Callable) -> str:
         return name
     name = name.strip("_")
     return _SPELLINGS.get(name, name)
-
-
-def _over_last(args: tuple, kwargs: Mapping[str, Any]) -> bool:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return bool(args) and isinstance(dim, int) and dim in (-1, args[0].ndim - 1)
 
 
 def _after(

@@ -74,7 +74,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         >>> lens = idl.load("bundled")
         >>> audit = idl.audit(lens, idl.examples()[:1], layers=(2, 3), certain_rows=1)
         >>> audit
-        Audit: Certain: 69.1 % of a row's attention ...
+        Audit: Certain: 69.0 % of a row's attention ...
         >>> round(audit.table["null_share"].mean(), 2)
         0.76
     """
