@@ -293,7 +293,7 @@ class Follower(TorchFunctionMode):
         flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
         followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
         track: Track | None = None if followed is None else tracks[followed]
-        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
             tracks[result] = self._softmax(args[0], scores)
