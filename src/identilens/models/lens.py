@@ -84,8 +84,8 @@ class Lens:
         torch.float64
         >>> lens.facts["sha256"] == lens.digest, str(lens.device), type(lens.body).__name__
         (True, 'cpu', 'BertModel')
-        >>> lens.items(texts) == texts, lens.run(texts).last_hidden_state.shape
-        (True, torch.Size([2, 8, 384]))
+        >>> lens.run(texts).last_hidden_state.shape
+        torch.Size([2, 8, 384])
         >>> lens.prove_once(texts)
         >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
         ((), [[1, 0]])
@@ -215,11 +215,6 @@ class Lens:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
         return self.reader.read(inputs, max_length)
 
-    def items(self, inputs: Any) -> list[Item]:
-        """Return items as they are, and other inputs as `read` does."""
-        given = isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], Item)
-        return list(inputs) if given else self.read(inputs)
-
     def sites(self, inputs: Any) -> tuple[Site, ...]:
         """Return the model's attention layers in call order, found on the start of a text, and again after a change.
 
@@ -232,7 +227,7 @@ class Lens:
         """
         weights = state_of(self.model)
         if self._sites is None or self._sites_of != weights:
-            item = self.items(inputs)[0]
+            item = self.read(inputs)[0]
             try:
                 self._sites = self._discovered(item.start(_SHORT))
             except IdentilensError:
@@ -272,7 +267,7 @@ class Lens:
             UnsupportedModelError: If a check fails, with its name and figure.
             JoinedTextsError: For several texts of which one would run otherwise if it were alone.
         """
-        items = self.items(inputs)
+        items = self.read(inputs)
         if handler is not None:
             self.sites(items[0])
         self._refuse_mixed(items)
@@ -289,7 +284,7 @@ class Lens:
         Raises:
             UnsupportedModelError: If a check fails, with its name and figure.
         """
-        items = self.items(inputs)
+        items = self.read(inputs)
         if self._kind_of_batch(items) not in self._proven:
             self.run(items, AttentionCall.run)
 
@@ -299,7 +294,7 @@ class Lens:
         Raises:
             UnsupportedModelError: If the attention cannot be captured at all.
         """
-        items = self.items(inputs)
+        items = self.read(inputs)
         proof = self._proof(items, strict=False)
         self._refuse_mixed(items)
         with torch.no_grad():
