@@ -40,15 +40,13 @@ def measure(mode: str, n: int) -> None:
     model.set_attn_implementation("sdpa")
     lens = idl.Lens(model)
     ids = torch.randint(0, 1000, (n,)).tolist()
-    idl.audit(
-        lens, [ids[:300]], stream="always", effects="none"
-    )  # both sides start with every library loaded
+    idl.audit(lens, [ids[:300]], effects="none")  # both sides start with every library loaded
     lens.run(lens.read([ids[:300]]))
     head = {"layers": 2, "heads": 3, "queries": "last"}
     sides = {
         "plain": lambda: lens.run(lens.read([ids])),
         # Effects of heads on the answer come from a derivative of the whole model, in texts of at most 2,048 tokens.
-        "audit": lambda: idl.audit(lens, [ids], stream="always", effects="none"),
+        "audit": lambda: idl.audit(lens, [ids], effects="none"),
         "row of audit": lambda: idl.audit(lens, [ids], queries="last", effects="none"),
         "row of certify": lambda: idl.certify(lens, [ids], **head),
         "row of alternatives": lambda: idl.alternatives(lens, [ids], outcome="prediction", **head),

@@ -25,28 +25,15 @@ class TensorLayer(Layer):
         self.heads, self.queries, self.keys = self.weights.shape
         self.projector = self.projected.projector(self.queries, self.visible)
         self.query_types, self.key_types = (
-            torch.ones(self.heads, size, 1, dtype=torch.float64)
-            for size in (self.queries, self.keys)
+            torch.ones(1, size, 1, dtype=torch.float64) for size in (self.queries, self.keys)
         )
         self.structural = torch.zeros(1, self.keys, dtype=torch.bool)
-
-    def lengths(self):
-        return torch.linalg.vector_norm(self.projected.compact, dim=-1)
 
     def blocks(self):
         for start in range(0, self.queries, self.block):
             rows = slice(start, min(start + self.block, self.queries))
             weights = self.weights[:, rows]
-            norms = (weights.double() @ self.lengths()[..., None])[..., 0].to(weights.dtype)
-            outputs = weights.double() @ self.projected.compact
-            yield Block(
-                slice(None),
-                rows,
-                weights,
-                norms,
-                weights @ self.key_types.to(weights.dtype),
-                outputs,
-            )
+            yield Block(rows, weights, weights.double() @ self.projected.compact)
 
 
 def measured(

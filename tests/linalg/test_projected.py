@@ -75,9 +75,7 @@ def test_one_rule_for_the_rank_with_ones(share, offset):
         == expected
     )
     assert int(numerical_rank(T).simplex_nullity) == expected
-    assert (
-        int(measured(found.flat, torch.full((1, 1, n), 1 / n).double()).simplex_nullity) == expected
-    )
+    assert int(measured(found, torch.full((1, 1, n), 1 / n).double()).simplex_nullity) == expected
     kept = found.simplex_space().kept
     assert (kept @ (kept.mT @ ones) - ones).abs().max() < 1e-14, "sums are kept exactly"
 
@@ -129,14 +127,13 @@ def test_the_factor_from_values_is_that_of_the_projected_values():
     projection = torch.randn(2, 8, 20, generator=generator, dtype=torch.float64)
     alike = ProjectedValues.of(values, projection)
     assert alike.factor.rank.tolist() == [[8, 8]] * 4
-    assert "compact" not in vars(alike), "the product V W_O is not needed"
     values, projection = values.clone(), projection.clone()
     values[1, 0, :, 3] = values[1, 0, :, 2]
     projection[1, 5] = projection[1, 4]
     values[2, 0, :, 6] *= 1e-8
     found = ProjectedValues.of(values, projection)
     assert found.factor.rank.tolist() == [[8, 7], [7, 7], [7, 7], [8, 7]]
-    for head in (alike, alike.flat, found, found.flat):
+    for head in (alike, found):
         plain = ProjectedValues(head.compact, head.d_model)
         rank, kept = torch.linalg.matrix_rank(head.compact, rtol=head.tolerance), head.factor
         inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
@@ -184,7 +181,7 @@ def test_given_factors_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize("heads", [(), (2,), (3, 2)])
-def test_rows_that_are_added_left_out_and_laid_flat(heads):
+def test_rows_that_are_added_and_left_out(heads):
     values, projection, T = made(n=6, rank=4)
     values, T = values.expand(*heads, -1, -1), T.expand(*heads, -1, -1)
     given = ProjectedValues.of(values, projection)
@@ -197,6 +194,3 @@ def test_rows_that_are_added_left_out_and_laid_flat(heads):
         given.restricted(seen).compact @ given.restricted(seen).compact.mT,
         T[..., seen, :] @ T[..., seen, :].mT,
     )
-    flat = given.flat.compact
-    assert flat.shape == (torch.Size(heads).numel(), 6, given.compact.shape[-1])
-    torch.testing.assert_close(flat @ flat.mT, (T @ T.mT).reshape(-1, 6, 6))

@@ -62,8 +62,6 @@ def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     compact, T = compact_values(values, projection), values @ projection
     torch.testing.assert_close(compact @ compact.mT, T @ T.mT)
     assert torch.equal(compact_values(values), values)
-    flat = factor.flat((2, *shape[:-2]))
-    assert flat.lower.shape == (2 * factor.lower[..., 0, 0].numel(), *factor.lower.shape[-2:])
 
 
 def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matrix():

@@ -6,8 +6,7 @@ import transformers as hf
 
 from helpers.zoo import ids
 from identilens.errors import NumericalError
-from identilens.linalg.compact import OutputFactor
-from identilens.models.fused import Scratch, is_fused
+from identilens.linalg import OutputFactor, memory
 from identilens.models.layer_batch import LayerBatch
 from identilens.models.lens import Lens
 
@@ -42,7 +41,7 @@ def taken(lens, look, **options):
 
     def answer(call):
         side = torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double()
-        given = {"value_bias": None, "keeps_maps": False, "step": 7, "scratch": Scratch()} | options
+        given = {"value_bias": None, "keeps_maps": False} | options
         batch = LayerBatch(
             [3, 5], site, call, OutputFactor.of(site.output_projection), ([side] * 2, [side] * 2), **given
         )  # fmt: skip
@@ -53,54 +52,31 @@ def taken(lens, look, **options):
     return seen[0]
 
 
-def blocks_are_right(batch, call, site, accuracy=1e-5):
+def blocks_are_right(batch, call, site):
     output, weights = call.attend()
-    weights = weights.double().flatten(0, 1)
     values = call.value.double().repeat_interleave(2 // call.value.shape[1], 1)
     T = values @ site.output_projection.double()
-    lengths = T.norm(dim=-1).flatten(0, 1)
-    torch.testing.assert_close(batch.lengths().double(), lengths, atol=accuracy, rtol=accuracy)
-    types = torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double()
-    outputs = (weights.unflatten(0, (2, 2)) @ values).flatten(0, 1) @ batch.factor.lower.repeat(
-        2, 1, 1
+    torch.testing.assert_close(
+        batch.projector.compact.norm(dim=-1), T.norm(dim=-1).flatten(0, 1), atol=1e-5, rtol=1e-5
     )
-    covered = torch.zeros(4, N)
+    outputs = (weights.double() @ values @ batch.factor.lower).flatten(0, 1)
+    covered = torch.zeros(N)
     for block in batch.blocks():
-        heads, rows = block.heads, block.rows
-        covered[heads, rows] += 1
-        width = block.weights.shape[-1]
-        expected = weights[heads, rows]
-        torch.testing.assert_close(
-            block.weights.double(), expected[..., :width], atol=accuracy, rtol=0
-        )
-        assert not bool(expected[..., width:].any())
-        norms = (expected * lengths[heads, None]).sum(-1)
-        torch.testing.assert_close(block.norms.double(), norms, atol=accuracy, rtol=accuracy)
-        torch.testing.assert_close(block.by_type.double(), expected @ types, atol=accuracy, rtol=0)
-        some = slice(None) if block.places is None else block.places
-        given = outputs[heads, rows][:, some]
-        torch.testing.assert_close(block.outputs.double(), given, atol=10 * accuracy, rtol=accuracy)
-        if block.back is not None:
-            found = batch.projector.sums(
-                rows, block.weights, block.by_type, batch.key_types, heads=heads, back=block.back
-            )
-            block.rebuilt = found.rebuilt[..., block.outputs.shape[-1] :]
+        covered[block.rows] += 1
+        given = weights.flatten(0, 1)[:, block.rows]
+        torch.testing.assert_close(block.weights, given, atol=1e-6, rtol=0)
+        torch.testing.assert_close(block.outputs, outputs[:, block.rows], atol=1e-4, rtol=1e-5)
     assert bool((covered == 1).all())
-    torch.testing.assert_close(batch.output, output, atol=10 * accuracy, rtol=accuracy)
-    return batch
+    torch.testing.assert_close(batch.output, output, atol=1e-5, rtol=1e-5)
+    return len(batch.projector.white)
 
 
+@pytest.mark.parametrize("held", [1, 2**25])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_causal_rows_end_at_their_own_key(attention):
-    batch = taken(lens_of("llama", attention=attention), blocks_are_right)
-    assert batch._is_causal
-    assert not batch._spans
-    assert not taken(lens_of("llama"), blocks_are_right, keeps_maps=True)._is_causal
-
-
-def test_eager_attention_gives_its_own_weights():
-    batch = taken(lens_of("bert", attention="eager"), blocks_are_right)
-    assert not batch._spans
+@pytest.mark.parametrize(("family", "spaces"), [("llama", 2), ("bert", 4)])
+def test_blocks_are_the_familys_attention(family, spaces, attention, held, monkeypatch):
+    monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
+    assert taken(lens_of(family, attention=attention), blocks_are_right) == spaces
 
 
 def test_half_precision_is_computed_again_from_queries_and_keys():
@@ -108,14 +84,9 @@ def test_half_precision_is_computed_again_from_queries_and_keys():
         whole = call.query.float() @ call.key.float().mT * 4**-0.5
         exact = whole.softmax(-1).flatten(0, 1)
         for block in batch.blocks():
-            assert block.weights.dtype == torch.float32
-            torch.testing.assert_close(
-                block.weights, exact[block.heads, block.rows], atol=1e-5, rtol=0
-            )
-            types = torch.nn.functional.one_hot(torch.arange(N) % 3, 3).float()
-            torch.testing.assert_close(
-                block.by_type, exact[block.heads, block.rows] @ types, atol=1e-5, rtol=0
-            )
+            assert block.weights.dtype == torch.float64
+            given = exact[:, block.rows].double()
+            torch.testing.assert_close(block.weights, given, atol=1e-5, rtol=0)
         return batch
 
     assert taken(lens_of("bert", torch.bfloat16), look).unproven == set()
@@ -125,18 +96,18 @@ def test_biases_are_taken_out_of_values_and_outputs():
     def look(batch, call, site):
         values = call.value.double() - site.value_bias.double()[:, None]
         lengths = (values @ site.output_projection.double()).norm(dim=-1).flatten(0, 1)
-        torch.testing.assert_close(batch.lengths().double(), lengths, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            batch.projector.compact.norm(dim=-1), lengths, atol=1e-5, rtol=1e-5
+        )
         outputs = call.attend()[0].transpose(1, 2).double() - site.value_bias.double()[:, None]
         given = outputs.flatten(0, 1) @ batch.factor.lower.repeat(2, 1, 1)
         for block in batch.blocks():
-            torch.testing.assert_close(
-                block.outputs.double(), given[block.heads, block.rows], atol=1e-4, rtol=1e-4
-            )
-        return batch
+            torch.testing.assert_close(block.outputs, given[:, block.rows], atol=1e-4, rtol=1e-4)
+        return block.rows.stop
 
     lens = lens_of("bert")
     [site] = lens.sites(lens.read([ids(N)])[0])
-    assert not taken(lens, look, value_bias=site.value_bias)._spans
+    assert taken(lens, look, value_bias=site.value_bias) == N
 
 
 def test_what_is_not_finite_is_named():
@@ -154,15 +125,6 @@ def test_what_is_not_finite_is_named():
         large[0], large[2] = 3e38, 3e38
         with pytest.raises(NumericalError, match="text 3, encoder"):
             batch.require_finite(large, "values")
-        return is_fused(call, torch.float32), is_fused(call, torch.float64)
+        return True
 
-    assert taken(lens_of("bert"), look) == (True, False)
-
-
-def test_memory_is_used_again_while_it_is_large_enough():
-    scratch, like = Scratch(), torch.zeros(1)
-    first = scratch.take((2, 3), like)
-    assert scratch.take((5,), like).data_ptr() == first.data_ptr()
-    assert scratch.take((6,), like).data_ptr() == first.data_ptr()
-    assert scratch.take((7,), like).shape == (7,)
-    assert scratch.take((2,), like.double()).dtype == torch.float64
+    assert taken(lens_of("bert"), look)

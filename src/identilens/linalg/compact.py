@@ -1,6 +1,5 @@
 """Projected values in a small orthonormal basis."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,14 +44,13 @@ class OutputFactor:
         d_v, r = self.lower.shape[-2:]
         return d_v == r and keys >= 4 * r
 
-    def flat(self, batch: Sequence[int]) -> "OutputFactor":
-        """Return that of values with these axes of heads, as one axis."""
-        lower, inverse = (one.expand(*batch, *one.shape[-2:]) for one in (self.lower, self.inverse))
-        return OutputFactor(
-            lower.reshape(-1, *lower.shape[-2:]),
-            inverse.reshape(-1, *inverse.shape[-2:]),
-            self.d_model,
+    def grouped(self, texts: int, groups: int) -> "OutputFactor":
+        """Return that of the heads of some texts, by the groups that share values."""
+        lower, inverse = (
+            one.unflatten(0, (groups, -1)).expand(texts, -1, -1, -1, -1)
+            for one in (self.lower, self.inverse)
         )
+        return OutputFactor(lower, inverse, self.d_model)
 
 
 @explained

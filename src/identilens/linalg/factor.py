@@ -24,11 +24,11 @@ class Span:
         rank: Numerical rank of each matrix.
     """
 
-    basis: Float[Tensor, "*batch n k"]
+    basis: Float[Tensor, "*shared n k"]
     rank: Int[Tensor, "*batch"]
 
     @cached_property
-    def ones(self) -> Float[Tensor, "*batch 1 k"]:
+    def ones(self) -> Float[Tensor, "*shared 1 k"]:
         """The ones in coordinates of the basis."""
         return self.basis.sum(-2, keepdim=True)
 
@@ -56,11 +56,12 @@ class Factor(Span):
     coordinates: Float[Tensor, "*batch r k"]
     inner: Float[Tensor, "*batch k r"]
 
-    def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
-        """Return effective attention in float64: from weights, or from outputs (O F⁺) if weights is None."""
-        return (
-            outputs @ self.coordinates if weights is None else weights @ self.basis
-        ) @ self.basis.mT
+    @property
+    def flat(self) -> "Factor":
+        """The same with exactly one axis of matrices; bases that some share stay shared."""
+        parts = self.basis, self.coordinates, self.inner
+        basis, coordinates, inner = (one.reshape(-1, *one.shape[-2:]) for one in parts)
+        return Factor(basis, self.rank.reshape(-1), coordinates, inner)
 
 
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
@@ -77,8 +78,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     lower, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
     if n >= r:
-        coordinates, inner = inverse.mT, lower.mT
-        basis = flat @ coordinates
+        basis, coordinates, inner = _orthonormal(flat, inverse.mT, lower.mT)
     else:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
         coordinates, inner = (inverse @ flat).mT @ inverse, flat.clone()
@@ -95,27 +95,38 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
 
 
 def factorise_product(
-    values: Float[Tensor, "*batch n r"],
-    lower: Float[Tensor, "*#batch r r"],
-    inverse: Float[Tensor, "*#batch r r"],
+    values: Float[Tensor, "*shared n r"],
+    lower: Float[Tensor, "*batch r r"],
+    inverse: Float[Tensor, "*batch r r"],
     tolerance: float,
 ) -> Factor:
-    """Return the factor of F = V L with n >= r, given L⁻¹; F is computed only where its full rank is not certified.
+    """Return the factor of F = V L with n >= r, given L⁻¹; heads that share V share its basis.
 
     Where F has full rank, the columns of V span the same space, and F⁺ = L⁻¹ V⁺. Certified is, as in `factorise`, that
-    its least singular value is at least 1 / ‖F⁺‖_F; and V by itself, so that its basis is orthonormal.
+    its least singular value is at least 1 / ‖F⁺‖_F; and V by itself, so that its basis is orthonormal. If this is not
+    certified of every matrix, F is factorised.
     """
     root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
     coordinates, inner = inverse @ whitener.mT, root.mT @ lower
     squares = [torch.linalg.vector_norm(one, dim=(-2, -1)).square() for one in (coordinates, inner)]
-    certified &= squares[0] * squares[1] * least_share(tolerance) < 1
-    rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
-    found = Factor(values @ whitener.mT, rank, coordinates, inner)
+    certified = certified & (squares[0] * squares[1] * least_share(tolerance) < 1)
     if not bool(certified.all()):
-        rest = factorise((values @ lower)[~certified], tolerance)
-        for name in ("basis", "rank", "coordinates", "inner"):
-            getattr(found, name)[~certified] = getattr(rest, name)
-    return found
+        return factorise(values @ lower, tolerance)
+    rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
+    basis, whitener, root = _orthonormal(values, whitener.mT, root.mT)
+    return Factor(basis, rank, inverse @ whitener, root @ lower)
+
+
+def _orthonormal(
+    matrix: Float[Tensor, "*batch n r"],
+    whitener: Float[Tensor, "*batch r r"],
+    root: Float[Tensor, "*batch r r"],
+) -> tuple[Float[Tensor, "*batch n r"], Float[Tensor, "*batch r r"], Float[Tensor, "*batch r r"]]:
+    """Return basis, whitener and root of a matrix, whitened once more, so that no digit of the basis is lost."""
+    basis = matrix @ whitener
+    lower = torch.linalg.cholesky_ex(basis.mT @ basis).L
+    again = inverse_of(lower).mT
+    return basis @ again, whitener @ again, lower.mT @ root
 
 
 def values_span(

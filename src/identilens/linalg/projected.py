@@ -10,13 +10,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError
-from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.checks import check_finite, check_mask, check_values, explained
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.decompositions import singular_values
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
-from identilens.linalg.full_rows import FullRows
-from identilens.linalg.irregular_rows import IrregularRows
+from identilens.linalg.rows import CausalRows, FullRows, MaskedRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
     centred_rank,
@@ -28,9 +26,6 @@ from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
 """Which keys each query sees: a mask, the keys up to the query ("causal"), or every key (None)."""
-
-RowProjector = FullRows | CausalRows | IrregularRows
-"""Projects each query's weights on the column space of T restricted to the keys it sees."""
 
 
 @dataclass(frozen=True)
@@ -138,15 +133,6 @@ class ProjectedValues:
         """Orthonormal basis of the columns of [T, 1], and its rank."""
         return simplex_span(self.compact, self.tolerance)
 
-    @property
-    def flat(self) -> "ProjectedValues":
-        """The same values with exactly one axis of heads."""
-        if self.values.ndim == 3:
-            return self
-        *batch, keys, width = self.values.shape
-        output = None if self.output is None else self.output.flat(batch)
-        return replace(self, values=self.values.reshape(-1, keys, width), output=output)
-
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return the rows of T at these keys."""
         return replace(self, values=self.values[..., keys, :])
@@ -157,27 +143,24 @@ class ProjectedValues:
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
-        flat = self.flat
+        compact = self.compact.reshape(-1, *self.compact.shape[-2:])
+        given = compact, self.factor.flat, self.tolerance_of
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
-            return FullRows(flat.factor, queries)
+            return FullRows(*given, queries)
         if isinstance(visible, str) or (
             visible.shape[0] == visible.shape[1]
             and torch.equal(visible, torch.ones_like(visible).tril())
         ):
-            return CausalRows(flat.compact, flat.factor, flat.tolerance_of)
+            return CausalRows(*given)
         check_mask(visible, queries, self.keys)
-        return IrregularRows(flat.compact, visible, flat.tolerance_of)
+        return MaskedRows(*given, visible)
 
     def effective(
         self, weights: Float[Tensor, "*head query key"], visible: Visible = None
     ) -> Float[Tensor, "*head query key"]:
         """Return effective attention (Brunner et al. 2020, Eq. 9): each row projected on col(T) of the keys it sees."""
         rows = weights.reshape(-1, *weights.shape[-2:])
-        return (
-            self.projector(rows.shape[1], visible)
-            .effective(slice(None), rows)
-            .reshape(weights.shape)
-        )
+        return self.projector(rows.shape[1], visible).effective(rows).reshape(weights.shape)
 
     def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
         """Return LN([T, 1]) of one row that sees the keys S_i, and its complement, which must not change.

@@ -5,16 +5,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg.checks import explained
+from identilens.linalg.tolerance import FLOAT32_EPS
+
+STORED_ROUNDINGS = 2
+"""Number of roundings to the model's precision in a weight, each as large as its row's largest logit allows."""
+SUM_ROUNDINGS = 32
+"""Number of roundings to float32 in the sum of q · k, relative to the product of their norms."""
 
 
 @explained
 def attention_logits(
-    queries: Float[Tensor, "query d_k"],
-    keys: Float[Tensor, "key d_k"],
+    queries: Float[Tensor, "*batch query d_k"],
+    keys: Float[Tensor, "*batch key d_k"],
     scaling: float,
-    bias: Float[Tensor, "query key"] | None = None,
+    bias: Float[Tensor, "*#batch query key"] | None = None,
     softcap: float | None = None,
-) -> Float[Tensor, "query key"]:
+) -> Float[Tensor, "*batch query key"]:
     """Return s Q Kᵀ + bias in float64; with a soft cap c, c tanh(z / c) replaces the product z."""
     logits = scaling * queries.double() @ keys.double().mT
     if softcap is not None:
@@ -24,9 +30,34 @@ def attention_logits(
 
 @explained
 def visible_softmax(
-    logits: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
-) -> Float[Tensor, "query key"]:
+    logits: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "*#batch query key"] | None
+) -> Float[Tensor, "*batch query key"]:
     """Return the softmax over the visible keys; hidden keys get weight zero."""
     return torch.softmax(
         logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
     )
+
+
+def follow_logits(
+    given: Float[Tensor, "*batch query key"],
+    logits: Float[Tensor, "*batch query key"],
+    queries: Float[Tensor, "*batch query d_k"],
+    keys: Float[Tensor, "*batch key d_k"],
+    scaling: float,
+    visible: Bool[Tensor, "*#batch query key"] | None,
+) -> Bool[Tensor, "*batch"]:
+    """Return whether a family's weights equal the softmax of the logits up to rounding, for each head.
+
+    ε is that of the model's precision, or of float32 if that is coarser (families compute the softmax in float32). The
+    accepted error of a row's weights is 2 ε (1 + max |logit|), because logits and weights are stored, plus
+    32 ε_float32 (1 + s ‖q‖ max ‖k‖), because sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32, the
+    rounding of the softmax. Errors of the logits do not change this sum, so a sink is noticed.
+    """
+    rounding = SUM_ROUNDINGS * FLOAT32_EPS
+    eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, given)))
+    size = logits if visible is None else logits.masked_fill(~visible, 0.0)
+    asking, asked = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (queries, keys))
+    product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
+    limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
+    near = (visible_softmax(logits, visible) - given).abs().amax(-1) <= limit
+    return (near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)

@@ -10,17 +10,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues
-from identilens.linalg.softmax import attention_logits, visible_softmax
+from identilens.linalg import HALF, ProjectedValues
+from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind
-
-STORED_ROUNDINGS = 2
-"""Number of roundings to the model's precision in a weight, each as large as its row's largest logit allows."""
-SUM_ROUNDINGS = 32
-"""Number of roundings to float32 in the sum of q · k, relative to the product of their norms."""
 
 
 @dataclass(frozen=True)
@@ -164,27 +159,9 @@ class Head:
 
     @cached_property
     def follows_logits(self) -> bool:
-        """Whether the family's weights equal `recomputed` up to rounding.
-
-        ε is that of the model's precision, or of float32 if that is coarser (families compute the softmax in float32).
-        The accepted error of a row's weights is 2 ε (1 + max |logit|), because logits and weights are stored, plus
-        32 ε_float32 (1 + s ‖q‖ max ‖k‖), because sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32,
-        the rounding of the softmax. Errors of the logits do not change this sum, so a sink is noticed.
-        """
-        given, rounding = self.family_weights, SUM_ROUNDINGS * FLOAT32_EPS
-        eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (self.queries, given)))
-        size = (
-            self._logits if self.visible is None else self._logits.masked_fill(~self.visible, 0.0)
-        )
-        norms = (
-            torch.linalg.vector_norm(one.double(), dim=-1) for one in (self._asking, self.keys)
-        )
-        product = abs(self.scaling) * next(norms) * next(norms).max()
-        limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
-        if self.sink:
-            return False
-        near = (self.recomputed - given).abs().amax(-1) <= limit
-        return bool((near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all())
+        """Whether the family's weights equal `recomputed` up to rounding: see `follow_logits`. Never with a sink."""
+        given = self.family_weights, self._logits, self._asking, self.keys, self.scaling
+        return not self.sink and bool(follow_logits(*given, self.visible))
 
     @cached_property
     def _logits(self) -> Float[Tensor, "row key"]:

@@ -75,7 +75,7 @@ def test_an_argument_that_is_not_as_annotated_is_named():
     generator, rows = torch.Generator(), torch.eye(3)
     for call, words in (
         (lambda: relative_tolerance([1], 2), "relative_tolerance needs n as int; got list"),
-        (lambda: attention_logits("a", rows, 1.0), r"needs queries as Float\[Tensor, 'query d_k'\]; got str"),
+        (lambda: attention_logits("a", rows, 1.0), r"needs queries as Float\[Tensor, '\*batch query d_k'\]; got str"),
         (lambda: attention_logits(rows, rows[:, :2], 1.0), r"needs keys .*float32, shape \(3, 2\); axes of one"),
         (lambda: chain_mixing(rows, 2, generator), "chain_mixing needs spaces as .*Sequence.*; got int"),
         (lambda: chain_mixing(rows, [[]], generator), "chain_mixing needs spaces as .*Sequence.*; got list"),

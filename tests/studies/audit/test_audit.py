@@ -14,10 +14,10 @@ from helpers.audits import TEXTS
 from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import NumericalError
+from identilens.linalg import memory
 from identilens.linalg.factor import stored_rank
 from identilens.linalg.tolerance import FLOAT32_EPS
 from identilens.models import Lens
-from identilens.studies.audit import auditor
 
 
 def reference_rows(lens, inputs):
@@ -190,24 +190,24 @@ def test_a_rank_by_certificate_is_that_of_the_singular_values(weakest, shape):
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "modernbert", "t5"])
-def test_streaming_gives_the_same_table(family, monkeypatch):
+def test_blocks_of_rows_give_the_same_table(family, monkeypatch):
     lens = Lens(build(family))
     inputs = [ids(40, 1), ids(23, 2)]
-    whole = idl.audit(lens, inputs, stream="never", certain_rows=1)
-    monkeypatch.setattr(auditor, "_BLOCK_BYTES", 1)
-    streamed = idl.audit(lens, inputs, stream="always", certain_rows=1)
+    whole = idl.audit(lens, inputs, certain_rows=1)
+    monkeypatch.setattr(memory, "PROCESSOR_BYTES", 1)
+    streamed = idl.audit(lens, inputs, certain_rows=1)
     assert_frame_equal(whole.table, streamed.table, abs_tol=1e-5, rel_tol=0)
     assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)
 
 
-@pytest.mark.parametrize("stream", ["never", "always"])
+@pytest.mark.parametrize("held", [1, 2**25])
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "t5"])
-def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, stream, monkeypatch):
+def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, held, monkeypatch):
     lens = Lens(build(family))
     monkeypatch.setattr("identilens.measures.attention.layer.BLOCKS", 7)
-    monkeypatch.setattr(auditor, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
     options = {"certain_rows": 0, "effects": "none"}
-    found = idl.audit(lens, [ids(40, 1)], example_length=39, stream=stream, **options)
+    found = idl.audit(lens, [ids(40, 1)], example_length=39, **options)
     whole = idl.audit(lens, [ids(40, 1)], **options)
     assert set(found.tokens) == {0}
     raw = [name for name in whole.matrices if name.endswith(".raw")]

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import identilens as idl
-from identilens.linalg.full_rows import FullRows
+from identilens.linalg.rows import FullRows
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "identilens"
@@ -32,7 +32,7 @@ def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monk
     bundled.prove_once(bundled.read(texts))  # the first batch of a kind also passes the proof
     monkeypatch.setattr(FullRows, "sums", noted)
     idl.audit(bundled, texts, certain_rows=0, examples=0, progress=False)
-    walk = [*reversed(frames), "linalg/full_rows.py FullRows.sums"]
+    walk = [*reversed(frames), "linalg/rows.py RowProjector.sums"]
     assert len(walk) <= 12
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [

@@ -109,10 +109,10 @@ def effective_attention(
     T = projected(values, output_projection)
     projector, heads = T.projector(queries, visible), math.prod(batch)
     if weights is not None:
-        effective = projector.effective(slice(None), weights.reshape(heads, queries, T.keys))
+        effective = projector.effective(weights.reshape(heads, queries, T.keys))
     else:
         outputs = compact_values(given, output_projection)
-        effective = projector.from_outputs(slice(None), outputs.reshape(heads, *outputs.shape[-2:]))
+        effective = projector.from_outputs(outputs.reshape(heads, *outputs.shape[-2:]))
     effective = effective.to(dtype).reshape(*batch, queries, T.keys)
     if visible is None:
         rank, sizes = projector.rank.reshape(batch), T.keys

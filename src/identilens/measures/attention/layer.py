@@ -2,21 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.full_rows import FullRows
-from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.projected import RowProjector
-from identilens.linalg.row_sums import ProjectedRows, RowSums
+from identilens.linalg.rows import (
+    CausalRows,
+    FullRows,
+    MaskedRows,
+    ProjectedRows,
+    RowProjector,
+)
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
 PerHead = Float[Tensor, " head"]
+PerRow = Float[Tensor, "head row"]
 BLOCKS = 48
 """Blocks of neighbouring queries, and of keys, of whose attention means are kept."""
 
@@ -24,33 +29,18 @@ CONSTANT = 1e-12
 """All entries count as equal up to this variance, as a share of the mean square."""
 
 
-@dataclass
-class Block:
-    """Some neighbouring rows of some heads of a layer.
+class Block(NamedTuple):
+    """Some neighbouring rows of all heads of a layer.
 
     Attributes:
-        heads: The heads; of rows that do not all see every key, all of them.
-        rows: The rows; of causal rows in order, from the first on.
-        weights: Their weights, on all keys or on the keys up to the last row.
-        norms: Σ_k a_ik ‖t_k‖ of each row.
-        by_type: The weights summed over the keys of each type.
-        outputs: Head outputs in the basis of the compact values: of all rows, or of a few, at ``places``.
-        places: The rows, counted from the first one, whose outputs are given; None for all.
-        back: See `FullRows.sums`; F and further columns.
-        reusable: Whether the memory of the weights may be overwritten.
-        rebuilt: Effective attention times these further columns: written by `measure_layer`.
+        rows: The rows.
+        weights: Their weights.
+        outputs: Head outputs in the basis of the compact values.
     """
 
-    heads: slice
     rows: slice
     weights: Float[Tensor, "head row key"]
-    norms: Float[Tensor, "head row"]
-    by_type: Float[Tensor, "head row type"]
-    outputs: Float[Tensor, "head place r"]
-    places: list[int] | None = None
-    back: Float[Tensor, "head k column"] | None = None
-    reusable: bool = False
-    rebuilt: Float[Tensor, "head row more"] | None = None
+    outputs: Float[Tensor, "head row r"]
 
 
 class Layer(ABC):
@@ -70,20 +60,93 @@ class Layer(ABC):
     projected: ProjectedValues
     projector: RowProjector
     heads: int
-    query_types: Float[Tensor, "head query type"]
-    key_types: Float[Tensor, "head key type"]
+    query_types: Float[Tensor, "text query type"]
+    key_types: Float[Tensor, "text key type"]
     structural: Bool[Tensor, "text key"]
     has_sink: bool
     keeps_maps: bool
     keeps_means: bool = False
 
     @abstractmethod
-    def lengths(self) -> Float[Tensor, "head key"]:
-        """Return ‖t_k‖ of each key."""
-
-    @abstractmethod
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of all heads, each once."""
+
+
+class RowSums(NamedTuple):
+    """Sums over the visible keys of each row, of weights and effective attention, both minus the even share m.
+
+    With a = m + w and effective = m + e, P the projector on col(T) restricted to the row's keys:
+
+    Attributes:
+        even: m.
+        raw: Σ w.
+        raw_square: Σ w².
+        effective: Σ e.
+        effective_square: Σ e².
+        cross: Σ w e.
+        outside: ‖(I − P) 1‖².
+    """
+
+    even: Float[Tensor, " row"]
+    raw: PerRow
+    raw_square: PerRow
+    effective: PerRow
+    effective_square: PerRow
+    cross: PerRow
+    outside: PerRow
+
+    @classmethod
+    def of(cls, weights: Float[Tensor, "head row key"], found: ProjectedRows) -> "RowSums":
+        """Return the sums of projected rows."""
+        even, outside = found.even, found.outside
+        total, square = weights.sum(-1), weights.square().sum(-1)
+        return cls(
+            even,
+            total - 1,
+            square - 2 * even * total + even,
+            found.moved - even * outside,
+            found.moved_square + even.square() * outside,
+            found.moved_square - even * (total - 1 - found.moved),
+            outside,
+        )
+
+    def with_sink(self) -> "RowSums":
+        """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
+        size = 1 / self.even
+        even = 1 / (size + 1)
+        sink = -self.raw - even
+        raw, raw_square, effective, effective_square, cross = self.around(even)
+        return RowSums(
+            even,
+            raw + sink,
+            raw_square + sink.square(),
+            effective - even,
+            effective_square + even**2,
+            cross - even * sink,
+            # The sink's entry of the ones lies outside col(T), whatever the others do.
+            self.outside + 1,
+        )
+
+    def around(self, mean: Tensor) -> tuple[PerRow, PerRow, PerRow, PerRow, PerRow]:
+        """Return Σ w, Σ w², Σ e, Σ e² and Σ w e with another number subtracted than the even share."""
+        size, shift = 1 / self.even, self.even - mean
+        return (
+            self.raw + size * shift,
+            self.raw_square + shift * (2 * self.raw + size * shift),
+            self.effective + size * shift,
+            self.effective_square + shift * (2 * self.effective + size * shift),
+            self.cross + shift * (self.raw + self.effective + size * shift),
+        )
+
+    @property
+    def null_square(self) -> PerRow:
+        """‖a − effective‖² of each row: the part in LN(T)."""
+        return self.raw_square - 2 * self.cross + self.effective_square
+
+    def simplex_null_square(self, adding: Bool[Tensor, "head row"]) -> PerRow:
+        """The part in LN([T, 1]): null attention minus its component along (I − P) 1 where the ones add to the rank."""
+        along = (self.raw - self.effective).square() / torch.where(adding, self.outside, 1.0)
+        return self.null_square - torch.where(adding, along, 0.0)
 
 
 @dataclass(frozen=True)
@@ -141,50 +204,54 @@ class LayerMeasures:
 
 
 def measure_layer(layer: Layer) -> LayerMeasures:
-    """Return the measures of a layer's heads, added up over blocks of rows.
+    """Return the measures of a layer's heads, added up over blocks of rows, in float64 on the layer's device.
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
-    sums follow from the coordinates of the weights in an orthonormal basis of col(T). Products of rows that do not see
-    every key are in float64, but those of causal rows where less is enough. Memory O(n · block).
+    sums follow from coordinates of the weights in a basis of col(T). Memory O(n · block).
     """
     T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
-    heads, keys = len(T.values), T.keys
-    zeros = torch.zeros(12, heads, dtype=torch.float64, device=T.values.device)
+    heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
+    lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
+    types = layer.key_types.repeat_interleave(len(projector.white) // texts, 0)
+    # One product gives sums by type and the norms of what is mixed, of each head that shares the values.
+    norms_of = lengths.unflatten(0, (-1, projector.share)).mT
+    columns = torch.cat([types, norms_of], -1)
+    zeros = lengths.new_zeros(12, heads)
     moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
-    received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], layer.key_types.shape[-1])
+    received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], types.shape[-1])
     by_key = zeros.new_zeros(heads, 2, keys)
     entries = (sizes + layer.has_sink).sum().double()
     mean_weight = len(sizes) / entries
     # Where [T, 1] has no more rank than T, the ones do not count as outside col(T).
     full = isinstance(projector, FullRows)
     least = sizes if full else least_outside(sizes, T.tolerance_of)
-    adds_rank = T.simplex_nullity < keys - projector.rank if full else least
+    adds_rank = T.simplex_nullity.reshape(-1) < keys - projector.rank if full else least
     adding = torch.zeros(heads, len(sizes), dtype=torch.bool, device=sizes.device)
     kept = KeptMaps(layer)
     for block in layer.blocks():
-        here, rows, weights = block.heads, block.rows, block.weights
-        ones = torch.ones_like(block.norms)
-        both = torch.stack([ones, share_of(ones, block.norms)], 1)
-        by_key[here, :, : weights.shape[-1]] += both @ weights
+        rows, weights = block.rows, block.weights.double()
         kept.add(block)
-        types = block.by_type, layer.key_types
-        found = projector.sums(
-            rows, weights, *types, heads=here, overwrite=block.reusable, back=block.back
-        )
-        counts = adds_rank[here, None] if full else found.sums.outside > least[rows]
-        adding[here, rows] = counts
-        sums = replace(found.sums, outside=torch.where(counts, found.sums.outside, 0.0))
+        found, summed, rebuilt = projector.sums(rows, weights, columns)
+        by_type, mixed = summed.split([types.shape[-1], projector.share], -1)
+        mixed = mixed[0].unflatten(0, (-1, projector.share)).diagonal(dim1=1, dim2=3)
+        norms = mixed.mT.flatten(0, 1)
+        both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
+        by_key += both @ weights
+        adding[:, rows] = adds_rank[:, None] if full else found.outside > least[rows]
+        sums = RowSums.of(weights, found)
         sums = sums.with_sink() if layer.has_sink else sums
-        moments[:, here] += _around(mean_weight, sums)
-        null[:, here] += torch.stack([sums.null_square, sums.simplex_null_square]).sum(-1)
-        weight[:, here] += (sums.raw_square + sums.even * (2 * sums.raw + 1)).sum(-1)
-        both = torch.stack([block.by_type.double(), found.received])
-        received[:, here] += layer.query_types[here, rows].mT @ both
-        squares, norms = _outputs(block, found)
-        error[:, here] += squares
-        norms = norms.unflatten(0, (-1, layer.heads))
+        adds = adding[:, rows] | layer.has_sink
+        moments += torch.stack(sums.around(mean_weight)).sum(-1)
+        null += torch.stack([sums.null_square, sums.simplex_null_square(adds)]).sum(-1)
+        weight += (sums.raw_square + sums.even * (2 * sums.raw + 1)).sum(-1)
+        queries = layer.query_types[:, rows].repeat_interleave(layer.heads, 0)
+        received += queries.mT @ by_type
+        outputs = block.outputs.double()
+        sides = torch.stack([rebuilt - outputs, outputs])
+        error += sides.square().sum((-2, -1))
+        norms = torch.linalg.vector_norm(outputs, dim=-1).unflatten(0, (texts, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
-        output[:, here] += torch.stack([norms, shares]).sum(-1).flatten(1)
+        output += torch.stack([norms, shares]).sum(-1).flatten(1)
     tiny = torch.finfo(torch.float64).tiny
     null_shares = (null / weight.clamp_min(tiny)).clamp(0, 1)
     return LayerMeasures(
@@ -195,7 +262,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         simplex_null_share=null_shares[1],
         pearson=_pearson(moments / entries, mean_weight),
         reconstruction_error=(error[0] / error[1].clamp_min(tiny)).sqrt(),
-        **_sinks(layer, by_key / len(sizes)),
+        **_sinks(layer, by_key / len(sizes), lengths),
         output_share=output[1] / len(sizes),
         raw_received=received[0],
         effective_received=received[1],
@@ -208,14 +275,14 @@ def measure_layer(layer: Layer) -> LayerMeasures:
 def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Tensor, " head"]:
     """Return the largest simplex nullity of a row; ``adding`` says in which rows the ones add to the rank of T."""
     T, projector = layer.projected, layer.projector
-    if not isinstance(projector, IrregularRows):
-        return (T.with_sink() if layer.has_sink else T).simplex_nullity
+    if not isinstance(projector, MaskedRows) or isinstance(projector, CausalRows):
+        return (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
     last = T.restricted(projector.seen(slice(-1, None))[0])
     last = last.with_sink() if layer.has_sink else last
     rows = projector.row_sizes() - projector.row_ranks()
     # A learned sink is one more key, and the ones add to the rank of every row with one.
     rows = rows if layer.has_sink else rows - adding.long()
-    return torch.maximum(last.simplex_nullity, rows.amax(-1))
+    return torch.maximum(last.simplex_nullity.reshape(-1), rows.amax(-1))
 
 
 class KeptMaps:
@@ -223,32 +290,30 @@ class KeptMaps:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
-        self._maps: list[tuple[Tensor, Tensor]] = []
+        self._maps: list[Tensor] = []
         self.means: Tensor | None = None
         if layer.keeps_means:
             queries, keys = layer.query_types.shape[-2], layer.projected.keys
             self._queries, self._keys = members(queries), members(keys)
-            size = len(layer.projected.values), len(self._queries), len(self._keys)
+            size = len(layer.projector.compact), len(self._queries), len(self._keys)
             self.means = torch.zeros(size, dtype=torch.float64)
 
     def add(self, block: Block) -> None:
         """Keep what is asked for of some rows."""
         weights, rows = block.weights, block.rows
         if self._layer.keeps_maps:
-            effective = self._layer.projector.effective(rows, weights)
-            self._maps.append((weights.clone(), effective.to(weights.dtype)))
+            self._maps.append(weights.clone())
         if self.means is not None:
             queries = self._queries[:, rows] / self._queries.sum(-1, keepdim=True)
-            keys = self._keys[:, : weights.shape[-1]].mT
-            means = queries.to(weights) @ (weights @ keys.to(weights))
-            self.means[block.heads] += means.double().cpu()
+            means = queries.to(weights) @ (weights @ self._keys.mT.to(weights))
+            self.means += means.double().cpu()
 
     def maps(self) -> tuple[Tensor, Tensor] | None:
         """Return all rows of raw and effective attention, if they are kept."""
         if not self._maps:
             return None
-        raw, effective = (torch.cat(parts, 1) for parts in zip(*self._maps, strict=True))
-        return raw, effective
+        raw = torch.cat(self._maps, 1)
+        return raw, self._layer.projector.effective(raw).to(raw.dtype)
 
 
 def members(tokens: int) -> Float[Tensor, "block token"]:
@@ -257,37 +322,9 @@ def members(tokens: int) -> Float[Tensor, "block token"]:
     return torch.eye(blocks)[:, torch.arange(tokens) * blocks // tokens]
 
 
-def _outputs(block: Block, found: ProjectedRows) -> tuple[Tensor, Tensor]:
-    """Return ‖rebuilt − given‖² and ‖given‖² of each head, and the norm of each row's output."""
-    rebuilt, block.rebuilt = found.rebuilt.tensor_split([block.outputs.shape[-1]], -1)
-    if block.places is None:
-        outputs, compared, given = block.outputs, rebuilt, block.outputs[:, found.places]
-    else:
-        outputs, compared, given = rebuilt, rebuilt[:, block.places], block.outputs
-    lengths = [torch.linalg.vector_norm(rows, dim=-1) for rows in (compared - given, given)]
-    squares = torch.stack(lengths).double().square().sum(-1)
-    return squares, torch.linalg.vector_norm(outputs, dim=-1).double()
-
-
-def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:
-    """Return sums over rows around the mean weight of the whole map: of w, e, w², e², w e.
-
-    For rows that see every key the shift is rounding.
-    """
-    size, shift = 1 / sums.even, sums.even - mean
-    moved = [
-        sums.raw + size * shift,
-        sums.effective + size * shift,
-        sums.raw_square + shift * (2 * sums.raw + size * shift),
-        sums.effective_square + shift * (2 * sums.effective + size * shift),
-        sums.cross + shift * (sums.raw + sums.effective + size * shift),
-    ]
-    return torch.stack(moved).sum(-1)
-
-
 def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHead:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
-    raw, effective, raw_square, effective_square, cross = moments
+    raw, raw_square, effective, effective_square, cross = moments
     raw_variance = raw_square - raw.square()
     effective_variance = effective_square - effective.square()
     constant = (raw_variance <= CONSTANT * (raw_square + mean**2)) | (
@@ -297,13 +334,14 @@ def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHe
     return torch.where(constant, torch.nan, ((cross - raw * effective) / spread).clamp(-1, 1))
 
 
-def _sinks(layer: Layer, by_key: Float[Tensor, "head 2 key"]) -> dict[str, Tensor]:
+def _sinks(
+    layer: Layer, by_key: Float[Tensor, "head 2 key"], lengths: Float[Tensor, "head key"]
+) -> dict[str, Tensor]:
     """Return the columns of the sinks, from the mean attention to each key and from its mean norm share over ‖t‖."""
     mass, share = by_key.unbind(1)
     places = layer.structural.to(mass.device).clone()
     places[:, 0] = True
     sink = mass.masked_fill(~places.repeat_interleave(layer.heads, 0), -1.0).argmax(1, keepdim=True)
-    lengths = layer.lengths()
     norm, count = lengths.gather(1, sink)[:, 0], lengths.shape[1]
     middle = {(count + 1) // 2, count // 2 + 1}
     median = torch.stack([lengths.kthvalue(rank, 1).values for rank in middle]).mean(0)

@@ -70,7 +70,7 @@ def column_projector(
     projected: ProjectedValues,
 ) -> tuple[Float[Tensor, "head key key"], Int[Tensor, " head"]]:
     """Return the orthogonal projector on col(T) = ker(T')^⊥ of each head, and its rank."""
-    factor = projected.flat.factor
+    factor = projected.factor.flat
     return factor.basis @ factor.basis.mT, factor.rank
 
 

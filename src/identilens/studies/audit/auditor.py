@@ -10,16 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import OutputFactor
-from identilens.linalg.causal_rows import BLOCK
 from identilens.linalg.factor import stored_rank
-from identilens.linalg.full_rows import FullRows
+from identilens.linalg.memory import blocks
+from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
-from identilens.models.at_once import room
 from identilens.models.capture import Lengths
-from identilens.models.fused import Scratch
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, places_of
-from identilens.models.layer_batch import VALUES_AT_ONCE, WEIGHTS_AT_ONCE, LayerBatch
+from identilens.models.layer_batch import LayerBatch
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
@@ -32,11 +30,6 @@ from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import asked_places
 from identilens.studies.items import Items
-
-STREAM_LENGTH = 1024
-"""With stream="auto", weights of longer texts are never held."""
-
-_BLOCK_BYTES = 2 * 2**20
 
 
 class _Sequence(NamedTuple):
@@ -75,7 +68,6 @@ class Auditor:
         special = [token for token in special if token in used]
         self.type_names = type_names(special)
         self._factors: dict[int, tuple[OutputFactor, int]] = {}
-        self._scratch = Scratch()
         self.start_part()
 
     def start_part(self) -> None:
@@ -144,8 +136,6 @@ class Auditor:
                 value_bias=site.value_bias if settings.value_bias == "out" else None,
                 keeps_maps=texts[0] in self.keep,
                 keeps_means=texts[0] in self.means,
-                step=self._step(cut_call),
-                scratch=self._scratch,
             )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
@@ -164,14 +154,6 @@ class Auditor:
             self._received.add(site, torch.cat([side.types for side in queries]).sum(0), measures)
             self._matrices |= _matrices(texts[0], layer, measures)
         return output
-
-    def _step(self, call: AttentionCall) -> int:
-        """Return how many rows of a call's weights are held at a time."""
-        _, heads, n, _ = call.query.shape
-        mode = self.settings.stream
-        if mode == "never" or (mode == "auto" and n <= STREAM_LENGTH):
-            return n
-        return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
     def _alike(
         self, site: Site, call: AttentionCall
@@ -193,20 +175,10 @@ class Auditor:
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
-            size = room(VALUES_AT_ONCE, call.value.device) // (
-                site.heads * columns * call.value.shape[-1]
-            )
-            one = call.only(places[:1], rows, columns)
-            if len(places) > 1 and not one.sees_everything():
-                # Causal masks: one block of rows in memory. Other masks: all rows.
-                held = min(rows, BLOCK) if one.mask is None else rows
-                size = min(
-                    size,
-                    room(WEIGHTS_AT_ONCE, call.value.device) // (4 * site.heads * held * columns),
-                )
-            size = max(1, size)
-            for start in range(0, len(places), size):
-                yield places[start : start + size], (rows, columns)
+            values = site.heads * columns * call.value.shape[-1]
+            # Values, whitened values and their factors, in float64.
+            for some in blocks(len(places), 32 * values, call.value.device):
+                yield places[some], (rows, columns)
 
     def _sampled(self, text: int, site: Site, queries: int) -> list[int]:
         """Return the rows of a layer's maps on one text whose certain mass is computed."""
@@ -265,7 +237,7 @@ def _matrices(text: int, layer: LayerBatch, measures: LayerMeasures) -> dict[str
         kept["means"] = measures.means.float()
     if measures.maps is not None:
         raw, effective = measures.maps
-        kept |= {"raw": raw, "effective": effective, "values": layer.projected.compact}
+        kept |= {"raw": raw, "effective": effective, "values": projector.compact}
     if measures.maps is not None and not isinstance(projector, FullRows):
         ranks, seen = projector.row_ranks(), projector.seen(slice(None))
         kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + layer.has_sink - ranks}

@@ -18,7 +18,6 @@ class AuditSettings(Settings):
             row, and negative positions count from the end.
         batch_size: Number of texts in one forward pass.
         max_length: Cut longer texts to this many tokens.
-        stream: Compute weights in blocks of rows: always, never, or auto (only for texts of more than 1,024 tokens).
         matrices: Save raw and effective attention of every text.
         examples: Number of texts whose matrices are saved for the report, drawn from those of at most example_length
             tokens; on as many texts, of any length, heads are removed.
@@ -38,7 +37,6 @@ class AuditSettings(Settings):
     queries: Positions | None = None
     batch_size: Positive = 8
     max_length: Positive | None = None
-    stream: Literal["auto", "always", "never"] = "auto"
     matrices: bool = False
     examples: NonNegative = 3
     example_length: Positive = 128
@@ -48,12 +46,8 @@ class AuditSettings(Settings):
     value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:
-        """Check that weights are not streamed, and no rows chosen, when matrices are to be saved."""
+        """Check that no rows are chosen when matrices are to be saved."""
         if self.matrices and self.queries:
             raise SettingError(
                 "queries", "to be left out with matrices, which contain every row", self.queries
-            )
-        if self.matrices and self.stream == "always":
-            raise SettingError(
-                "stream", "auto or never with matrices, which contain every weight", self.stream
             )

@@ -1,0 +1,13 @@
+"""How much is computed at a time: as much as a device holds easily."""
+
+import torch
+
+PROCESSOR_BYTES, DEVICE_BYTES = 32 * 2**20, 256 * 2**20
+"""Memory that one step may take: on a processor, little enough to stay near its cache."""
+
+
+def blocks(count: int, bytes_each: int, device: torch.device, multiple: int = 1) -> list[slice]:
+    """Return the places from 0 to ``count``, so many at a time as fit, or a multiple of a number."""
+    held = PROCESSOR_BYTES if device.type == "cpu" else DEVICE_BYTES
+    step = max(held // max(bytes_each, 1) // multiple, 1) * multiple
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -1,0 +1,111 @@
+"""All heads' rows projected at once equal one decomposition a row, on random layers of every kind."""
+
+import pytest
+import torch
+
+from helpers.reference import effective_svd
+from identilens.linalg import OutputFactor, ProjectedValues, memory
+from identilens.linalg.rows import CausalRows
+
+KINDS = ("random", "low rank", "nearly low rank", "repeated", "scales over 1e4")
+
+
+def masks(n, generator):
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    irregular = (torch.rand(n, n, generator=generator) < 0.5) | (i == j)
+    return {
+        "none": None, "causal": "causal", "window": (j <= i) & (i - j < 20), "irregular": irregular,
+        "prefix": (j <= i) | (j < n // 3),
+    }  # fmt: skip
+
+
+def random_layer(seed):
+    """Values of groups, projections of their heads, masks, and weights peaked, near uniform or one-hot."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def size(least, most):
+        return int(torch.randint(least, most, (1,), generator=generator))
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    groups, share, d_v = size(1, 3), size(1, 3), size(1, 34)
+    n = (d_v + size(-2, 3), size(1, 140))[seed % 2]
+    n, inner, kind = max(n, 1), max(d_v // 2, 1), KINDS[seed % 5]
+    values = draw(groups, 1, n, d_v)
+    if kind in ("low rank", "nearly low rank"):
+        values = 1e-3 * (kind == "nearly low rank") * values + draw(groups, 1, n, inner) @ draw(
+            inner, d_v
+        )
+    elif kind == "repeated":
+        values = values[:, :, torch.randint(0, max(n // 2, 1), (n,), generator=generator)]
+    elif kind == "scales over 1e4":
+        values = values * 10 ** (4 * torch.rand(groups, 1, n, 1, generator=generator).double() - 2)
+    projection = draw(groups, share, d_v, d_v + size(0, 30))
+    spread = (2.0, 1e-4, 300.0)[seed % 3]
+    return values, projection, masks(n, generator), spread * draw(groups * share, n, n)
+
+
+@pytest.mark.parametrize("start", range(0, 1000, 100))
+def test_a_thousand_random_layers(start):
+    for seed in range(start, start + 100):
+        values, projection, patterns, logits = random_layer(seed)
+        name = tuple(patterns)[seed % len(patterns)]
+        T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+        n, visible = values.shape[2], patterns[name]
+        seen = torch.ones(n, n, dtype=torch.bool)
+        seen = seen if visible is None else seen.tril() if name == "causal" else visible
+        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+        found = T.projector(n, visible).effective(weights)
+        for head, (value, block) in enumerate(
+            zip(values.expand(*projection.shape[:2], -1, -1).flatten(0, 1), projection.flatten(0, 1), strict=True)
+        ):  # fmt: skip
+            expected = effective_svd(weights[head], value @ block, seen)
+            torch.testing.assert_close(found[head], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("held", [1, 2**25])
+@pytest.mark.parametrize("name", ["none", "causal", "window", "irregular", "prefix"])
+@pytest.mark.parametrize("seed", [5, 11, 13, 16, 17, 23])
+def test_sums_are_those_of_the_maps(seed, name, held, monkeypatch):
+    monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
+    values, projection, patterns, logits = random_layer(seed)
+    T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+    n, visible = values.shape[2], patterns[name]
+    seen = torch.ones(n, n, dtype=torch.bool)
+    seen = seen if visible is None else seen.tril() if name == "causal" else visible
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    projector = T.projector(n, visible)
+    effective = projector.effective(weights)
+    ones = seen.double() / seen.sum(-1, keepdim=True)
+    effective_ones = projector.effective(ones.expand_as(weights))
+    types = torch.nn.functional.one_hot(torch.arange(n) % 3, 3).double()
+    spaces = types.expand(len(projector.white), -1, -1)
+    heads = projector.compact
+    for rows in projector.steps(n):
+        found, summed, rebuilt = projector.sums(rows, weights[:, rows], spaces)
+        moved, size = (effective - effective_ones)[:, rows], seen[rows].sum(-1)
+        outside = ((ones - effective_ones) * size_of(seen))[:, rows].square().sum(-1)
+        for name_, one, other in (
+            ("even", found.even, 1 / size.double()),
+            ("moved", found.moved, moved.sum(-1)),
+            ("moved_square", found.moved_square, moved.square().sum(-1)),
+            ("outside", found.outside, outside),
+            ("raw", summed[0], weights[:, rows] @ types),
+            ("effective", summed[1], effective[:, rows] @ types),
+            ("rebuilt", rebuilt / heads.abs().max(), effective[:, rows] @ heads / heads.abs().max()),
+        ):  # fmt: skip
+            torch.testing.assert_close(one, other, atol=1e-7, rtol=0, msg=name_)
+
+
+def size_of(seen):
+    return seen.sum(-1, keepdim=True)
+
+
+def test_heads_of_a_group_share_their_values():
+    values, projection = torch.randn(2, 1, 90, 8).double(), torch.randn(2, 3, 8, 20).double()
+    T = ProjectedValues(values, 20, None, OutputFactor.of(projection))
+    projector = T.projector(90, "causal")
+    assert isinstance(projector, CausalRows)
+    assert len(projector.white) == 2
+    assert len(projector.compact) == 6
