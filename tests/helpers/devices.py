@@ -88,10 +88,10 @@ WORK: dict[str, Callable[[Any], Any]] = {
     ),
     "influence on a class": lambda device: idl.influence(_classifier(device), TEXT),
     "faithfulness": lambda device: idl.faithfulness(
-        _lens("bert", device), TEXT, **HEAD, explained=1
+        _lens("bert", device), TEXT, **HEAD
     ),
-    "rationales": lambda device: idl.rationales(
-        _classifier(device), TEXT, draws=2
+    "faithfulness of a decision": lambda device: idl.faithfulness(
+        _classifier(device), TEXT, decision="", draws=2
     ),
     "mixing": lambda device: idl.mixing(_lens("bert", device), TEXT),
     "exact mixing": lambda device: idl.mixing(_lens("bert", device), TEXT, method="exact"),
