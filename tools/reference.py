@@ -134,7 +134,7 @@ TOPICS = {
     ),
     "realisable": Topic(
         "Measures: realisable alternatives",
-        places=files("projections", "realisable"),
+        places=files("realisable"),
     ),
     "encoder": Topic(
         "Identifiable encoders",

@@ -25,9 +25,9 @@ from identilens.measures.explanations.orders import (
 )
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.models.tying import remade_head
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.faithfulness.inputs import FinalStates, captum
@@ -175,7 +175,7 @@ def alternatives_of(lens: Lens, item: Item, drawn: SampledMap, count: int) -> Al
     if parameters is None:
         return alternatives
     try:
-        with remade_projections(lens, item, head, *parameters):
+        with remade_head(lens, item, head, *parameters):
             computed = read_head(lens, item, *head.address).attention
     except IdentilensError:
         return alternatives
@@ -280,7 +280,7 @@ def token_rows(
         if parameters is None:
             continue
         try:
-            with remade_projections(lens, item, drawn.head, *parameters):
+            with remade_head(lens, item, drawn.head, *parameters):
                 others = FinalStates(lens, item).explained(positions, seed, settings.attribution)
         except IdentilensError:
             continue
