@@ -319,36 +319,33 @@ def _group(head: Head, replay: Replay, owned: Mapping[str, Tensor]) -> GroupPara
     for name, places in entries.items():
         path = name.rpartition(".")[0]
         bias = f"{path}.bias"
-        across = back = torch.ones(1, 1, dtype=flat.dtype)
-        if _is_linear(module, name):
+        across = back = torch.eye(places.shape[1], dtype=flat.dtype)
+        if places.shape[1] > 1:  # a linear map
             given = inputs[path].flatten(0, -2)
             if bias in owned and torch.equal(owned[bias], owned[name]):
                 joined.add(bias)
                 places = torch.cat([places, entries[bias]], 1)
                 given = torch.cat([given, torch.ones_like(given[:, :1])], 1)
-            across = back = torch.eye(places.shape[1], dtype=flat.dtype)
-            if not given.requires_grad:  # else the inputs of this map move, too
-                across, back = _reach(given)
+            across, back = _reach(given)
         parts.append(_Part(name, places, flat[places], across, back))
     return GroupParameters(head, replay, values, [one for one in parts if one.name not in joined])
 
 
 def _reach(inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, Tensor]:
-    """Return V S and S⁻¹ Vᵀ of inputs U S Vᵀ: coordinates in which the inputs are the orthonormal U."""
-    _, sigma, right = svd(inputs.detach())
+    """Return V S and S⁻¹ Vᵀ of inputs U S Vᵀ: coordinates in which the inputs are the orthonormal U.
+
+    Inputs that move, too, leave all coordinates as they are.
+    """
+    if inputs.requires_grad:
+        return (torch.eye(inputs.shape[1], dtype=inputs.dtype),) * 2
+    _, sigma, right = svd(inputs)
     rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
     return right[:rank].mT * sigma[:rank], right[:rank] / sigma[:rank, None]
 
 
-def _is_linear(module: nn.Module, name: str) -> bool:
-    """Whether a parameter is the weight of a linear map."""
-    owner = module.get_submodule(name.rpartition(".")[0])
-    return isinstance(owner, nn.Linear | Conv1D) and module.get_parameter(name).ndim == 2
-
-
 def _rows(module: nn.Module, name: str, value: Tensor) -> Tensor:
     """Return a parameter's values with a row for each output of a linear map, or for each entry of another."""
-    if not _is_linear(module, name):
-        return value.reshape(-1, 1)
     owner = module.get_submodule(name.rpartition(".")[0])
-    return value.mT if isinstance(owner, Conv1D) else value
+    if value.ndim == 2 and isinstance(owner, nn.Linear | Conv1D):
+        return value.mT if isinstance(owner, Conv1D) else value
+    return value.reshape(-1, 1)

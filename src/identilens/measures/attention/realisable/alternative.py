@@ -101,7 +101,7 @@ def realisable_alternative(
         original=walk.original,
         distance=walk.distance,
         row_distance=total_variation(walk.original, walk.weights),
-        output_error=walk.output_error,
+        output_error=_norm(heads.outputs(walk.weights - walk.original)) / walk.scale,
         reached=walk.distance >= distance * (1 - 1e-6),
         steps=walk.steps,
     )
@@ -166,11 +166,6 @@ class _Walk:
         here = _Linearised(self.heads, self.point, self.weights)
         self.point, self.weights = self._corrected(here, self.point) or (self.point, self.weights)
         self.distance = self._distance(self.weights)
-
-    @property
-    def output_error(self) -> float:
-        """Relative change of the outputs."""
-        return _norm(self.heads.outputs(self.weights - self.original)) / self.scale
 
     def _advance(self, step: float, goal: float) -> float:
         """Make one step and return the length of the next."""
