@@ -93,7 +93,7 @@ def realisable_alternative(
         )
     conditions = sum(basis.shape[1] for basis in heads.kept)
     refuse_size(heads.coordinates.entries(conditions), memory_limit)
-    walk = _Walk(heads, generator)
+    walk = Walk(heads, generator)
     walk.go(distance, max_steps)
     return RealisableAlternative(
         point=walk.point,
@@ -142,7 +142,7 @@ class _Linearised:
         return self.gradient(logits.index_add(0, self.conditions.owner, rows))
 
 
-class _Walk:
+class Walk:
     """A walk along the kernel of the Jacobian, away from the attention at the start, with the output unchanged."""
 
     def __init__(self, heads: SoftmaxMap, generator: torch.Generator | None) -> None:
