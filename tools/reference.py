@@ -133,7 +133,7 @@ TOPICS = {
     ),
     "realisable": Topic(
         "Measures: realisable alternatives",
-        places=files("projections", "realisable"),
+        places=files("realisable"),
     ),
     "encoder": Topic(
         "Identifiable encoders",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from math import ceil
+from math import ceil, nan
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from identilens.measures.attention.simplex import total_variation
 from identilens.measures.explanations.agreement import rank_agreement
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.models.tying import remade_head
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.faithfulness.decisions import Decision, answers
@@ -72,7 +72,7 @@ def alternatives_of(
         room = (0, head.d_k - wanted.needed_d_k)
         if room[1] >= 0:
             queries, keys = pad(wanted.queries / head.scaling, room), pad(wanted.keys, room)
-            with remade_projections(lens, item, head, queries, keys):
+            with remade_head(lens, item, head, queries, keys):
                 computed = read_head(lens, item, *head.address).attention
             found["parameters"] = [computed[drawn.queries]]
     return found
@@ -91,7 +91,7 @@ def determinacy_rows(
     for name, scores in explained.items():
         agreed = [rank_agreement(scores, other[name], drawn.seen) for other in again]
         agreement = torch.stack(agreed).nan_to_num(0.0).mean(0)
-        agreement += 0 * rank_agreement(scores, scores, drawn.seen)
+        agreement[rank_agreement(scores, scores, drawn.seen).isnan()] = nan
         for row in drawn.free:
             yield {
                 **drawn.place,
