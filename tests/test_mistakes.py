@@ -16,9 +16,9 @@ from identilens.measures.attention import (
     certain_mass,
     effective_attention,
     numerical_rank,
-    realisable_dimension,
     removal_effect,
     sample_alternatives,
+    softmax_map,
 )
 
 TEXT = "The ferry left the harbour before dawn."
@@ -99,7 +99,7 @@ IN_PYTHON = {
     "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
     "a model for its attention": (lambda lens: idl.attentions(lens.model, TEXT), "expected a Lens first; got BertM"),
     "an image of a long name": (lambda lens: idl.read_image("a" * 5000), "File name too long"),
-    "words for queries": (lambda lens: realisable_dimension("q", A, T), "queries must be a tensor; got str"),
+    "words for queries": (lambda lens: softmax_map("q", A, T), "queries must be a tensor; got str"),
     "ids without an axis of texts": (
         lambda lens: idl.audit(lens, {"input_ids": torch.tensor([5, 6])}),
         "got {'input_ids': (2,)}. For one text: ids[None]",

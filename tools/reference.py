@@ -112,7 +112,6 @@ TOPICS = {
     "faithfulness": Topic(
         "Faithfulness", studies=("faithfulness",), places=("measures.explanations",)
     ),
-    "rationales": Topic("Rationales", studies=("rationales",)),
     "answer": Topic("Answers", studies=("answer",)),
     "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
     "rollout": Topic("Rollout", studies=("rollout",)),
@@ -134,7 +133,7 @@ TOPICS = {
     ),
     "realisable": Topic(
         "Measures: realisable alternatives",
-        places=files("projections", "realisable"),
+        places=files("realisable"),
     ),
     "encoder": Topic(
         "Identifiable encoders",

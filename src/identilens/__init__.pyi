@@ -36,8 +36,6 @@ from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
 from .studies.patterns.result import PatternScores as PatternScores
 from .studies.patterns.study import patterns as patterns
-from .studies.rationales.result import Rationales as Rationales
-from .studies.rationales.study import rationales as rationales
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
 from .studies.rollout.result import Rollouts as Rollouts

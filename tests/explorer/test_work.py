@@ -228,3 +228,13 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     for change in ([0.0] * 13, [float("nan")] * 14):
         with pytest.raises(InputError, match="weights"):
             moved_row(at, head, query, change)
+
+
+def test_tokens_that_an_answer_needs_are_marked():
+    decoder = idl.load("bundled-decoder")
+    at = measured(decoder, "She put it on the", nothing, lambda step: None)
+    found = work.needed(at, "table")
+    assert found["words"].startswith("The answer ' table' (the model's own: ")
+    assert "<h3>table</h3>" in found["html"]
+    with pytest.raises(InputError, match="at least two tokens"):
+        work.needed(measured(decoder, "She", nothing, lambda step: None), "")

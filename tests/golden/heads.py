@@ -21,8 +21,13 @@ def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tabl
 
 def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     """The control and the noise floor hold rounding noise only, and are left out."""
-    found = idl.faithfulness(lens, texts, groups=(1, 2), searched=4, alternatives=2, **options)
-    return {"table": found.table.drop("floor", "above_floor"), "determinacy": found.determinacy}
+    found = idl.faithfulness(
+        lens, texts, groups=(1, 2), searched=4, alternatives=2, draws=1, **options
+    )
+    table = found.table.rename({"parts": "n_key"})
+    columns = (*found.determinacy.columns[:5], "n_key", "intervention", "outcome", "explanation")
+    measures = "correlation", "aopc", "naopc"
+    return {"table": table.select(*columns, *measures), "determinacy": found.determinacy}
 
 
 def answer() -> Tables:

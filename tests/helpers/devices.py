@@ -88,10 +88,10 @@ WORK: dict[str, Callable[[Any], Any]] = {
     ),
     "influence on a class": lambda device: idl.influence(_classifier(device), TEXT),
     "faithfulness": lambda device: idl.faithfulness(
-        _lens("bert", device), TEXT, **HEAD, explained=1
+        _lens("bert", device), TEXT, **HEAD
     ),
-    "rationales": lambda device: idl.rationales(
-        _classifier(device), TEXT, draws=2
+    "faithfulness of a decision": lambda device: idl.faithfulness(
+        _classifier(device), TEXT, decision="", draws=2
     ),
     "mixing": lambda device: idl.mixing(_lens("bert", device), TEXT),
     "exact mixing": lambda device: idl.mixing(_lens("bert", device), TEXT, method="exact"),
@@ -151,7 +151,12 @@ def _measured(device: Any) -> dict[str, Callable[[], Any]]:
             attention.logit_alternative(A, T, 8, generator=torch.Generator().manual_seed(0)).logits
         ),
         "logit rank": lambda: attention.least_logit_rank(A),
-        "projection": lambda: attention.changed_projection(A, T, torch.zeros_like(T.mT)).weight,
+        "realisable": lambda: (
+            attention.realisable_alternative(
+                attention.softmax_map(A[:, :4], A[:, 4:], T[:, :2]),
+                generator=torch.Generator().manual_seed(0),
+            ).weights
+        ),
         "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T).point,
         "uniform": lambda: attention.uniform_alternatives(
             A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)

@@ -63,7 +63,6 @@ CASES = {
     "faithfulness": lambda at, **run: idl.faithfulness(
         model(), WORDS[:3], rows=1, groups=(1, 2), searched=3, alternatives=1, **run
     ),
-    "rationales": lambda at, **run: idl.rationales(zoo.classifier(), WORDS[:4], draws=2, **run),
     "lab reversal": lambda at, **run: idl.lab.train_reversal(
         model="lstm", length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8, **run
     ),

@@ -14,7 +14,6 @@ from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.influence.result import Influence
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.patterns.result import PatternScores
-from identilens.studies.rationales.result import Rationales
 from identilens.studies.sources.result import Sources
 from identilens.studies.tokens.result import TokenIdentifiability
 
@@ -100,24 +99,26 @@ def alternatives(texts=2, found=True):
     return written(Alternatives, matrices, tokens, table=table, changes=changes)
 
 
-def faithfulness(texts=2, determined=False, states=True):
-    """Rows of some texts: ``raw`` is more faithful than ``norms``, and less stable; the rest is random."""
-    table, determinacy, controls, of_states = [], [], [], []
+def faithfulness(texts=2, determined=False):
+    """Rows of some texts: ``raw`` is more faithful than ``norms``, and less stable; two orders are random."""
+    table, determinacy, controls = [], [], []
+    orders = (("raw", 0), ("norms", 0), ("random", 0), ("random", 1))
     for text in range(texts):
         at = {"text": text, "layer": 0, "head": 1, "kind": "encoder"}
         for query in (0, 1):
-            row = at | {"query": query, "n_key": 4}
-            for place, name in enumerate(("raw", "norms", "random")):
-                for intervention in ("zero", "mean"):
+            row = at | {"query": query}
+            for place, (name, draw) in enumerate(orders):
+                for intervention in ("zero", "renormalise"):
                     for outcome in ("hidden", "loss"):
-                        lost = name == "random" and outcome == "loss" and query == 1
-                        better = 0.125 * (text + (intervention == "mean") - (outcome == "loss"))
+                        lost = outcome == "loss" and query == 1
+                        better = 0.125 * (text - (outcome == "loss"))
                         table.append({
-                            **row, "intervention": intervention, "outcome": outcome, "explanation": name,
-                            "correlation": 0.5 - 0.25 * place + 0.125 * query, "aopc": 0.25, "floor": 1e-6,
-                            "naopc": None if lost else 0.75 - 0.25 * place + better, "above_floor": 3,
+                            **row, "parts": 4, "intervention": intervention, "outcome": outcome,
+                            "explanation": name, "draw": draw, "floor": 1e-6, "aopc": 0.25,
+                            "correlation": 0.5 - 0.25 * place + 0.125 * query,
+                            "naopc": None if lost else 0.75 - 0.25 * place + better, "p": (place + 1) / 3,
                         })  # fmt: skip
-                for kind in () if determined else ("drawn", "parameters"):
+                for kind in () if determined or draw else ("drawn", "parameters"):
                     agrees = 0.25 + 0.25 * place + 0.25 * (kind == "parameters") + 0.0625 * text
                     none = name == "norms" and query == 1
                     determinacy.append({
@@ -128,27 +129,20 @@ def faithfulness(texts=2, determined=False, states=True):
             controls.append({
                 **at, "alternative": "drawn", "outcome": "hidden", "change": change, "floor": 1e-6,
             })  # fmt: skip
-        for name in ("alti", "random") if states else ():
-            of_states.append({
-                "text": text, "position": 0, "n_input": 4, "outcome": "hidden", "explanation": name, "floor": 1e-6,
-                "above_floor": 2, "correlation": None if text else 0.5, "aopc": 0.5, "naopc": 0.5 + 0.25 * text,
-                "agreement": 0.75,
-            })  # fmt: skip
-    return written(
-        Faithfulness, table=table, determinacy=determinacy, controls=controls, states=of_states
-    )
+    return written(Faithfulness, table=table, determinacy=determinacy, controls=controls)
 
 
-def rationales(texts=2, lucky=0.0):
-    """Three explanations of the decisions on some texts; ``lucky`` is added to them on every second text."""
+def decided(texts=2):
+    """Two explanations of the decisions on some texts, beside nineteen random orders: one is better than these."""
+    orders = [("alti", 0, 0.5), ("raw", 0, 0.0), *(("random", at, at / 64) for at in range(19))]
     table = [
         {
-            "text": text, "tokens": 6, "predicted": text, "probability": 0.75, "explanation": name,
-            "comprehensiveness": 0.5 - 0.125 * place + 0.0625 * text + lucky * (text % 2) * (place == 2),
-            "sufficiency": 0.125 * place - 0.0625 * text - lucky * (text % 2) * (place == 2),
+            "text": text, "parts": 4, "intervention": intervention, "outcome": "probability", "explanation": name,
+            "draw": draw, "floor": 0.0, "correlation": 0.5, "aopc": area + 0.0625 * text, "p": 0.5,
         }
         for text in range(texts)
-        for place, name in enumerate(("alti", "raw", "random"))
+        for intervention in ("without", "alone")
+        for name, draw, area in orders
     ]  # fmt: skip
     tokens = (
         (" terri", -0.375, True),
@@ -165,7 +159,7 @@ def rationales(texts=2, lucky=0.0):
         for text in range(texts)
         for place, (token, change, enough) in enumerate(tokens)
     ]  # fmt: skip
-    return written(Rationales, table=table, needed=needed)
+    return written(Faithfulness, table=table, needed=needed)
 
 
 def influenced(outcome="prediction", texts=2, rows=True, answer=None):

@@ -21,11 +21,10 @@ from identilens.measures.attention import (
     minimum_norm_alternative,
     norm_share,
     realisable_alternative,
-    realisable_dimension,
-    realisable_formula,
     removal_effect,
     residual_share,
     sample_alternatives,
+    softmax_map,
 )
 from identilens.measures.explanations import order_bounds
 from identilens.measures.structure import (
@@ -82,32 +81,28 @@ INPUTS = {
     ],
     "d_k": [
         lambda: logit_rank_study(A, T, 0, count=10),
-        lambda: realisable_formula(8, 0, 2),
         lambda: generic_dimension([3, 3], 2.5, [1, 1]),
     ],
     "rank": [
-        lambda: realisable_formula(8, 4, -1),
-        lambda: realisable_formula(8, 4, NAN),
         lambda: generic_dimension([3, 3], 2, [-1, 1]),
     ],
     "lists of one length": [
         lambda: generic_dimension([3], 2, [1, 1]),
         lambda: generic_dimension(torch.ones(2), 2, [1, 1]),
     ],
-    "n of at least 1": [lambda: realisable_formula(0, 4, 2)],
     "distance": [
-        lambda: realisable_alternative(Q, K, V, distance=0.0),
-        lambda: realisable_alternative(Q, K, V, distance=1.0),
-        lambda: realisable_alternative(Q, K, V, distance=NAN),
+        lambda: realisable_alternative(softmax_map(Q, K, V), distance=0.0),
+        lambda: realisable_alternative(softmax_map(Q, K, V), distance=1.0),
+        lambda: realisable_alternative(softmax_map(Q, K, V), distance=NAN),
     ],
     "queries and keys": [
-        lambda: realisable_dimension(Q, K[:, :2], V),
-        lambda: realisable_dimension(Q[0], K, V),
+        lambda: softmax_map(Q, K[:, :2], V),
+        lambda: softmax_map(Q[0], K, V),
     ],
-    "projected value per key": [lambda: realisable_dimension(Q, K, V[:5])],
-    "bias of 6 x 6": [lambda: realisable_dimension(Q, K, V, bias=torch.zeros(5, 6))],
+    "projected value per key": [lambda: softmax_map(Q, K, V[:5])],
+    "bias of 6 x 6": [lambda: softmax_map(Q, K, V, bias=torch.zeros(5, 6))],
     "boolean mask": [
-        lambda: realisable_dimension(Q, K, V, visible=torch.ones(5, 6, dtype=torch.bool)),
+        lambda: softmax_map(Q, K, V, visible=torch.ones(5, 6, dtype=torch.bool)),
         lambda: effective_attention(T, weights=A, visible=torch.ones(6, 6)),
     ],
     "functional": [lambda: functional_interval(A[0], T, torch.ones(6))],
@@ -116,7 +111,7 @@ INPUTS = {
     "as many queries": [lambda: effective_attention(T, weights=A[:3], visible="causal")],
     "at least one key": [
         lambda: effective_attention(T[:0], weights=A[:, :0]),
-        lambda: realisable_dimension(Q[:0], K[:0], V[:0]),
+        lambda: softmax_map(Q[:0], K[:0], V[:0]),
     ],
     "weight.T": [
         lambda: effective_attention(T, weights=A, output_projection=torch.ones(4, 2)),
@@ -189,9 +184,9 @@ NUMBERS = {
         lambda: efficient_attention(A, BROKEN),
         lambda: ProjectedValues.of(BROKEN),
     ],
-    "queries has": [lambda: realisable_dimension(Q * NAN, K, V)],
+    "queries has": [lambda: softmax_map(Q * NAN, K, V)],
     "bias has": [
-        lambda: realisable_alternative(Q, K, V, bias=torch.zeros(6, 6) * NAN),
+        lambda: softmax_map(Q, K, V, bias=torch.zeros(6, 6) * NAN),
         lambda: maximum_entropy_alternative(A, T, bias=A * NAN),
     ],
     "coefficients has 1 NaN": [

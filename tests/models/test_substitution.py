@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from helpers import zoo
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError
 from identilens.models import Lens, Rows
 from identilens.models.layout import find_site
-from identilens.models.projections import changed_parameters, query_key_projections
-from identilens.models.reading import read_head
 
 
 def one_text(lens, family):
@@ -76,55 +74,3 @@ def test_hidden_keys_and_ambiguous_kinds_are_refused():
     other = both.read(zoo.example("t5"))[0]
     with pytest.raises(InputError, match="attention"):
         find_site(both.sites(other), 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        ("bert", "encoder"),
-        ("gpt2", "decoder"),
-        ("opt", "decoder"),
-        ("t5", "cross"),
-        ("bart", "decoder"),
-        ("whisper", "encoder"),
-    ],
-)
-def test_projections_make_the_queries_and_keys_and_changed_ones_are_put_back(family, kind):
-    lens = Lens(zoo.build(family))
-    item = lens.read(zoo.example(family))[0]
-    head = read_head(lens, item, 1, 2, kind)
-    assert head.follows_logits
-    pair = query_key_projections(lens, item, head)
-    for projection, wanted in zip(pair, (head.queries, head.keys), strict=True):
-        made = projection.inputs @ projection.weight.T + (
-            0 if projection.bias is None else projection.bias
-        )
-        assert torch.allclose(projection.factor * made, wanted, atol=1e-5)
-    before = lens.digest
-    plain = lens.substitute({}, item)
-    sequence = list(plain.hidden_states)[-1 if kind != "encoder" else 0]
-    with changed_parameters(
-        [(projection, 2 * projection.weight, projection.bias) for projection in pair]
-    ):
-        inside = read_head(lens, item, 1, 2, kind)
-        others = read_head(lens, item, 1, 1, kind)
-        changed = lens.substitute({}, item)
-    assert (inside.weights - head.weights).abs().max() > 1e-4
-    assert torch.allclose(others.weights, read_head(lens, item, 1, 1, kind).weights, atol=1e-6)
-    assert (
-        changed.hidden_states[sequence][-1] - plain.hidden_states[sequence][-1]
-    ).abs().max() > 1e-6
-    assert lens.digest == before
-    assert torch.equal(
-        lens.substitute({}, item).hidden_states[sequence], plain.hidden_states[sequence]
-    )
-
-
-@pytest.mark.parametrize(
-    ("family", "reason"), [("gpt_neox", "projection"), ("llama", "serve"), ("albert", "parameters")]
-)
-def test_parameters_that_do_not_make_one_head_alone_are_refused(family, reason):
-    lens = Lens(zoo.build(family))
-    item = lens.read(zoo.example(family))[0]
-    with pytest.raises(UnsupportedModelError, match=reason):
-        query_key_projections(lens, item, read_head(lens, item, 1, 1))

@@ -4,11 +4,15 @@ import pytest
 import torch
 import transformers as hf
 
+from helpers import zoo
 from helpers.zoo import ids
+from identilens.errors import InputError
+from identilens.measures.attention.realisable.coordinates import Parameters
+from identilens.measures.attention.realisable.dimension import head_formula
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64, Replay, _exact
-from identilens.models.tying import group_parameters
+from identilens.models.tying import group_parameters, remade_head
 
 TEXT = ids(6)
 
@@ -42,6 +46,12 @@ def gpt2():
     return lens, item, head, group_parameters(lens, item, head)
 
 
+def vectors_of(group, coordinates):
+    """The queries and keys of the second head."""
+    queries, keys = group.vectors(coordinates).split([group.head.group * 24, 24])
+    return queries.view(-1, 4)[-6:], keys.view(-1, 4)
+
+
 def moved_by(group, size=0.1):
     generator = torch.Generator().manual_seed(1)
     return group.start + size * torch.randn(
@@ -51,29 +61,31 @@ def moved_by(group, size=0.1):
 
 def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
     _, _, head, group = llama
-    sizes = {part.name: (tuple(part.start.shape), part.axis) for part in group.parts}
-    assert sizes == {"q_proj.weight": ((8, 6), 1), "k_proj.weight": ((4, 6), 1)}
+    sizes = {part.name: tuple(part.start.shape) for part in group.parts}
+    assert sizes == {"q_proj.weight": (8, 6), "k_proj.weight": (4, 6)}
     assert group.start.shape == (72,)
-    tied = group.tied()
-    assert tied.rows == slice(6, 12)
-    assert tied.visible.tolist() == 2 * torch.ones(6, 6, dtype=torch.bool).tril().tolist()
-    torch.testing.assert_close(tied.weights(group.start)[6:], head.attention, atol=1e-12, rtol=0)
-    assert group.formula(tied) is not None
+    heads = group.softmax_map()
+    start = heads.coordinates.start
+    assert heads.rows == slice(6, 12)
+    assert heads.visible.tolist() == 2 * torch.ones(6, 6, dtype=torch.bool).tril().tolist()
+    torch.testing.assert_close(start, group.vectors(group.start), atol=1e-12, rtol=0)
+    torch.testing.assert_close(heads.weights(start)[6:], head.attention, atol=1e-12, rtol=0)
+    assert head_formula(heads) is not None
 
 
 def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
     _, _, head, group = gpt2
-    sizes = {part.name: (tuple(part.start.shape), part.axis) for part in group.parts}
     # Of 24 columns for queries, keys and values of both heads, those of the second head's queries and keys.
-    assert sizes == {"c_attn.weight": ((8, 6), 0), "c_attn.bias": ((8,), None)}
-    [places] = {tuple(part.places.tolist()) for part in group.parts}
-    assert places == (4, 5, 6, 7, 12, 13, 14, 15)
-    own = {part.name: part for part in group.parts}
-    bias = group.replay.module.c_attn.bias.detach()
-    torch.testing.assert_close(own["c_attn.bias"].start, bias[list(places)])
-    tied = group.tied()
-    assert tied.rows == slice(0, 6)
-    torch.testing.assert_close(tied.weights(group.start), head.attention, atol=1e-12, rtol=0)
+    [part] = group.parts
+    places = [4, 5, 6, 7, 12, 13, 14, 15]
+    assert (part.name, tuple(part.start.shape)) == ("c_attn.weight", (8, 6))
+    linear = group.replay.module.c_attn
+    own = torch.cat([linear.weight.mT, linear.bias[:, None]], 1)[places]
+    torch.testing.assert_close(part.own, own.detach())
+    heads = group.softmax_map()
+    assert heads.rows == slice(0, 6)
+    weights = heads.weights(heads.coordinates.start)
+    torch.testing.assert_close(weights, head.attention, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -82,18 +94,20 @@ def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, 
     before = lens.digest
     coordinates = moved_by(group)
     with Float64():
-        queries, keys = group.queries_and_keys(coordinates)
+        queries, keys = vectors_of(group, coordinates)
         with group.changed(lens, coordinates):
             inside = read_head(lens, item, 0, 1)
-        own = group.queries_and_keys(group.start)
+        own = vectors_of(group, group.start)
+        vectors = group.vectors(coordinates)
+        solved = group.solved(vectors)
     torch.testing.assert_close(inside.queries, queries, atol=1e-10, rtol=0)
     torch.testing.assert_close(inside.keys, keys, atol=1e-10, rtol=0)
     torch.testing.assert_close(own[0], head.queries, atol=1e-10, rtol=0)
     torch.testing.assert_close(inside.values, head.values, atol=1e-12, rtol=0)
-    rows = group.tied().rows
-    torch.testing.assert_close(
-        group.tied().weights(coordinates)[rows], inside.attention, atol=1e-10, rtol=0
-    )
+    heads = group.softmax_map()
+    weights = heads.weights(vectors)[heads.rows]
+    torch.testing.assert_close(weights, inside.attention, atol=1e-10, rtol=0)
+    torch.testing.assert_close(solved, coordinates, atol=1e-12, rtol=0)
     assert float((inside.attention - head.attention).abs().max()) > 1e-3
     assert lens.digest == before
 
@@ -104,7 +118,10 @@ def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_m
         with Float64():
             [item] = lens.read([text])
             group = group_parameters(lens, item, read_head(lens, item, 0, 1))
-        assert group.formula(group.tied()) is None
+        assert group.factors is None
+        assert isinstance(group.softmax_map().coordinates, Parameters)
+        with pytest.raises(InputError, match="no parameters"):
+            group.solved(group.vectors(group.start))
 
 
 def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
@@ -114,7 +131,7 @@ def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
     assert (replay.order, replay.routes) == (0, {})
     assert replay.module is not lens.body.get_submodule(head.site.name)
     assert not replay.module.training
-    call = replay.call({})
+    call = replay.run({}).call
     torch.testing.assert_close(call.query[0, 1], head.queries, atol=1e-12, rtol=0)
     torch.testing.assert_close(call.key[0, 0], head.keys, atol=1e-12, rtol=0)
     ran = replay.run({})
@@ -124,7 +141,7 @@ def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
         ran.inputs["q_proj"] @ replay.module.q_proj.weight.mT,
         lens.body.layers[0].self_attn.q_proj(ran.inputs["q_proj"]),
     )
-    doubled = replay.call({"q_proj.weight": 2 * replay.module.q_proj.weight})
+    doubled = replay.run({"q_proj.weight": 2 * replay.module.q_proj.weight}).call
     torch.testing.assert_close(doubled.query, 2 * call.query)
     torch.testing.assert_close(doubled.key, call.key)
 
@@ -136,3 +153,52 @@ def test_inputs_become_exact_and_hidden_keys_stay_hidden():
     assert _exact(hf.DynamicCache()) is None
     assert _exact(torch.tensor([1])).dtype == torch.int64
     assert _exact("word") == "word"
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "encoder"),
+        ("gpt2", "decoder"),
+        ("opt", "decoder"),
+        ("t5", "cross"),
+        ("bart", "decoder"),
+        ("whisper", "encoder"),
+        ("gpt_neox", "decoder"),
+    ],
+)
+def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(family, kind):
+    lens = Lens(zoo.build(family))
+    item = lens.read(zoo.example(family))[0]
+    head = read_head(lens, item, 1, 2, kind)
+    before, other = lens.digest, read_head(lens, item, 1, 1, kind)
+    queries, keys = 1.5 * head.queries, head.keys + 0.1
+    with remade_head(lens, item, head, queries, keys):
+        inside, others = read_head(lens, item, 1, 2, kind), read_head(lens, item, 1, 1, kind)
+    torch.testing.assert_close(inside.queries, queries, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(inside.keys, keys, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(others.attention, other.attention, atol=1e-6, rtol=0)
+    torch.testing.assert_close(inside.values, head.values, atol=1e-6, rtol=0)
+    assert lens.digest == before
+    torch.testing.assert_close(read_head(lens, item, 1, 2, kind).queries, head.queries)
+
+
+def test_the_parameters_change_least():
+    """As the least solution of [E, 1] (W' − W, b' − b)ᵀ = the change of queries and keys."""
+    lens = Lens(zoo.build("bert").double())
+    with Float64():
+        item = lens.read(zoo.example("bert"))[0]
+        head = read_head(lens, item, 1, 2)
+        group = group_parameters(lens, item, head)
+        start = group.vectors(group.start)
+        move = torch.randn(start.shape, generator=torch.Generator().manual_seed(0)).double()
+        changed = group.parameters(group.solved(start + move))
+    inputs = group.replay.run({}).inputs["query"][0]
+    design = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
+    least = torch.linalg.pinv(design) @ move[: head.queries.numel()].view_as(head.queries)
+    rows = slice(2 * head.d_k, 3 * head.d_k)
+    for name, part in (("weight", least[:-1].mT), ("bias", least[-1])):
+        own = group.replay.module.get_parameter(f"query.{name}").detach()
+        torch.testing.assert_close(
+            changed[f"query.{name}"][rows] - own[rows], part, atol=1e-10, rtol=0
+        )

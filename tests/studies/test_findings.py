@@ -21,13 +21,13 @@ from helpers.written import (
     answered,
     audited,
     certainty,
+    decided,
     faithfulness,
     first_rows,
     identified,
     influenced,
     inverted,
     mixed,
-    rationales,
     scored,
     sourced,
 )
@@ -87,9 +87,8 @@ CASES = {
     "structure": by_hand,
     "structure of a row": lambda: first_rows(by_hand(measured=False)),
     "faithfulness": faithfulness,
-    "faithfulness, determined": partial(faithfulness, 1, determined=True, states=False),
-    "rationales": rationales,
-    "rationales of twelve texts": partial(rationales, 12),
+    "faithfulness, determined": partial(faithfulness, 1, determined=True),
+    "faithfulness of decisions": decided,
     "comparison": lambda: compare(named(audited()), named(audited(), change=0.125)),
     "comparison of other texts": lambda: compare(
         named(audited()), named(audited(), "other", "cd", -0.0625)

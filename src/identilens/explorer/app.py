@@ -48,7 +48,7 @@ from identilens.explorer.work import (
     strongest,
     without_head,
 )
-from identilens.measures.attention.realisable.dimension import COPIES
+from identilens.measures.attention.realisable.coordinates import COPIES
 from identilens.models.heads import Head
 from identilens.studies.alternatives.groups import made
 

@@ -1,7 +1,7 @@
 """What the explorer computes, each step small enough to be given up between two of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -32,11 +32,11 @@ from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_columns
 from identilens.studies.certify.views import exactness
+from identilens.studies.faithfulness.decisions import Decision, answers
+from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
 from identilens.studies.inversion.study import inversion
 from identilens.studies.mixing.study import mixing
-from identilens.studies.rationales.result import decided, decision_line
-from identilens.studies.rationales.study import Decision, RationaleSettings, RationaleStudy
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
@@ -318,13 +318,11 @@ def needed(at: Measured, answer: str) -> dict[str, Any]:
             that can be removed.
         SettingError: For an answer that the model does not know.
     """
-    settings = RationaleSettings(decision=answer or None, max_length=most_tokens(at.lens))
-    study = RationaleStudy(at.lens, [at.text], settings)
-    decision = Decision(at.lens, study.items[0], study.answers)
+    decision = Decision(at.lens, at.item, *answers(at.lens, at.item, answer))
     if len(decision.removable) < 2:
         raise InputError("expected a text with at least two tokens that can be taken out.")
-    tokens = study.needed(0, decision)
-    return {"html": decision_line(tokens).html(), "words": decided(tokens)}
+    line = decision_line(list(decision.needed()))
+    return {"html": replace(line, title=answer or "The model's answer").html(), "words": line.title}
 
 
 def changed(at: Measured, run: ModelRun) -> dict[str, Any]:

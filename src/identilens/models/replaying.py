@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from transformers import Cache, PreTrainedModel
 from identilens.models.explaining import refuse_offloaded
 from identilens.models.following import Route, capturing
 from identilens.models.inputs import Item
-from identilens.models.interface import SUM_ERROR, AttentionCall, Handler
+from identilens.models.interface import SUM_ERROR, AttentionCall
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.threads import only_here
@@ -87,36 +87,28 @@ class Replay:
         inputs, order = tree_map(_exact, given[0]), together.index(site)
         return cls(lens.body, copied, inputs, order, routes, site.gated)
 
-    def call(self, parameters: Mapping[str, Tensor]) -> AttentionCall:
-        """Return the site's attention call with these parameters; the module stops there."""
-        calls: list[AttentionCall] = []
-
-        def stop(call: AttentionCall) -> Tensor:
-            output = _record(calls, call)
-            if len(calls) > self.order:
-                raise _EnoughError
-            return output
-
-        with suppress(_EnoughError):
-            self._run(parameters, stop)
-        return calls[self.order]
-
     def run(self, parameters: Mapping[str, Tensor]) -> Ran:
         """Return all that the module computes with these parameters."""
         calls: list[AttentionCall] = []
         inputs: dict[str, Tensor] = {}
         with ExitStack() as hooks:
+
+            def note(path: str, _module: nn.Module, args: tuple) -> None:
+                if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                    inputs[path] = args[0]
+
             for path, module in self.module.named_modules():
                 if path and [*module.parameters(recurse=False)]:
-                    hooks.enter_context(
-                        module.register_forward_pre_hook(partial(_note, inputs, path))
-                    )
+                    hooks.enter_context(module.register_forward_pre_hook(partial(note, path)))
 
             def mix(call: AttentionCall) -> Tensor:
-                mixed = _record(calls, call)
+                calls.append(call)
+                mixed = call.attend()[0]
                 return mixed.detach() if self.gated else mixed
 
-            output = self._run(parameters, mix)
+            hooks.enter_context(Float64())
+            hooks.enter_context(capturing(self.model, by_text(mix, 1), self.routes))
+            output = functional_call(self.module, dict(parameters), *self.inputs)
         others = [call for call in calls if call is not calls[self.order]]
         rest = [
             tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)
@@ -131,14 +123,6 @@ class Replay:
             inputs,
         )
 
-    def _run(self, parameters: Mapping[str, Tensor], handler: Handler) -> Any:
-        with Float64(), capturing(self.model, by_text(handler, 1), self.routes):
-            return functional_call(self.module, dict(parameters), *self.inputs)
-
-
-class _EnoughError(Exception):
-    """Ends a module's run once its attention is known."""
-
 
 def _is_attention(value: Any) -> bool:
     """Whether an output of a module is its attention, which a model returns and does not go on with."""
@@ -150,16 +134,6 @@ def _is_attention(value: Any) -> bool:
     ):
         return False
     return bool(((value.sum(-1) - 1).abs() <= SUM_ERROR).all())
-
-
-def _note(inputs: dict[str, Tensor], path: str, _module: nn.Module, args: tuple) -> None:
-    if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-        inputs[path] = args[0]
-
-
-def _record(calls: list[AttentionCall], call: AttentionCall) -> Tensor:
-    calls.append(call)
-    return call.attend()[0]
 
 
 def _exact(value: Any) -> Any:

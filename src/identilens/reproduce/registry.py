@@ -23,7 +23,6 @@ REPRODUCTIONS = {
     "brunner2020-figure42": "Mixing on MNLI (Figures 42, 43).",
     "brunner2020-b2": "Token identifiability by share of training data (B.2).",
     "sun2021": "Effective attention by token type after fine-tuning.",
-    "deyoung2020": "Are explanations of fine-tuned classifiers faithful.",
     "structure2025-figure1": "Cross attention of models that reverse a sequence.",
     "structure2025-figure2": "The structure W by threshold l.",
     "wen2023-table1": "Attention variation by types, depth and layers.",

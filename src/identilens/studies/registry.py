@@ -66,11 +66,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
-        "Do explanations by attention follow the model.",
-    ),
-    "rationales": Entry(
-        "identilens.studies.rationales.study:RationaleStudy",
-        "Which tokens a decision needs; do explanations find them.",
+        "Do explanations follow the model; what a decision needs.",
     ),
     "lab dyck train": Entry(
         "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."

@@ -10,13 +10,10 @@ from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.realisable.dimension import COPIES
-from identilens.measures.attention.realisable.tied import (
-    TiedHeads,
-    _rank,
-    tied_alternative,
-    tied_dimension,
-)
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.coordinates import COPIES, Parameters, jacobian_rank
+from identilens.measures.attention.realisable.dimension import realisable_dimension
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap
 
 ANGLES = (1.0, 0.37, 0.11)
 
@@ -51,9 +48,16 @@ def tied_heads(logits, count, values, visible, draw):
     T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
     kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
-    return TiedHeads(
-        logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible))
+    return SoftmaxMap(
+        Parameters(logits, parameters),
+        visible.repeat(heads, 1),
+        kept * heads,
+        slice(0, len(visible)),
     )
+
+
+def moved_to(heads, point):
+    return replace(heads, coordinates=replace(heads.coordinates, start=point))
 
 
 def draws(seed):
@@ -94,13 +98,13 @@ def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, t
 
 def test_the_memory_of_an_alternative_is_that_of_its_jacobian():
     tied, _ = group(0, 6, 4, 2, (1,), 0, 2, (False, False), True)
-    rows, columns = sum(basis.shape[1] for basis in tied.kept), len(tied.parameters)
+    rows, columns = sum(basis.shape[1] for basis in tied.kept), len(tied.coordinates.start)
     assert rows != columns
     least = COPIES * 8 * rows * max(rows, columns)
     with pytest.raises(InputError, match="memory"):
-        tied_alternative(tied, distance=0.001, max_steps=1, memory_limit=least - 1)
+        realisable_alternative(tied, distance=0.001, max_steps=1, memory_limit=least - 1)
     options = {"distance": 0.001, "max_steps": 1, "generator": seeded()}
-    assert tied_alternative(tied, **options, memory_limit=least).output_error < 1e-6
+    assert realisable_alternative(tied, **options, memory_limit=least).output_error < 1e-6
 
 
 def shapes(count):
@@ -132,13 +136,13 @@ def shapes(count):
 @pytest.mark.parametrize("shape", list(shapes(36)), ids=str)
 def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
     tied, sizes = group(*shape)
-    found = tied_dimension(tied, formula=sizes.dimension)
+    found = realisable_dimension(tied)
     assert (found.gauge, found.kernel, found.parameters) == (
         sizes.gauge,
         sizes.kernel,
         sizes.parameters,
     )
-    assert found.dimension == found.formula
+    assert found.dimension == sizes.dimension
     assert found.gap > 1e3
     assert found.regular
 
@@ -146,13 +150,15 @@ def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
 def test_parameters_of_less_than_generic_rank_are_not_regular():
     """Maps W_Q and W_K without their first coordinate: its products move no weight to first order."""
     tied, sizes = group(0, 9, 6, 1, (), 3, 2, (False, False), False)
-    assert tied_dimension(tied).regular
-    cut = tied.parameters.clone().view(2, 3, 6)
+    assert realisable_dimension(tied).regular
+    cut = tied.coordinates.start.clone().view(2, 3, 6)
     cut[:, 0] = 0
-    found = tied_dimension(replace(tied, parameters=cut.flatten()))
+    found = realisable_dimension(moved_to(tied, cut.flatten()))
     assert not found.regular
     assert found.weights_rank < sizes.weights_rank
-    assert not tied_dimension(replace(tied, parameters=torch.zeros_like(tied.parameters))).regular
+    assert not realisable_dimension(
+        moved_to(tied, torch.zeros_like(tied.coordinates.start))
+    ).regular
 
 
 @pytest.mark.parametrize(
@@ -160,7 +166,7 @@ def test_parameters_of_less_than_generic_rank_are_not_regular():
 )
 def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked):
     tied, sizes = group(seed, n, 6, 1, (), plain, 2, (False, False), masked, table=5)
-    found = tied_dimension(tied)
+    found = realisable_dimension(tied)
     assert sizes.table > 2
     assert (found.gauge, found.kernel) == (sizes.gauge, sizes.kernel)
 
@@ -202,7 +208,7 @@ def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
 
     visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
     count = sum(torch.Size(shape).numel() for shape in shapes)
-    found = tied_dimension(
+    found = realisable_dimension(
         tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw)
     )
     seeing = int((visible.sum(-1) > 1).sum())
@@ -239,7 +245,9 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
     tied = tied_heads(
         logits, (heads + 1) * d_k * d, inputs @ draw(d, 2), torch.ones(n, n, dtype=torch.bool), draw
     )
-    assert tied_dimension(tied).gauge == normed_gauge(heads, plain, turned, unit_gain=unit_gain)
+    assert realisable_dimension(tied).gauge == normed_gauge(
+        heads, plain, turned, unit_gain=unit_gain
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,11 +257,11 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
 def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, plain, masked):
     tied, sizes = group(1, 12, 12, heads, turned, plain, 3, (False, False), masked)
     assert sizes.dimension > 0
-    found = tied_alternative(tied, distance=0.03, generator=seeded())
+    found = realisable_alternative(tied, distance=0.03, generator=seeded())
     assert found.reached
     assert found.distance == pytest.approx(0.0303, abs=4e-4)
     assert found.output_error < 1e-13
-    assert torch.equal(found.weights, tied.weights(found.parameters))
+    assert torch.equal(found.weights, tied.weights(found.point))
     assert (found.weights >= 0).all()
     assert found.row_distance[tied.rows].mean() == pytest.approx(found.distance)
     if heads > 1:
@@ -267,8 +275,8 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():
-    assert _rank(torch.zeros(0, 5), 1e-6) == (0, float("inf"))
-    assert _rank(torch.zeros(2, 5), 1e-6) == (0, float("inf"))
+    assert jacobian_rank(torch.zeros(0, 5), 1e-6) == (0, float("inf"))
+    assert jacobian_rank(torch.zeros(2, 5), 1e-6) == (0, float("inf"))
     diagonal = torch.diag(torch.tensor([4.0, 1.0, 1e-7], dtype=torch.float64))
-    assert _rank(diagonal, 1e-6) == (2, pytest.approx(1e7))
-    assert _rank(diagonal, 1e-9) == (3, float("inf"))
+    assert jacobian_rank(diagonal, 1e-6) == (2, pytest.approx(1e7))
+    assert jacobian_rank(diagonal, 1e-9) == (3, float("inf"))

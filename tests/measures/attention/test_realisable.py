@@ -7,13 +7,23 @@ import torch
 
 from helpers.heads import causal, random_qkt, seeded
 from identilens.errors import InputError
-from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable.alternative import realisable_alternative
 from identilens.measures.attention.realisable.dimension import (
     generic_dimension,
     realisable_dimension,
-    realisable_formula,
 )
+from identilens.measures.attention.realisable.softmax_map import softmax_map
+
+
+def long_text(n, d_k, rank):
+    """The generic dimension for a bidirectional text of more than d_k tokens."""
+    return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
+
+
+def halves(point, queries, keys):
+    """The queries and the transposed keys of a point."""
+    new_queries, new_keys = point.split([queries.numel(), keys.numel()])
+    return new_queries.view_as(queries), new_keys.view_as(keys).T
 
 
 def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
@@ -42,17 +52,17 @@ def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
 )
 def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
     queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(queries, keys, T)
+    found = realisable_dimension(softmax_map(queries, keys, T))
     jacobian_rank, weights_rank = dense_ranks(queries, keys, T)
     assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
-    assert found.dimension == found.formula == realisable_formula(n, d_k, d_v)
+    assert found.dimension == found.formula == long_text(n, d_k, d_v)
     assert found.gap > 1e3
 
 
 @pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((7, 12), (1, 3, 5, 12), (2, 5, 14))))
 def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
     queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(queries, keys, T, visible=causal(n))
+    found = realisable_dimension(softmax_map(queries, keys, T, visible=causal(n)))
     jacobian_rank, weights_rank = dense_ranks(queries, keys, T, causal(n))
     assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
     assert found.dimension == found.formula == weights_rank - jacobian_rank
@@ -64,7 +74,7 @@ def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
 )
 def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
     queries, keys, T = random_qkt(1, n_key, d_k, d_v, n_query)
-    found = realisable_dimension(queries, keys, T)
+    found = realisable_dimension(softmax_map(queries, keys, T))
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
     assert (
         found.dimension
@@ -76,18 +86,18 @@ def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
 def test_values_that_span_the_constant_lower_the_rank_that_counts():
     queries, keys, T = random_qkt(5, 14, 4, 5)
     T = torch.cat([T, 3 - T.sum(1, keepdim=True)], 1)
-    found = realisable_dimension(queries, keys, T)
+    found = realisable_dimension(softmax_map(queries, keys, T))
     assert int(torch.linalg.matrix_rank(T)) == 6
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert found.dimension == found.formula == realisable_formula(14, 4, 5)
-    assert found.dimension != realisable_formula(14, 4, 6)
+    assert found.dimension == found.formula == long_text(14, 4, 5)
+    assert found.dimension != long_text(14, 4, 6)
 
 
 def test_window_has_no_formula_but_a_count():
     queries, keys, T = random_qkt(2, 12, 3, 2)
     places = torch.arange(12)
     window = (places[:, None] - places[None, :]).abs() <= 3
-    found = realisable_dimension(queries, keys, T, visible=window)
+    found = realisable_dimension(softmax_map(queries, keys, T, visible=window))
     assert found.formula is None
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T, window)
     assert found.dimension > 0
@@ -104,40 +114,26 @@ def test_rank_deficient_heads_are_counted_and_marked(deficient):
         keys = keys @ cut @ mix.T
     if deficient == "equal keys":
         keys = keys[:1].expand(14, 5).clone()
-    found = realisable_dimension(queries, keys, T)
+    found = realisable_dimension(softmax_map(queries, keys, T))
     assert not found.regular
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
     assert found.gauge > 5 * 5 + 5
 
 
-def test_gauge_directions_are_those_of_the_construction():
-    queries, keys, T = random_qkt(4, 14, 5, 6)
-    found = realisable_dimension(queries, keys, T)
-    moves = []
-    for index in range(25):
-        G = torch.zeros(25, dtype=torch.float64)
-        G[index] = 1
-        moves.append(
-            torch.cat([(queries @ G.view(5, 5)).flatten(), (-keys @ G.view(5, 5).T).flatten()])
-        )
-    for column in range(5):
-        shift = torch.zeros(14, 5, dtype=torch.float64)
-        shift[:, column] = 1
-        moves.append(torch.cat([torch.zeros(70, dtype=torch.float64), shift.flatten()]))
-    assert int(torch.linalg.matrix_rank(torch.stack(moves))) == found.gauge == 30
-
-
 def test_scaling_and_bias_do_not_change_the_dimension_but_are_used():
     queries, keys, T = random_qkt(4, 12, 5, 6)
     bias = torch.randn(12, 12, generator=seeded(), dtype=torch.float64)
-    found = realisable_dimension(queries, keys, T, scaling=0.3, bias=bias)
+    found = realisable_dimension(softmax_map(queries, keys, T, scaling=0.3, bias=bias))
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(
         queries, keys, T, None, 0.3, bias
     )
-    walked = realisable_alternative(queries, keys, T, scaling=0.3, bias=bias, generator=seeded())
+    walked = realisable_alternative(
+        softmax_map(queries, keys, T, 0.3, bias=bias), generator=seeded()
+    )
     assert torch.allclose(walked.original, torch.softmax(0.3 * queries @ keys.T + bias, -1))
     assert torch.allclose(
-        walked.weights, torch.softmax(0.3 * walked.queries @ walked.keys.T + bias, -1)
+        walked.weights,
+        torch.softmax(0.3 * torch.mm(*halves(walked.point, queries, keys)) + bias, -1),
     )
     assert walked.reached
 
@@ -149,11 +145,11 @@ def test_scaling_and_bias_do_not_change_the_dimension_but_are_used():
 def test_alternatives_of_random_heads(n, d_k, d_v, masked):
     queries, keys, T = random_qkt(n + d_k, n, d_k, d_v)
     visible = causal(n) if masked else None
-    assert realisable_dimension(queries, keys, T, visible=visible).dimension > 0
+    assert realisable_dimension(softmax_map(queries, keys, T, visible=visible)).dimension > 0
     found = realisable_alternative(
-        queries, keys, T, distance=0.06, visible=visible, generator=seeded()
+        softmax_map(queries, keys, T, visible=visible), distance=0.06, generator=seeded()
     )
-    logits = found.queries @ found.keys.T / d_k**0.5
+    logits = torch.mm(*halves(found.point, queries, keys)) / d_k**0.5
     weights = torch.softmax(
         logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
     )
@@ -175,7 +171,7 @@ def test_alternatives_of_random_heads(n, d_k, d_v, masked):
 
 def test_identifiable_heads_have_no_way_to_go():
     queries, keys, T = random_qkt(0, 24, 4, 8)
-    found = realisable_alternative(queries, keys, T, generator=seeded())
+    found = realisable_alternative(softmax_map(queries, keys, T), generator=seeded())
     assert not found.reached
     assert found.distance < 1e-8
 
@@ -183,34 +179,19 @@ def test_identifiable_heads_have_no_way_to_go():
 @pytest.mark.parametrize("unit", [2.0**-24, 2.0**24])
 def test_units_of_queries_and_keys_do_not_matter(unit):
     queries, keys, T = random_qkt(3, 16, 6, 6)
-    same = realisable_alternative(queries, keys, T, distance=0.05, generator=seeded())
+    same = realisable_alternative(softmax_map(queries, keys, T), distance=0.05, generator=seeded())
     scaled = realisable_alternative(
-        queries * unit, keys * unit, T, distance=0.05, scaling=6**-0.5 / unit**2, generator=seeded()
+        softmax_map(queries * unit, keys * unit, T, 6**-0.5 / unit**2),
+        distance=0.05,
+        generator=seeded(),
     )
     torch.testing.assert_close(scaled.weights, same.weights, atol=1e-7, rtol=0)
     assert scaled.steps == same.steps
 
 
-def test_projection_without_bias_and_its_limits():
-    generator = seeded()
-    E = torch.randn(6, 9, generator=generator, dtype=torch.float64)
-    weight = torch.randn(4, 9, generator=generator, dtype=torch.float64)
-    wanted = torch.randn(6, 4, generator=generator, dtype=torch.float64)
-    found = changed_projection(E, wanted, weight)
-    assert found.bias is None
-    assert torch.allclose(E @ found.weight.T, wanted)
-    with_bias = changed_projection(E, wanted, weight, torch.zeros(4))
-    assert torch.allclose(E @ with_bias.weight.T + with_bias.bias, wanted)
-    assert with_bias.change < found.change
-    same = changed_projection(E, E @ weight.T, weight)
-    assert same.change < 1e-14
-    with pytest.raises(InputError, match="d_model"):
-        changed_projection(torch.cat([E, 2 * E]), torch.cat([wanted, wanted]), weight[:, :9])
-
-
 def test_too_large_a_problem_names_the_formula():
     queries, keys, T = random_qkt(0, 24, 5, 8)
     with pytest.raises(InputError, match="dimension"):
-        realisable_dimension(queries, keys, T, memory_limit=1000)
+        realisable_dimension(softmax_map(queries, keys, T), memory_limit=1000)
     with pytest.raises(InputError, match="dimension"):
-        realisable_alternative(queries, keys, T, memory_limit=1000)
+        realisable_alternative(softmax_map(queries, keys, T), memory_limit=1000)

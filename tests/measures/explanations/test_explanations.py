@@ -13,12 +13,11 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.measures.explanations import (
-    comprehensiveness,
     explain_rows,
     normalised_area,
     order_bounds,
+    permutation_p,
     rank_agreement,
-    sufficiency,
     value_zeroing,
 )
 from identilens.measures.explanations.agreement import Interval, bootstrap_interval
@@ -138,6 +137,9 @@ def test_groups_and_a_pool_of_an_additive_effect():
     parts = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0, 0.5])
     found = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4)
     assert (found.lowest, found.highest) == pytest.approx(((0.5 + 1.5 + 6.5) / 3, (5 + 9 + 14) / 3))
+    known = torch.tensor([9.0, 2.0], dtype=torch.float64)
+    wider = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4, known=known)
+    assert (wider.lowest, wider.highest) == pytest.approx((2.0, 28 / 3))
     assert normalised_area(torch.ones(2), OrderBounds(1.0, 1.0)).isnan().all()
     for sizes in ([], [2, 1], [0, 1], [1, 5]):
         with pytest.raises(InputError, match="growing sizes"):
@@ -217,12 +219,15 @@ def test_few_very_many_and_nearly_equal_texts_have_students_interval():
     assert np.isnan(bootstrap_interval(few[:1]).low)
 
 
-def test_rationales_of_a_model_made_by_hand():
-    """A class needs the first of four tokens and nothing else."""
-    whole, without, only = torch.tensor(0.9), torch.tensor([0.1, 0.1]), torch.tensor([0.9, 0.9])
-    assert (
-        float(comprehensiveness(whole, without)),
-        float(sufficiency(whole, only)),
-    ) == pytest.approx((0.8, 0.0))
-    with pytest.raises(InputError, match="share"):
-        sufficiency(whole, torch.zeros(0))
+def test_the_p_value_counts_random_orders_that_are_as_good():
+    random = torch.tensor([0.1, 0.2, 0.2, 0.4])
+    found = permutation_p(torch.tensor([0.5, 0.4, 0.2, 0.0]), random)
+    assert found.tolist() == pytest.approx([1 / 5, 2 / 5, 4 / 5, 1])
+
+
+def test_p_values_of_random_orders_are_even():
+    """Exchangeable: of 20 orders each is the best equally often."""
+    scores = drawn(2000, 20)
+    p = torch.stack([permutation_p(row[0], row[1:]) for row in scores])
+    shares = [float((p <= level + 1e-9).double().mean()) for level in (0.05, 0.25, 0.5)]
+    assert shares == pytest.approx([0.05, 0.25, 0.5], abs=0.03)

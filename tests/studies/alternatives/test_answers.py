@@ -48,7 +48,7 @@ def test_a_row_leaves_its_keys_and_the_model_confirms_the_answer(lens):
         moved = float((changed - raw[-1]).abs().sum() / 2)
         assert row["mean_total_variation"] == pytest.approx(moved, abs=1e-6)
     text = found.summary().text
-    assert "Put into the model (rows that were found together, together)" in text
+    assert "Put into the model, together where they were found together" in text
     assert "nats" in text
     assert "same head output" not in str(found.sections())
 
@@ -154,7 +154,7 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
     assert float(moved.norm() / whole.norm()) < 1e-5  # matrices are stored in single precision
     assert (max(apart) > 1e-3 * float(whole.norm())) == trading
     text = found.summary().text
-    assert "the sum of the heads' outputs changes by at most 6.0e-08 of its length" in text
+    assert "they change the sum of the heads' outputs by at most 6.0e-08 of its length" in text
     assert "sum of the heads' outputs changed by" in str(found.sections())
     with pytest.raises(SettingError, match="tolerance"):
         idl.alternatives(lens, IDS, outcome="layer", tolerance=0)

@@ -6,7 +6,7 @@ import transformers
 
 import identilens as idl
 from helpers import own_attention, zoo
-from identilens.measures.attention import tied_dimension
+from identilens.measures.attention import realisable_dimension, softmax_map
 from identilens.models.reading import read_head
 from identilens.models.replaying import Float64
 from identilens.models.tying import group_parameters
@@ -93,10 +93,9 @@ def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
         lens = idl.Lens(transformers.LlamaModel(config).double().eval())
         [item] = lens.read({"input_ids": ids})
         group = group_parameters(lens, item, read_head(lens, item, 0, 1))
-        tied = group.tied()
-        formula = group.formula(tied)
-    found = tied_dimension(tied, formula=formula)
-    assert formula == (None if repeated else found.dimension)
+        heads = group.softmax_map()
+    found = realisable_dimension(heads)
+    assert found.formula == (None if repeated else found.dimension)
     assert found.regular
 
 
@@ -110,8 +109,8 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
         before = [read_head(lens, item, LAYER, other) for other in range(4)]
         with group.changed(lens, group.start + move):
             after = [read_head(lens, item, LAYER, other) for other in range(4)]
-        rows = group.tied().weights(group.start + move)
-        pair = group.queries_and_keys(group.start + move)
+        rows = group.softmax_map().weights(group.vectors(group.start + move))
+        vectors = group.vectors(group.start + move)
     assert [part.name for part in group.parts] == ["q_proj.weight", "k_proj.weight"]
     for other, (one, moved) in enumerate(zip(before, after, strict=True)):
         assert (float((moved.attention - one.attention).abs().max()) > 1e-3) == (other < 2)
@@ -120,7 +119,12 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
         torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0
     )
     torch.testing.assert_close(
-        torch.cat([after[1].queries, after[1].keys]), torch.cat(pair), atol=1e-12, rtol=0
+        torch.cat(
+            [one.flatten() for one in (*(after[at].queries for at in (0, 1)), after[1].keys)]
+        ),
+        vectors,
+        atol=1e-12,
+        rtol=0,
     )
 
 
@@ -136,7 +140,8 @@ def test_where_there_is_none_the_dimension_says_so():
     assert parameters.note == found.note
 
 
-def test_embeddings_that_repeat_move_with_parameters_where_free_queries_and_keys_cannot_be_made():
+def test_embeddings_that_repeat_have_no_alternative_that_parameters_make():
+    """Free queries and keys would have one, which differ where the embeddings do not."""
     lens = idl.Lens(zoo.build("t5").double())
     with Float64():
         item = lens.read(
@@ -144,9 +149,10 @@ def test_embeddings_that_repeat_move_with_parameters_where_free_queries_and_keys
         )[0]
         head = read_head(lens, item, 0, 1, "encoder")
         found, parameters, _ = search(lens, item, head)
-    assert found.dimension > 0
-    assert parameters.dimension == 0
+    assert found.dimension == parameters.dimension == 0
     assert "every combination" in parameters.note
+    free = softmax_map(head.queries, head.keys, head.projected, head.scaling, bias=head.bias)
+    assert realisable_dimension(free).dimension > 0
 
 
 @pytest.mark.parametrize("family", ["qwen3"])

@@ -1,6 +1,8 @@
 """The faithfulness bench: tables against plain references, the control, resumption, the command and the report."""
 
 from dataclasses import replace
+from math import isnan
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -8,14 +10,20 @@ import torch
 from scipy.stats import spearmanr
 
 import identilens as idl
+from helpers.written import decided
 from helpers.zoo import build, ids
 from identilens.linalg import ProjectedValues
-from identilens.measures.explanations import explain_rows
 from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
+from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap
-from identilens.studies.faithfulness.study import evaluate, faithfulness, self_agreement
+from identilens.studies.faithfulness.evaluation import evaluate
+from identilens.studies.faithfulness.sampling import (
+    FaithfulnessSettings,
+    SampledMap,
+    sampled_maps,
+)
+from identilens.studies.faithfulness.study import determinacy_rows, faithfulness
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 
@@ -64,7 +72,7 @@ def test_correlations_and_areas_are_those_of_single_runs(family):
         singles = plain_effects(lens, item, head, query, intervention, eye)
         raw = rows.filter(explanation="raw").row(0, named=True)
         weights = head.attention[query][keys]
-        assert raw["n_key"] == len(keys)
+        assert raw["parts"] == len(keys)
         assert raw["correlation"] == pytest.approx(spearmanr(weights, singles).statistic, abs=1e-3)
         sizes = [size for size in QUICK["groups"] if size < len(keys)]
         sets = removal_sets(weights.argsort(descending=True), sizes)
@@ -73,10 +81,15 @@ def test_correlations_and_areas_are_those_of_single_runs(family):
         expected = plain_effects(lens, item, head, query, intervention, padded)
         assert raw["aopc"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
         assert rows["naopc"].is_between(0, 1).all()
+        random = rows.filter(explanation="random")["aopc"]
+        assert len(random) == 19
+        # Areas apart by the noise floor count for chance.
+        as_good = (random >= raw["aopc"] - raw["floor"]).sum()
+        assert raw["p"] == pytest.approx((1 + as_good) / 20)
 
 
 def test_causal_rows_see_their_keys_and_every_outcome_is_there(causal):
-    assert (causal.table["n_key"] == causal.table["query"] + 1).all()
+    assert (causal.table["parts"] == causal.table["query"] + 1).all()
     assert set(causal.table["outcome"]) == {"hidden", "logits", "loss"}
     assert causal.table["correlation"].is_between(-1.001, 1.001).all()
     # A value is zeroed where a weight is: one head's share of value zeroing follows its norm.
@@ -120,35 +133,36 @@ def test_the_control_fails_for_weights_with_another_output(monkeypatch):
     monkeypatch.setattr(study, "alternatives_of", wrong)
     found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
     assert len(found.failed_controls()) == len(found.controls) == 1
-    assert "1 of 1 controls are above the limit of 4 times" in found.summary().text
+    assert "1 of 1 controls are above 4 noise floors" in found.summary().text
 
 
 def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, tmp_path):
     lens, options = lens_of("bert"), {"layers": 1, "heads": 1, **QUICK}
     plain = faithfulness(lens, [ids(13)], **options)
-    assert plain.left_out().row(0) == ("zero", "hidden", 2, 0, 0)
+    assert plain.faithful()["left_out"].sum() == 0
     assert plain.table["floor"].is_between(1e-9, 1e-6).all()
-    assert (plain.table["above_floor"] == 13).all()
     monkeypatch.setattr(SampledMap, "floor", {"hidden": 10.0})
     found = faithfulness(lens, [ids(13)], **options)
-    assert found.left_out().row(0) == ("zero", "hidden", 2, 2, 2)
-    assert not found.table["correlation"].count()
-    assert not found.table["above_floor"].sum()
+    assert not found.table["correlation"].count() + found.table["naopc"].count()
+    assert (found.table["p"] == 1).all()
+    assert found.faithful("aopc")["left_out"].to_list() == [0] * 16
     assert "no more than rounding does (the noise floor)" in found.summary().text
     assert found.to_html(tmp_path / "page.html").is_file()
 
 
 def test_effects_without_an_order_give_no_correlation_and_scores_without_one_give_none():
-    removal = lambda sets: {"same": torch.ones(len(sets)), "last": sets[:, -1].double()}  # noqa: E731
+    removal = lambda sets: torch.stack([torch.ones(len(sets)).double(), sets[:, -1].double()], 1)  # noqa: E731
     explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
-    settings = FaithfulnessSettings(groups=(1, 2), searched=3)
+    explained["random"] = torch.tensor([0.2, 0.3, 0.1])
+    settings = FaithfulnessSettings(groups=(1, 2), searched=3, draws=3)
     floor = {"same": 0.0, "last": 1e-7}
-    rows = list(evaluate(removal, explained, settings, torch.Generator().manual_seed(0), floor))
+    rows = list(evaluate(removal, explained, floor, settings, torch.Generator().manual_seed(0)))
     found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
-    assert found[("same", "raw")] is None
+    assert isnan(found[("same", "raw")])
     assert found[("last", "even")] == 0
     assert found[("last", "raw")] > 0.5
-    assert [row["above_floor"] for row in rows] == [3, 3, 1, 1]
+    assert [row["draw"] for row in rows] == 2 * [0, 0, 0, 1, 2]
+    assert all(row["p"] == 1 for row in rows[:5])
 
 
 def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
@@ -164,49 +178,92 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
         explanation=pl.lit("certain"), alternative=pl.lit("drawn"), text=pl.Series([0, 1, 2, 3]),
         agreement=pl.Series(agreements),
     )  # fmt: skip
-    result = replace(causal, determinacy=table)
-    row = result.stable().row(0, named=True)
-    assert (row["mean"], row["no_order"]) == pytest.approx((0.6, 0.5))
-    plane = result.plane()
-    assert plane["explanation"].to_list() == causal.plane()["explanation"].to_list()
-    assert plane.filter(explanation="certain")["no_order"].item() == 0.5
-    assert plane.filter(pl.col("explanation") != "certain")["no_order"].is_null().all()
-    assert (
-        "Left out where all of their scores are equal: certain in 50.0 % of the rows."
-        in result.summary().text
-    )
-
-
-def test_nothing_certain_has_no_order_and_no_agreement():
-    """Every key can be left out: two keys of each value."""
-    values = torch.tensor([[0.0], [0.0], [1.0], [1.0]], dtype=torch.float64)
-    weights = torch.tensor([[0.3, 0.2, 0.4, 0.1]], dtype=torch.float64)
-    other = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
-    own, others = (explain_rows(one, ProjectedValues.of(values)) for one in (weights, other))
-    seen = torch.ones(1, 4, dtype=torch.bool)
-    assert self_agreement(own["certain"], others["certain"], seen).isnan().all()
-    assert not self_agreement(own["raw"], others["raw"], seen).isnan().any()
+    scores = replace(causal, determinacy=table).faithful()
+    stable = dict(scores.select("explanation", "stable").iter_rows())
+    assert stable.pop("certain") == pytest.approx(0.6)
+    assert set(stable.values()) == {None}
 
 
 def test_rows_without_alternatives_and_texts_without_rows():
     short = faithfulness(lens_of("bert"), [ids(5)], layers=0, heads=0, **QUICK)
     assert not len(short.determinacy)
-    assert "no explanation can change with them" in short.summary().text
-    assert list(short.charts()) == ["faithful", "correlation"]
+    assert "controls" not in short.summary().text
+    assert list(short.charts()) == ["faithful"]
     single = faithfulness(lens_of("gpt2"), [[5]], **QUICK)
-    assert single.summary().text.startswith("No row was tested")
+    assert single.summary().text.startswith("No order is better than another")
+    assert not single.charts()
 
 
-def test_means_and_differences_take_texts_as_units(causal):
+def test_means_take_texts_as_units_and_are_tested_against_those_of_random_orders(causal):
     one = {"outcome": "loss", "intervention": "zero"}
+    rows = causal.table.filter(**one)
 
-    def by_text(name):
-        rows = causal.table.filter(**one, explanation=name)
-        return rows.group_by("text", maintain_order=True).agg(pl.col("correlation").mean())[
-            "correlation"
-        ]
+    def mean(**which):
+        texts = rows.filter(**which).group_by("text").agg(pl.col("correlation").mean())
+        return texts["correlation"].mean()
 
     found = causal.faithful("correlation").filter(**one, explanation="raw").row(0, named=True)
-    assert (found["mean"], found["texts"]) == (pytest.approx(by_text("raw").mean()), 2)
-    moved = causal.against(measure="correlation").filter(**one, explanation="norm")
-    assert moved["mean"].item() == pytest.approx((by_text("norm") - by_text("raw")).mean())
+    assert (found["mean"], found["texts"]) == (pytest.approx(mean(explanation="raw")), 2)
+    random = [mean(explanation="random", draw=draw) for draw in range(19)]
+    assert found["random"] == pytest.approx(sum(random) / 19)
+    as_good = sum(one >= found["mean"] - 1e-12 for one in random)
+    assert found["p"] == pytest.approx((1 + as_good) / 20)
+
+
+def test_the_finding_says_which_orders_are_not_better_than_random_ones():
+    found = decided()
+    said = found.summary().text
+    assert "Highest score: alti, 0.531 lost probability; random orders 0.172 (p = 0.05)." in said
+    assert "Not better than random orders (p > 0.05): raw." in said
+    assert len(said.splitlines()) == 3
+    one = found.summary().numbers
+    assert one["random"] == pytest.approx(sum(range(19)) / 19 / 64 + 0.03125)
+    assert len(found.token_lines()) == 2
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_alternatives_agree_by_their_own_explanations(monkeypatch):
+    """Weights of a row over keys with values 0, 1 and 1; only the row that sees all has others."""
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64)
+    other = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]], dtype=torch.float64)
+    seen = torch.tensor([[True, False, False], [True, True, True]])
+    projected = ProjectedValues.of(torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64))
+    head = SimpleNamespace(projected=projected)
+    drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, None, None)
+    assert drawn.free == [1]
+    monkeypatch.setattr(SampledMap, "explained", lambda self, weights: {"raw": weights})
+    [row] = determinacy_rows(drawn, {"raw": weights}, "drawn", [other, weights])
+    assert (row["query"], row["layer"]) == (2, 3)
+    assert row["total_variation"] == pytest.approx(0.075)
+    # Ranks 2, −1, −1 and 1 or 2, −1 or −2, …: the cosine, and 1 for the weights themselves.
+    assert row["agreement"] == pytest.approx((1 + 6**-0.5 * 8**-0.5 * 6) / 2)
+    even = {"raw": torch.ones_like(weights)}
+    [none] = determinacy_rows(drawn, even, "drawn", [other])
+    assert isnan(none["agreement"])
+
+
+def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():
+    lens = lens_of("gpt2")
+    [item] = lens.read([ids(6)])
+
+    def drawn(text=0, **options):
+        maps = sampled_maps(lens, item, text, FaithfulnessSettings(**options))
+        return [(one.place["layer"], one.place["head"], *one.queries) for one in maps]
+
+    every = drawn(maps=99, rows=99, groups=(2, 3))
+    heads = [(site.layer, head) for site in lens.sites(item) for head in range(site.heads)]
+    assert [one[:2] for one in every] == heads
+    assert {one[2:] for one in every} == {(2, 3, 4, 5)}
+    some = drawn(maps=2, rows=2)
+    assert [len(one) for one in some] == [4, 4]
+    assert some == sorted(some) == drawn(maps=2, rows=2)
+    assert some not in (drawn(1, maps=2, rows=2), drawn(maps=2, rows=2, seed=1))
+    assert drawn(maps=99, groups=(6,)) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "has"), [("llama", True), ("gemma2", False), ("gpt_neox", False)]
+)
+def test_alti_is_left_out_where_a_block_is_not_its_input_plus_attention(family, has):
+    lens = lens_of(family)
+    assert ("alti" in final_rollouts(lens, lens.read([ids(7)])[0])) == has

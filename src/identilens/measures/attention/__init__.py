@@ -26,7 +26,6 @@ from identilens.measures.attention.logits import least_logit_rank as least_logit
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
 from identilens.measures.attention.logits import uncapped_logits as uncapped_logits
-from identilens.measures.attention.projections import changed_projection as changed_projection
 from identilens.measures.attention.rank import numerical_rank as numerical_rank
 from identilens.measures.attention.realisable.alternative import (
     realisable_alternative as realisable_alternative,
@@ -37,11 +36,8 @@ from identilens.measures.attention.realisable.dimension import (
 from identilens.measures.attention.realisable.dimension import (
     realisable_dimension as realisable_dimension,
 )
-from identilens.measures.attention.realisable.dimension import (
-    realisable_formula as realisable_formula,
-)
-from identilens.measures.attention.realisable.tied import tied_alternative as tied_alternative
-from identilens.measures.attention.realisable.tied import tied_dimension as tied_dimension
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap as SoftmaxMap
+from identilens.measures.attention.realisable.softmax_map import softmax_map as softmax_map
 from identilens.measures.attention.samplers import far_alternative as far_alternative
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives

@@ -1,4 +1,4 @@
-"""Rank agreement of explanations, and intervals of a mean over texts."""
+"""Rank agreement of explanations, their test against random orders, and intervals of a mean over texts."""
 
 from dataclasses import dataclass
 
@@ -60,6 +60,23 @@ def _centred_ranks(scores: Tensor, seen: Tensor, floor: float) -> Tensor:
     both = seen[..., :, None] & seen[..., None, :]
     # Parts below less parts above: twice the rank, centred.
     return (apart.sign() * (both & (apart.abs() > equal))).sum(-1)
+
+
+def permutation_p(
+    value: Float[Tensor, "*order"], random: Float[Tensor, " draw"]
+) -> Float[Tensor, "*order"]:
+    """Return the p value of an order's score against those of random orders of the same parts; in (0, 1].
+
+    p = (1 + #{random ≥ value}) / (1 + draws), the permutation test by random draws (Phipson & Smyth 2010): 19 draws
+    can give 0.05. Large scores are good.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import permutation_p
+        >>> permutation_p(torch.tensor([0.9, 0.2]), torch.tensor([0.1, 0.2, 0.3]))
+        tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    return (1 + (random >= value[..., None]).double().sum(-1)) / (1 + len(random))
 
 
 LEAST_TEXTS = 8

@@ -1,4 +1,4 @@
-"""Perturbation curves: parts are removed in an explanation's order; their area, its best and worst, and rationales."""
+"""Perturbation curves: parts are removed in an explanation's order; their area, its best and worst."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,13 +90,15 @@ def order_bounds(
     *,
     width: int = 1,
     pool: int | None = None,
+    known: Float[Tensor, " order"] | None = None,
 ) -> OrderBounds:
     """Return the least and the largest area of all orders that a beam search finds (Edin et al. 2025, section 4).
 
     From each set of a beam, every part of the pool is added by itself, and the ``width`` best sets stay. If the next
     size is more than one part away, the parts with the best effects are added together. With sizes 1, 2, 3, …, all
     parts in the pool and a beam as wide as there are orders, the search is exact. The pool has the ``pool`` parts of
-    largest (or least) single effect; all by default. About 2 · width · pool · len(sizes) effects.
+    largest (or least) single effect; all by default. Areas of other orders that are ``known`` count,
+    too. About 2 · width · pool · len(sizes) effects.
 
     Examples:
         >>> import torch
@@ -124,7 +126,8 @@ def order_bounds(
                 lambda sets, sign=sign: sign * effect(sets), len(singles), chosen, given, width
             )
         )
-    return OrderBounds(*ends)
+    ends += [] if known is None else known.tolist()
+    return OrderBounds(min(ends), max(ends))
 
 
 def _searched(effect: Effect, parts: int, pool: Tensor, sizes: Sequence[int], width: int) -> float:
@@ -164,54 +167,3 @@ def _children(effect: Effect, held: Tensor, pool: Tensor, count: int, width: int
         child[best[first : first + count]] = True
         found.append(child)
     return found
-
-
-SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-"""Shares of the tokens in ERASER's area over the perturbation curve."""
-
-
-@explained
-def comprehensiveness(
-    whole: Float[Tensor, "*#text"], without: Float[Tensor, "*text share"]
-) -> Float[Tensor, "*text"]:
-    """Return the mean of p(x) − p(x without its first k % tokens) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
-
-    p is the probability of the class that the model predicts for the whole text. In [−1, 1]; large if the tokens are
-    needed.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.explanations import comprehensiveness
-        >>> comprehensiveness(torch.tensor(0.9), torch.tensor([0.8, 0.4]))
-        tensor(0.3000)
-
-    Raises:
-        InputError: If no share is given.
-    """
-    return _mean_drop(whole, without)
-
-
-@explained
-def sufficiency(
-    whole: Float[Tensor, "*#text"], only: Float[Tensor, "*text share"]
-) -> Float[Tensor, "*text"]:
-    """Return the mean of p(x) − p(only the first k % tokens of x) over the shares k (DeYoung et al. 2020, 4.2, AOPC).
-
-    In [−1, 1]; small, or negative, if the tokens are enough.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.explanations import sufficiency
-        >>> sufficiency(torch.tensor(0.9), torch.tensor([0.5, 0.9]))
-        tensor(0.2000)
-
-    Raises:
-        InputError: If no share is given.
-    """
-    return _mean_drop(whole, only)
-
-
-def _mean_drop(whole: Tensor, changed: Tensor) -> Tensor:
-    if not changed.shape[-1]:
-        raise InputError("expected at least one share of tokens; got none.")
-    return (whole[..., None] - changed).mean(-1)

@@ -4,27 +4,27 @@ from dataclasses import replace
 
 import torch
 
-from identilens.errors import IdentilensError, InputError, UnsupportedModelError
-from identilens.measures.attention.realisable.dimension import MEMORY_LIMIT, RealisableDimension
-from identilens.measures.attention.realisable.tied import tied_alternative, tied_dimension
+from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT
+from identilens.measures.attention.realisable.dimension import (
+    head_formula,
+    realisable_dimension,
+)
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, softmax_map
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.projections import query_key_projections
+from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.models.tying import group_parameters
-from identilens.studies.alternatives.search import (
-    Found,
-    by_parameters,
-    computed,
-    dimension_notes,
-    none_near,
-    or_note,
-    realisable,
-)
+from identilens.studies.alternatives.search import Found
 
 Made = tuple[Found, Found, ModelRun | None]
 """A realisable alternative, what the model computes with the parameters that give it, and its run with them."""
+
+Dimensions = tuple[int | None, int | None]
+"""The local dimension of realisable alternatives and that of the formula, where they are known."""
 
 
 def made(
@@ -35,88 +35,81 @@ def made(
     generator: torch.Generator,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Made:
-    """Return an alternative that other queries and keys of a head give, and the model with parameters that make them.
+    """Return an alternative that other parameters of a head give, and what the model computes with them.
 
-    If a linear map of its own makes the head's queries, and another its keys, they move freely, and the maps follow.
-    Other heads (rotary positions, shared keys, latent vectors, norms, soft caps) move with the parameters that only
-    the heads sharing their keys use, and all of these heads keep their outputs. The model is as before afterwards.
+    The heads that share its keys take the new ones, too, and keep their outputs. If no parameters are theirs alone, the
+    head's queries and keys move without any. The model is as before afterwards.
     """
-    if not _alone(lens, item, head):
-        return _together(lens, item, head, distance, generator, memory_limit)
-    alternative = or_note("realisable", lambda: realisable(head, distance, generator))
-    parameters, run = by_parameters(lens, item, head, alternative)
-    if parameters.weights is not None or alternative.weights is None:
-        return alternative, parameters, run
-    # The text's embeddings depend on each other, so that no map makes these queries and keys.
-    return alternative, *_together(lens, item, head, distance, generator, memory_limit)[1:]
-
-
-def _alone(lens: Lens, item: Item, head: Head) -> bool:
-    """Whether the head's queries and keys can move without parameters, or cannot move at all."""
     if not head.follows_logits:
-        return True
-    if head.softcap is not None or not head.bias_fixed:
-        return False
-    try:
-        query_key_projections(lens, item, head)
-    except IdentilensError:
-        return False
-    return True
-
-
-def _together(
-    lens: Lens,
-    item: Item,
-    head: Head,
-    distance: float,
-    generator: torch.Generator,
-    memory_limit: int,
-) -> Made:
+        note = "an attention sink or logits that are changed"
+        return _neither(f"the weights are not softmax(s Q Kᵀ + bias): {note}")
+    group, reason = None, ""
     try:
         group = group_parameters(lens, item, head)
+        heads = group.softmax_map()
     except UnsupportedModelError as error:
-        # The head's queries and keys may have alternatives that no parameters of its own make.
-        alternative = or_note("realisable", lambda: realisable(head, distance, generator))
-        return alternative, Found("parameters", None, note=str(error)), None
-    tied = group.tied()
+        reason = str(error)
+        if head.softcap is not None or not head.bias_fixed:
+            return _neither(reason)
+        vectors = (head.queries, head.keys, head.projected)
+        heads = softmax_map(*vectors, head.scaling, head.visible, head.bias)
+    known, notes = counted(heads, memory_limit)
+    if known[0] == 0:
+        return _neither(notes[0], *known)
     try:
-        counted = tied_dimension(tied, formula=group.formula(tied), memory_limit=memory_limit)
-    except InputError:  # it takes too much memory
-        counted = None
-    if counted is not None and not counted.dimension:
-        return _neither(none_near(counted), 0, counted.formula)
-    try:
-        walked = tied_alternative(
-            tied, distance=distance, generator=generator, memory_limit=memory_limit
+        walked = realisable_alternative(
+            heads, distance=distance, generator=generator, memory_limit=memory_limit
         )
+        point = walked.point
+        if group is not None and group.factors is not None:
+            point = group.solved(point)
     except IdentilensError as error:
-        return _neither(str(error), *_known(counted))
-    with group.changed(lens, walked.parameters):
-        weights, run = computed(lens, item, head)
-    notes = []
+        return _neither(str(error), *known)
+    if group is not None and head.group > 1:
+        shared = f"its keys serve {head.group} query heads"
+        notes.insert(0, f"{shared}: all of them take new ones, and each keeps its output")
     if not walked.reached:
-        notes.append(f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
-    if head.group > 1:
-        notes.append(
-            f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
-        )
-    if counted is None:
-        notes.append("the dimension was not counted: that takes too much memory")
-    else:
-        notes += dimension_notes(counted)
-    pair, known = group.queries_and_keys(walked.parameters), _known(counted)
-    alternative = Found("realisable", walked.weights[tied.rows], *pair, *known, "; ".join(notes))
+        far = f"{walked.distance:.3f} of {distance:g}"
+        notes.insert(0, f"stopped at {far} after {walked.steps} steps")
+    weights, vectors = walked.weights[heads.rows], point if group is None else group.vectors(point)
+    queries, keys = vectors.split([vectors.numel() - head.keys.numel(), head.keys.numel()])
+    pair = queries.view(-1, head.d_k)[heads.rows], keys.view(-1, head.d_k)
+    alternative = Found("realisable", weights, *pair, *known, "; ".join(notes))
+    if group is None:
+        return alternative, Found("parameters", None, note=reason), None
+    with group.changed(lens, point):
+        weights = read_head(lens, item, *head.address).attention
+        run = lens.substitute({}, item)
     return (
         alternative,
-        Found("parameters", weights, None, None, *known, moved=group.moved(walked.parameters)),
+        Found("parameters", weights, None, None, *known, moved=group.moved(point)),
         run,
     )
 
 
-def _neither(note: str, dimension: int | None, formula: int | None) -> Made:
+def _neither(note: str, dimension: int | None = None, formula: int | None = None) -> Made:
     none = Found("realisable", None, dimension=dimension, formula=formula, note=note)
     return none, replace(none, name="parameters"), None
 
 
-def _known(counted: RealisableDimension | None) -> tuple[int | None, int | None]:
-    return (None, None) if counted is None else (counted.dimension, counted.formula)
+def counted(heads: SoftmaxMap, memory_limit: int) -> tuple[Dimensions, list[str]]:
+    """Return the dimension of the realisable alternatives, that of the formula, and what a reader must know of them."""
+    try:
+        found = realisable_dimension(heads, memory_limit=memory_limit)
+    except IdentilensError as error:
+        return (None, head_formula(heads)), [f"the dimension was not counted: {error}"]
+    known, notes = (found.dimension, found.formula), []
+    if not found.dimension:
+        first = "" if found.regular else ", to first order"
+        notes.append(
+            f"no realisable alternative lies near{first}: the local dimension is 0. Of the {found.parameters} "
+            f"directions in which the queries and keys, or what makes them, can move, {found.gauge} change no weight, "
+            f"and every combination of the other {found.weights_rank} changes an output"
+        )
+    if found.formula not in (None, found.dimension):
+        notes.append(f"the dimension differs from the generic {found.formula}")
+    if not found.regular:
+        notes.append(
+            "the dimension is one to first order only: the queries and keys, or what makes them, are not generic"
+        )
+    return known, notes

@@ -96,41 +96,40 @@ class Alternatives(Result):
         rows, head = self.found, list(HEAD)
         if len(answers := rows.drop_nulls("outcome")):
             return _of_answers(answers)
-        heads, free = (
-            one.select(head).n_unique()
-            for one in (rows, rows.filter(pl.col("simplex_nullity") > 0))
-        )
+        free = rows.filter(pl.col("simplex_nullity") > 0)
+        maps, free_maps = (one.select(head).n_unique() for one in (rows, free))
+        distances = rows.group_by("alternative").agg(pl.col("mean_total_variation").mean())
+        away = dict(distances.iter_rows())
+        numbers = rows.select(
+            pl.col("distance_bound").mean(), pl.col("output_error", "hidden_change").max()
+        ).row(0, named=True)
+        numbers = {"distance": away.get("far"), **numbers}
         lines = [
             f"Other weights with the same output of the head, and the same sum of each row, exist in "
-            f"{some_of(free, heads, 'attention map')}. They usually do not where a text has fewer tokens than a head's "
-            "values have dimensions (d_v).",
+            f"{some_of(free_maps, maps, 'attention map')}.",
             *normed_heads(self.provenance["model"]),
         ]
         if asked := self.provenance["settings"].get("queries"):
             rows_alone = "Of each map only these rows are looked at, and change"
             lines.insert(0, f"{rows_alone}: {', '.join(map(str, asked))}.")
-        for name, sentence in _SENTENCES.items() if free else ():
-            of_name = rows.filter(alternative=name)
-            if len(of_name):
-                line = sentence.format(
-                    distance=of_name["mean_total_variation"].mean(),
-                    largest=of_name["largest_total_variation"].max(),
-                    bound=of_name["distance_bound"].mean(),
-                    change=of_name["hidden_change"].max(),
-                )
-                lines.append(line)
-        numbers = rows.select(
-            distance=pl.col("mean_total_variation").filter(pl.col("alternative") == "far").mean(),
-            distance_bound=pl.col("distance_bound").mean(),
-            output_error=pl.col("output_error").max(),
-            hidden_change=pl.col("hidden_change").max(),
-        ).row(0, named=True)
+        if free_maps and "far" in away:
+            lines.append(
+                "The farthest found are a total variation distance of {distance:.2f} away on average, none is farther "
+                "than {distance_bound:.2f} on average (1 − certain mass), and alternatives put into the model change "
+                "the final hidden state by at most {hidden_change:.1e} of its size.".format(**numbers)
+            )
+        if free_maps and "parameters" in away:
+            lines.append(
+                "With other query and key parameters, the model itself computes weights that are "
+                f"{away['parameters']:.2f} away on average, in small steps up to the distance asked for (--distance)."
+            )
+        ends = dict.fromkeys(
+            _written(numbers[one], ".2f") for one in ("distance", "distance_bound")
+        )
         headline = (
             (f"{len(rows):,}", "alternatives, each put back into the model"),
             (
-                " to ".join(
-                    {_written(numbers[one], ".2f"): "" for one in ("distance", "distance_bound")}
-                ),
+                " to ".join(ends),
                 "mean distance of the farthest alternative (total variation): the farthest found, and a proven limit",
             ),
             (
@@ -142,11 +141,8 @@ class Alternatives(Result):
                 "largest relative change of the final hidden state",
             ),
         )
-        return Finding(
-            "\n".join(lines),
-            {"maps": heads, "free_maps": free, "found": len(rows), **numbers},
-            headline,
-        )
+        known = {"maps": maps, "free_maps": free_maps, "found": len(rows)}
+        return Finding("\n".join(lines), {**known, **numbers}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
@@ -220,38 +216,20 @@ def _of_answers(rows: pl.DataFrame) -> Finding:
         pl.col("allowed", "measured", "predicted", "output_error", "hidden_change").max(),
         distance=pl.col("mean_total_variation").mean(),
     ).row(0, named=True)
-    outcome = rows["outcome"][0]
-    predicted = outcome == "prediction"
-    what, unit = ("prediction", "nats") if predicted else ("final hidden states", "of their size")
-    said = (
-        f"Put into the model (rows that were found together, together), these weights change the {what} by at most "
-        f"{numbers['measured']:.1e} {unit}, as measured; {numbers['allowed']:.1e} was allowed (the first order, on "
-        f"which nothing rests, predicts {numbers['predicted']:.1e})"
-    )
-    if predicted:
-        same = some_of(rows["same_top"].sum(), len(rows), "row")
-        said += f"; the most likely token or class stays the same with {same}."
-    elif outcome == "states":
-        said += "."
-    else:
-        what, unit = "sum of the heads' outputs", "of its length"
-        said = (
-            "The rows of a layer's heads change together: the sum of the heads' outputs changes by at most "
-            f"{numbers['measured']:.1e} of its length, the output of a head by itself by up to "
-            f"{numbers['output_error']:.1e} (over its map; of a long text over the row). Put into the model, all of a "
-            f"layer at once, they change a final hidden state by at most {numbers['hidden_change']:.1e} of its size."
-        )
+    what, unit, beside = _KEPT[rows["outcome"][0]]
+    before, after = (100 * numbers[name] for name in ("mass_before", "mass_after"))
     text = (
-        f"In {counted(len(rows), 'row')} of attention, other weights have {100 * numbers['mass_after']:.1f} % instead "
-        f"of {100 * numbers['mass_before']:.1f} % of the attention on the chosen keys (by default the fewest with at "
-        "least 90 % of a row). Their total variation distance from the model's weights is "
-        f"{numbers['distance']:.2f}{' on average' * (len(rows) > 1)}.\n{said}"
+        f"In {counted(len(rows), 'row')} of attention, other weights have {after:.1f} % instead of {before:.1f} % of "
+        f"the attention on the chosen keys, at a mean total variation distance of {numbers['distance']:.2f}.\n"
+        f"Put into the model, together where they were found together, they change the {what} by at most "
+        f"{numbers['measured']:.1e} {unit}, as measured; {numbers['allowed']:.1e} was allowed.\n"
+        + beside.format(**numbers, same=some_of(rows["same_top"].sum() or 0, len(rows), "row"))
+    )
+    chosen = (
+        "of the attention on the chosen keys (by default the fewest with at least 90 % of a row)"
     )
     headline = (
-        (
-            f"{100 * numbers['mass_before']:.0f} % → {100 * numbers['mass_after']:.0f} %",
-            "of the attention on the chosen keys (by default the fewest with at least 90 % of a row)",
-        ),
+        (f"{before:.0f} % → {after:.0f} %", chosen),
         (f"{numbers['measured']:.1e}", f"change of the {what}, measured ({unit})"),
     )
     return Finding(text, {"rows": len(rows), **numbers}, headline)
@@ -278,16 +256,22 @@ _CHANGES = (
     "Largest change of a token's hidden state as a share of its length, after each layer. Rounding alone changes it "
     "by about 1e-6 in single precision, and by about 1e-2 in half precision."
 )
-_SENTENCES = {
-    "far": "The farthest weights found are a total variation distance of {distance:.2f} away on average (up to "
-    "{largest:.2f} in a row). Put into the model, they change the final hidden state by at most {change:.1e} of its "
-    "size. No alternative is farther than {bound:.2f} on average (1 − certain mass).",
-    "maximum_entropy": "The most even weights with the same output are {distance:.2f} away on average and change the "
-    "final hidden state by at most {change:.1e}. The notes on whole maps say whether queries and keys of the head's "
-    "size (d_k) can produce them.",
-    "realisable": "Weights that other queries and keys of the same size produce, in small steps up to the distance "
-    "asked for (--distance), are {distance:.2f} away on average and change the final hidden state by at most "
-    "{change:.1e}.",
-    "parameters": "With other query and key parameters, the model itself computes weights that are {distance:.2f} away "
-    "on average, and a final hidden state that differs by at most {change:.1e}.",
+_KEPT = {
+    "prediction": (
+        "prediction",
+        "nats",
+        "The most likely token or class stays the same with {same}.",
+    ),
+    "states": (
+        "final hidden states",
+        "of their size",
+        "The first order, on which nothing rests, predicts {predicted:.1e}.",
+    ),
+    "layer": (
+        "sum of the heads' outputs",
+        "of its length",
+        "The output of a head by itself changes by up to {output_error:.1e}, a final hidden state by at most "
+        "{hidden_change:.1e} of its size.",
+    ),
 }
+"""Of each outcome: what stays, the unit of its change, and what else a reader must know."""

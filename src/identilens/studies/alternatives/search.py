@@ -14,18 +14,8 @@ from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
-from identilens.measures.attention.realisable.alternative import realisable_alternative
-from identilens.measures.attention.realisable.dimension import (
-    RealisableDimension,
-    realisable_dimension,
-)
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
-from identilens.models.inputs import Item
-from identilens.models.lens import Lens
-from identilens.models.projections import remade_projections
-from identilens.models.reading import read_head
-from identilens.models.substitution import ModelRun
 
 
 @dataclass(frozen=True)
@@ -79,35 +69,6 @@ def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iter
     yield Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
-
-
-def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
-    """Return the weights that the model computes in a head, and what it gives, with the parameters it has now."""
-    weights = read_head(lens, item, *head.address).attention
-    return weights, lens.substitute({}, item)
-
-
-def by_parameters(
-    lens: Lens, item: Item, head: Head, alternative: Found
-) -> tuple[Found, ModelRun | None]:
-    """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
-
-    The model's parameters are as before afterwards.
-    """
-    if alternative.queries is None or alternative.keys is None:
-        return Found("parameters", None, note="no queries and keys to make"), None
-    try:
-        with remade_projections(lens, item, head, alternative.queries, alternative.keys) as moved:
-            weights, run = computed(lens, item, head)
-    except IdentilensError as error:
-        return Found("parameters", None, note=str(error)), None
-    return Found(
-        "parameters",
-        weights,
-        dimension=alternative.dimension,
-        formula=alternative.formula,
-        moved=moved,
-    ), run
 
 
 def or_note(name: str, search: Callable[[], Found]) -> Found:
@@ -169,69 +130,3 @@ def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
 def _compared(size: int, head: Head) -> str:
     fits = "the head's own size suffices" if size <= head.d_k else "more than the head has"
     return f"{size} produce it ({fits}: d_k = {head.d_k})"
-
-
-def realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
-    """Return an alternative that other queries and keys give, to go so far, or the reason why there is none.
-
-    Raises:
-        InputError: For a text too long for the walk.
-    """
-    if head.softcap is not None or not head.follows_logits:
-        capped = (
-            "soft-capped logits"
-            if head.softcap is not None
-            else "an attention sink or logits that are changed"
-        )
-        return Found(
-            "realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}"
-        )
-    if not head.bias_fixed:
-        note = "its logits have relative terms that other queries and keys would change too (s Q Kᵀ + bias(Q, K))"
-        return Found("realisable", None, note=note)
-    tensors = (head.queries.double(), head.keys.double(), head.projected)
-    bias = None if head.bias is None else head.bias.double()
-    options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
-    counted = realisable_dimension(*tensors, **options)
-    if not counted.dimension:
-        return Found(
-            "realisable", None, dimension=0, formula=counted.formula, note=none_near(counted)
-        )
-    alternative = realisable_alternative(
-        *tensors, distance=distance, generator=generator, **options
-    )
-    notes = (
-        []
-        if alternative.reached
-        else [
-            f"stopped at {alternative.distance:.3f} of {distance:g} after {alternative.steps} steps"
-        ]
-    )
-    notes += dimension_notes(counted)
-    dimensions = counted.dimension, counted.formula
-    return Found(
-        "realisable",
-        alternative.weights,
-        alternative.queries,
-        alternative.keys,
-        *dimensions,
-        "; ".join(notes),
-    )
-
-
-def dimension_notes(counted: RealisableDimension) -> Iterator[str]:
-    """Yield what a reader of a dimension must know."""
-    if counted.formula is not None and counted.formula != counted.dimension:
-        yield f"the dimension differs from the generic {counted.formula}"
-    if not counted.regular:
-        yield "the dimension is one to first order only: the queries and keys, or what makes them, are not generic"
-
-
-def none_near(counted: RealisableDimension) -> str:
-    """Return why a head has no realisable alternative near, if its dimension is 0."""
-    first = "" if counted.regular else ", to first order"
-    return (
-        f"no realisable alternative lies near{first}: the local dimension is 0. Of the {counted.parameters} "
-        f"directions in which the queries and keys, or what makes them, can move, {counted.gauge} change no weight, "
-        f"and every combination of the other {counted.weights_rank} changes an output"
-    )

@@ -45,7 +45,7 @@ _TAKEN_OUT = (
     "One segment at a time was taken out of the prompt (its last token stays), and the model run again: this "
     "rests on no attention weight. "
 )
-_ALSO = "Tokens that it needs: identilens rationales --decision ANSWER; heads: identilens influence --decision ANSWER."
+_ALSO = "Tokens that it needs: identilens faithfulness --decision ANSWER; heads: identilens influence, likewise."
 
 _MARKED = "each token with the letter of the segment (not the template or answer) with most of its attention, in %"
 _OTHER = Mark("other segments, template, answer so far", "·", None)

@@ -1,47 +1,50 @@
-"""Queries and keys that give other weights and the same output."""
+"""Walking to other attention with the same output, in whatever makes the logits."""
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import explained
-from identilens.measures.attention.realisable.dimension import (
-    COPIES,
-    MEMORY_LIMIT,
-    head_formula,
-    refuse_size,
-)
-from identilens.measures.attention.realisable.softmax_map import checked_head
-from identilens.measures.attention.realisable.walk import OUTPUT_GOAL, Walk
+from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT, refuse_size
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, output_constraints
 from identilens.measures.attention.simplex import total_variation
 
+RIDGE = 1e-13
+"""Share of the mean diagonal added to J Jᵀ, so that redundant conditions do not make it singular."""
 
-@dataclass(frozen=True)
+OUTPUT_LIMIT = 1e-10
+"""Largest relative output error of an accepted step."""
+
+_EXACT = 1e-15
+"""Relative output error that Gauss–Newton aims at: it goes on while that helps."""
+
+_LEAST_OUTPUT = 1e-3
+"""Share of the weights' norm that the output's norm counts as at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RealisableAlternative:
-    """Q', K' and their weights.
+    """A point that makes other logits, and the weights of these.
 
     Attributes:
-        queries: Q'.
-        keys: K'.
-        weights: A', the softmax of their product.
+        point: Q' and K', or θ', as the coordinates of the `SoftmaxMap` take them.
+        weights: A' of all rows.
         original: A.
-        distance: Mean total variation distance between the rows of A and A'.
-        row_distance: The distance of each row.
-        output_error: ‖(A' − A) T‖_F / ‖A T‖_F.
+        distance: Mean total variation distance between the rows of A and A' of the head that is looked at.
+        row_distance: The distance of every row.
+        output_error: ‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs.
         reached: Whether ``distance`` is at least the requested distance.
         steps: Number of accepted steps.
     """
 
-    queries: Float[Tensor, "query d_k"]
-    keys: Float[Tensor, "key d_k"]
-    weights: Float[Tensor, "query key"]
-    original: Float[Tensor, "query key"]
+    point: Float[Tensor, " coordinate"]
+    weights: Float[Tensor, "row key"]
+    original: Float[Tensor, "row key"]
     distance: float
-    row_distance: Float[Tensor, " query"]
+    row_distance: Float[Tensor, " row"]
     output_error: float
     reached: bool
     steps: int
@@ -49,61 +52,174 @@ class RealisableAlternative:
 
 @explained
 def realisable_alternative(
-    queries: Float[Tensor, "query d_k"],
-    keys: Float[Tensor, "key d_k"],
-    projected_values: HeadValues,
+    heads: SoftmaxMap,
     *,
     distance: float = 0.1,
-    scaling: float | None = None,
-    visible: Bool[Tensor, "query key"] | None = None,
-    bias: Float[Tensor, "query key"] | None = None,
     max_steps: int = 300,
     memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
 ) -> RealisableAlternative:
-    """Return Q', K' whose attention is at the given distance from the head's and gives the same output.
+    """Return a point with which a head has other attention, at a distance, and all heads the same outputs.
 
-    The walk increases the distance from A along the kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, starting in
-    a random direction. After every step Gauss–Newton returns to F = const; a step from which it does not return is
-    halved. The search is local and takes at most ``max_steps`` steps; ``reached`` and ``distance`` say how far it came.
-    Each step solves a dense system of N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³). ``distance`` is the
-    requested mean total variation distance, in (0, 1). The arguments of the head are those of `checked_head`;
-    ``generator`` draws the first direction.
+    The walk increases the distance from A along the kernel of the Jacobian of F = A C in the point, starting in a
+    random direction. After every step Gauss–Newton returns to F = const; a step from which it does not return is
+    halved. The search is local; ``reached`` and ``distance`` say how far it came. Each step solves a dense system of
+    N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³) in queries and keys; in parameters with the Jacobian, too.
+
+    Args:
+        heads: A head (`softmax_map`), or heads that make their logits from the same parameters (`SoftmaxMap`).
+        distance: Requested mean total variation distance, in (0, 1).
+        max_steps: Steps at most.
+        memory_limit: In bytes.
+        generator: Draws the first direction.
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.attention import realisable_alternative
+        >>> from identilens.measures.attention import realisable_alternative, softmax_map
         >>> generator = torch.Generator().manual_seed(0)
         >>> queries, keys = torch.randn(2, 12, 4, generator=generator, dtype=torch.float64)
         >>> T = torch.randn(12, 2, generator=generator, dtype=torch.float64)
-        >>> found = realisable_alternative(queries, keys, T, distance=0.05, generator=generator)
+        >>> head = softmax_map(queries, keys, T)
+        >>> found = realisable_alternative(head, distance=0.05, generator=generator)
         >>> found.reached, round(found.distance, 3), found.output_error < 1e-9
         (True, 0.05, True)
 
     Raises:
-        InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
+        InputError: For a distance outside (0, 1), or a problem too large for ``memory_limit``.
     """
     if not 0 < distance < 1:
         raise InputError(
             f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance."
         )
-    T = head_values(projected_values)
-    given = checked_head(queries, keys, T, scaling, visible, bias)
-    size = sum(basis.shape[1] for basis in given.kept)
-    refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))
-    walk = Walk(given, generator)
+    conditions = sum(basis.shape[1] for basis in heads.kept)
+    refuse_size(heads.coordinates.entries(conditions), memory_limit)
+    walk = Walk(heads, generator)
     walk.go(distance, max_steps)
-    error = _output_error(walk, T.compact)
-    if error > OUTPUT_GOAL:
-        walk.polish()
-        error = _output_error(walk, T.compact)
-    queries, keys = walk.point
-    apart, reached = total_variation(walk.original, walk.weights), walk.distance >= distance
     return RealisableAlternative(
-        queries, keys, walk.weights, walk.original, walk.distance, apart, error, reached, walk.steps
+        point=walk.point,
+        weights=walk.weights,
+        original=walk.original,
+        distance=walk.distance,
+        row_distance=total_variation(walk.original, walk.weights),
+        output_error=_norm(heads.outputs(walk.weights - walk.original)) / walk.scale,
+        reached=walk.distance >= distance * (1 - 1e-6),
+        steps=walk.steps,
     )
 
 
-def _output_error(walk: Walk, T: Float[Tensor, "key rank"]) -> float:
-    lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T)
-    return float(lost / torch.linalg.matrix_norm(walk.original @ T).clamp_min(1e-300))
+class _Linearised:
+    """The Jacobian J of the outputs at one point, with orthonormal rows for each row of attention."""
+
+    def __init__(self, heads: SoftmaxMap, point: Tensor, weights: Tensor) -> None:
+        self.conditions, self.maps = output_constraints(heads, weights)
+        gram = heads.coordinates.gram(self.conditions, point)
+        diagonal = gram.diagonal()
+        diagonal += RIDGE * diagonal.mean()
+        self.factor = torch.linalg.cholesky_ex(gram).L
+        with torch.enable_grad():
+            self.point = point.detach().requires_grad_()
+            self.logits = heads.coordinates.logits(self.point)
+
+    def gradient(self, logits: Tensor, create_graph: bool = False) -> Tensor:
+        """Return the gradient in the point of a function with this gradient in the logits."""
+        return torch.autograd.grad(
+            self.logits, self.point, logits, retain_graph=True, create_graph=create_graph
+        )[0]
+
+    def forward(self, move: Tensor) -> Tensor:
+        """Return J times a move: the derivative of its product with a gradient, which is linear in the logits'."""
+        with torch.enable_grad():
+            cotangent = torch.zeros_like(self.logits, requires_grad=True)
+            gradient = self.gradient(cotangent, create_graph=True)
+            change = torch.autograd.grad(gradient, cotangent, move)[0]
+        return (self.conditions.rows * change[self.conditions.owner]).sum(-1)
+
+    def least_move(self, target: Tensor) -> Tensor:
+        """Return the least move that J takes to the target."""
+        multipliers = torch.cholesky_solve(target[:, None], self.factor)
+        rows = multipliers * self.conditions.rows
+        logits = torch.zeros_like(self.logits)
+        return self.gradient(logits.index_add(0, self.conditions.owner, rows))
+
+
+class Walk:
+    """A walk along the kernel of the Jacobian, away from the attention at the start, with the output unchanged."""
+
+    def __init__(self, heads: SoftmaxMap, generator: torch.Generator | None) -> None:
+        self.heads, self.point = heads, heads.coordinates.start
+        self.original = self.weights = heads.weights(self.point)
+        # Of even rows the centred output is 0: errors are then compared with the weights themselves.
+        size = float(torch.linalg.vector_norm(self.original))
+        self.scale = max(_norm(heads.outputs(self.original)), _LEAST_OUTPUT * size)
+        self.first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
+        self.first = self.first.to(self.original.device)
+        self.distance, self.steps = 0.0, 0
+
+    def go(self, distance: float, max_steps: int) -> None:
+        """Walk until the attention is this far away, no step succeeds, or the steps are used up."""
+        step = 0.05
+        for _ in range(max_steps):
+            if self.distance >= distance or step < 1e-7:
+                break
+            step = self._advance(step, distance)
+        # With the Jacobian at the end the output comes as near as float64 goes.
+        here = _Linearised(self.heads, self.point, self.weights)
+        self.point, self.weights = self._corrected(here, self.point) or (self.point, self.weights)
+        self.distance = self._distance(self.weights)
+
+    def _advance(self, step: float, goal: float) -> float:
+        """Make one step and return the length of the next."""
+        here = _Linearised(self.heads, self.point, self.weights)
+        # The gradient of a smooth mean total variation; at the start itself a random direction.
+        change = self.weights - self.original
+        pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
+        logits = torch.zeros_like(pull)
+        logits[self.heads.rows] = pull[self.heads.rows]
+        logits = self.weights * (logits - (self.weights * logits).sum(-1, keepdim=True))
+        slope = here.gradient(logits)
+        whole = torch.linalg.vector_norm(slope)
+        # Its part in the kernel of J; projected twice, to remove rounding.
+        for _ in range(2):
+            slope = slope - here.least_move(here.forward(slope))
+        length, reach = torch.linalg.vector_norm(slope), torch.linalg.vector_norm(self.point)
+        if not length > 1e-12 * whole:
+            return 0.0
+        slope *= reach / length
+        while step >= 1e-7:
+            moved = self._corrected(here, self.point + step * slope)
+            if moved is not None:
+                distance = self._distance(moved[1])
+                if distance > 1.02 * goal and step > 1e-5:
+                    step *= max(0.1, (1.01 * goal - self.distance) / (distance - self.distance))
+                    continue
+                if distance > self.distance:
+                    self.point, self.weights = moved
+                    self.distance, self.steps = distance, self.steps + 1
+                    return min(1.6 * step, 0.3)
+            step /= 2
+        return 0.0
+
+    def _distance(self, weights: Tensor) -> float:
+        rows = self.heads.rows
+        return float(total_variation(self.original[rows], weights[rows]).mean())
+
+    def _corrected(self, here: _Linearised, point: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return to the same output with the Jacobian of the step's start; None if that does not converge."""
+        last = float("inf")
+        for _ in range(30):
+            weights = self.heads.weights(point)
+            outputs = self.heads.outputs(weights - self.original)
+            error = _norm(outputs) / self.scale
+            if error <= _EXACT or (error <= OUTPUT_LIMIT and error > 0.5 * last):
+                return point, weights
+            if not error <= 0.9 * last:
+                return None
+            last = error
+            # What J must give to undo the effect of the change on the output.
+            undoing = [way @ output for way, output in zip(here.maps, outputs, strict=True)]
+            point = point - here.least_move(torch.cat(undoing))
+        return None
+
+
+def _norm(outputs: list[Tensor]) -> float:
+    return float(torch.linalg.vector_norm(torch.cat(outputs)))
