@@ -8,7 +8,6 @@ from identilens.linalg.factor import (
     certified_rank,
     inverse_cholesky,
     least_share,
-    values_span,
 )
 
 
@@ -36,18 +35,3 @@ def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values()
         sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
         sigma[0] = small
         assert int(certified_rank(left @ torch.diag(sigma) @ right, 1e-6)) == rank
-
-
-@pytest.mark.parametrize("heads", [(), (3,), (2, 3)])
-def test_the_span_of_values_is_that_of_the_projected_values(heads):
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(*heads, 9, 4, generator=generator)
-    projection = torch.randn(*heads, 4, 6, generator=generator)
-    span = values_span(values, projection, 1e-6)
-    assert span.rank.tolist() == torch.full(heads, 4).tolist()
-    T = (values @ projection).double()
-    assert torch.allclose(span.basis.mT @ span.basis, torch.eye(4).double(), atol=1e-9)
-    assert torch.allclose(span.basis @ (span.basis.mT @ T), T, atol=1e-5)
-    assert values_span(values[..., :4, :], projection, 1e-6) is None, "as many tokens as columns"
-    assert values_span(values, projection[..., :3], 1e-6) is None, "T has fewer columns than V"
-    assert values_span(values, projection * 0, 1e-6) is None

@@ -32,12 +32,6 @@ class Span:
         """The ones in coordinates of the basis."""
         return self.basis.sum(-2, keepdim=True)
 
-    @cached_property
-    def independent(self) -> bool:
-        """Whether the rows of every matrix are independent."""
-        n, k = self.basis.shape[-2:]
-        return k >= n and bool((self.rank == n).all())
-
     def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
         """Return the orthogonal projection of rows on the space, in the precision of the rows."""
         basis = self.basis.to(rows.dtype)
@@ -127,35 +121,6 @@ def _orthonormal(
     lower = torch.linalg.cholesky_ex(basis.mT @ basis).L
     again = inverse_of(lower).mT
     return basis @ again, whitener @ again, lower.mT @ root
-
-
-def values_span(
-    values: Float[Tensor, "*batch n d_v"],
-    projection: Float[Tensor, "*#batch d_v d_model"],
-    tolerance: float,
-) -> Span | None:
-    """Return col(V) in float64 where it is certified to be col(T) of T = V W_O, of full rank d_v < n, in every matrix.
-
-    σ_min(T) is at least σ_min(V) σ_min(W_O), and columns left out can only lower σ_min(W_O): four times d_v of them
-    are enough. The limit is that of `factorise`, with ‖V‖_F ‖W_O‖_F in place of σ_max(T). Otherwise return None.
-    """
-    d_v, d_model = projection.shape[-2:]
-    if d_v >= values.shape[-2] or d_v > d_model:
-        return None
-    some, values = projection[..., : 4 * d_v].double(), values.double()
-    root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
-    norms = [
-        torch.linalg.vector_norm(one, dim=(-2, -1), dtype=torch.float64)
-        for one in (root, whitener, projection)
-    ]
-    growth = (
-        norms[0] * norms[1] * norms[2] / torch.linalg.vector_norm(some, dim=(-2, -1))
-    ).square()
-    certified &= certified_full_rank(
-        (some @ some.mT).expand(*growth.shape, -1, -1), tolerance, growth
-    )
-    rank = torch.full_like(certified, d_v, dtype=torch.int64)
-    return Span(values @ whitener.mT, rank) if bool(certified.all()) else None
 
 
 def least_share(tolerance: float) -> float:

@@ -21,7 +21,6 @@ ACCURATE = 1e8
 """Up to this product of the traces of a Gram matrix and its inverse the inverse is used; beyond it a decomposition."""
 
 Tolerance = Callable[[int], float]
-"""For a number of rows of T, the share of σ_max up to which a singular value counts as zero."""
 
 
 class Decomposed(NamedTuple):
@@ -57,15 +56,11 @@ class ProjectedRows(NamedTuple):
 
 
 class RowProjector(ABC):
-    """Projects each row on the column space of T restricted to the keys that it sees (Brunner et al. 2020, Eq. 9).
+    """Projects each row on the column space of T at the keys that it sees (Brunner et al. 2020, Eq. 9).
 
     Values are whitened: the columns of W span those of T, and heads that share values share W. With w = Wᵀ a and G the
-    Gram matrix of W over a row's keys, P a = W G⁻¹ w there, so that sums over rows need no map.
-
-    Args:
-        compact: F, float64.
-        factor: Factor of all rows of T; its basis is W, of each head or of each group of heads.
-        visible: Which keys each query sees.
+    Gram matrix of W over a row's keys, P a = W G⁻¹ w there, so that sums over rows need no map. W is the basis of the
+    factor of all rows of T = F Qᵀ.
 
     Attributes:
         rank: Rank of T restricted to the last query's keys.
@@ -78,8 +73,8 @@ class RowProjector(ABC):
         tolerance: Tolerance,
         visible: Bool[Tensor, "query key"],
     ) -> None:
-        self.compact, self.white, self.tolerance = compact, factor.basis, tolerance
-        self.visible = visible
+        self.compact, self.white = compact, factor.basis
+        self.tolerance, self.visible = tolerance, visible
         self.keys, self.width = self.white.shape[-2:]
         self.share = max(len(compact), 1) // max(len(self.white), 1)
         self.rank: Int[Tensor, " head"] = factor.rank

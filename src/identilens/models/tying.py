@@ -337,7 +337,8 @@ def _reach(inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, Tensor]:
     Inputs that move, too, leave all coordinates as they are.
     """
     if inputs.requires_grad:
-        return (torch.eye(inputs.shape[1], dtype=inputs.dtype),) * 2
+        same = torch.eye(inputs.shape[1], dtype=inputs.dtype)
+        return same, same
     _, sigma, right = svd(inputs)
     rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
     return right[:rank].mT * sigma[:rank], right[:rank] / sigma[:rank, None]

@@ -7,7 +7,6 @@ import torch
 
 from helpers.reference import effective_svd, rank_svd
 from identilens.linalg import relative_tolerance
-from identilens.linalg.factor import values_span
 from identilens.measures.attention import effective_attention, numerical_rank
 
 MASKS = ["full", "causal", "window", "local", "prefix", "random"]
@@ -154,15 +153,14 @@ def conditioned(matrices, condition):
 
 
 @pytest.mark.parametrize(
-    ("case", "is_known"),
+    "case",
     [
-        ("plain", True), ("shared projection", True), ("one head", True), ("conditions of 50", True),
-        ("conditions of 1,000", False), ("dependent values", False), ("dependent projection", False),
-        ("dependent first columns", False), ("as many keys as d_v", False), ("narrow projection", False),
-        ("zero projection", False), ("huge values", False),
+        "plain", "shared projection", "one head", "conditions of 50", "conditions of 1,000", "dependent values",
+        "dependent projection", "dependent first columns", "as many keys as d_v", "narrow projection",
+        "zero projection", "huge values",
     ],
 )  # fmt: skip
-def test_the_column_space_of_the_values_is_taken_only_where_it_is_that_of_t(case, is_known):
+def test_projections_of_every_condition(case):
     values, projection, weights = make_head(
         8 if case == "as many keys as d_v" else 30, 8, 40, dtype=torch.float64
     )
@@ -186,7 +184,6 @@ def test_the_column_space_of_the_values_is_taken_only_where_it_is_that_of_t(case
     if case == "huge values":
         values = 1e160 * values
     tolerance = relative_tolerance(values.shape[-2], projection.shape[-1])
-    assert (values_span(values, projection, tolerance) is not None) == is_known
     found = effective_attention(values, weights=weights, output_projection=projection)
     T = values @ projection
     assert found.rank.tolist() == torch.linalg.matrix_rank(T, rtol=tolerance).tolist()
@@ -220,8 +217,6 @@ def test_every_head_of_the_bundled_model(bundled):
         )
         assert int(found.rank) == rank_svd(T) == min(len(T), 32)
         assert agreement(found.effective, effective_svd(head.weights, T), head.weights) < 1e-5
-        tolerance = relative_tolerance(*T.shape)
-        assert values_span(head.values, head.output_projection, tolerance) is not None
         double = effective_attention(
             head.values.double(),
             weights=head.weights.double(),

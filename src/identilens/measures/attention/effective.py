@@ -14,10 +14,8 @@ from identilens.linalg import (
     Visible,
     compact_values,
     projected,
-    relative_tolerance,
 )
 from identilens.linalg.checks import check_finite, check_mask, check_values, check_width, explained
-from identilens.linalg.factor import values_span
 from identilens.measures.attention.checks import without_hidden
 
 
@@ -104,8 +102,6 @@ def effective_attention(
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
     if weights is not None:
         weights = without_hidden(weights.to(dtype), visible)
-        if found := _from_values(values, weights, output_projection, visible):
-            return found
     T = projected(values, output_projection)
     projector, heads = T.projector(queries, visible), math.prod(batch)
     if weights is not None:
@@ -119,16 +115,3 @@ def effective_attention(
     else:
         rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.row_sizes()
     return EffectiveAttention(effective, weights, rank, sizes - rank, T.tolerance)
-
-
-def _from_values(
-    values: Tensor | ProjectedValues, weights: Tensor, projection: Tensor | None, visible: Visible
-) -> EffectiveAttention | None:
-    """Return effective attention by the column space of V, where that is known to be T's; T is not needed then."""
-    if projection is None or visible is not None or isinstance(values, ProjectedValues):
-        return None
-    keys, tolerance = values.shape[-2], relative_tolerance(values.shape[-2], projection.shape[-1])
-    span = values_span(values, projection, tolerance)
-    return span and EffectiveAttention(
-        span.project(weights), weights, span.rank, keys - span.rank, tolerance
-    )

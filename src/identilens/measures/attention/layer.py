@@ -11,7 +11,6 @@ from torch import Tensor
 
 from identilens.linalg import ProjectedValues
 from identilens.linalg.rows import (
-    CausalRows,
     FullRows,
     MaskedRows,
     ProjectedRows,
@@ -21,7 +20,6 @@ from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
 PerHead = Float[Tensor, " head"]
-PerRow = Float[Tensor, "head row"]
 BLOCKS = 48
 """Blocks of neighbouring queries, and of keys, of whose attention means are kept."""
 
@@ -73,80 +71,63 @@ class Layer(ABC):
 
 
 class RowSums(NamedTuple):
-    """Sums over the visible keys of each row, of weights and effective attention, both minus the even share m.
-
-    With a = m + w and effective = m + e, P the projector on col(T) restricted to the row's keys:
+    """Sums over the visible keys of each row, of weights m + w and effective attention m + e, without the even share m.
 
     Attributes:
         even: m.
-        raw: Σ w.
-        raw_square: Σ w².
-        effective: Σ e.
-        effective_square: Σ e².
-        cross: Σ w e.
-        outside: ‖(I − P) 1‖².
+        totals: Σ w and Σ e.
+        products: Σ w², Σ e² and Σ w e.
+        outside: ‖(I − P) 1‖², with P the projector on col(T) restricted to the row's keys.
     """
 
     even: Float[Tensor, " row"]
-    raw: PerRow
-    raw_square: PerRow
-    effective: PerRow
-    effective_square: PerRow
-    cross: PerRow
-    outside: PerRow
+    totals: Float[Tensor, "2 head row"]
+    products: Float[Tensor, "3 head row"]
+    outside: Float[Tensor, "head row"]
 
     @classmethod
     def of(cls, weights: Float[Tensor, "head row key"], found: ProjectedRows) -> "RowSums":
         """Return the sums of projected rows."""
         even, outside = found.even, found.outside
-        total, square = weights.sum(-1), weights.square().sum(-1)
-        return cls(
-            even,
-            total - 1,
-            square - 2 * even * total + even,
-            found.moved - even * outside,
+        total = weights.sum(-1) - 1
+        products = [
+            weights.square().sum(-1) - even * (2 * total + 1),
             found.moved_square + even.square() * outside,
-            found.moved_square - even * (total - 1 - found.moved),
-            outside,
-        )
+            found.moved_square - even * (total - found.moved),
+        ]
+        totals = torch.stack([total, found.moved - even * outside])
+        return cls(even, totals, torch.stack(products), outside)
 
     def with_sink(self) -> "RowSums":
         """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
-        size = 1 / self.even
-        even = 1 / (size + 1)
-        sink = -self.raw - even
-        raw, raw_square, effective, effective_square, cross = self.around(even)
+        even = self.even / (1 + self.even)
+        sink = torch.stack([-self.totals[0], torch.zeros_like(self.totals[0])]) - even
+        totals, products = self.around(even)
+        # The sink's entry of the ones lies outside col(T), whatever the others do.
         return RowSums(
             even,
-            raw + sink,
-            raw_square + sink.square(),
-            effective - even,
-            effective_square + even**2,
-            cross - even * sink,
-            # The sink's entry of the ones lies outside col(T), whatever the others do.
+            totals + sink,
+            products + sink[[0, 1, 0]] * sink[[0, 1, 1]],
             self.outside + 1,
         )
 
-    def around(self, mean: Tensor) -> tuple[PerRow, PerRow, PerRow, PerRow, PerRow]:
-        """Return Σ w, Σ w², Σ e, Σ e² and Σ w e with another number subtracted than the even share."""
+    def around(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Return totals and products with another number subtracted than the even share."""
         size, shift = 1 / self.even, self.even - mean
-        return (
-            self.raw + size * shift,
-            self.raw_square + shift * (2 * self.raw + size * shift),
-            self.effective + size * shift,
-            self.effective_square + shift * (2 * self.effective + size * shift),
-            self.cross + shift * (self.raw + self.effective + size * shift),
-        )
+        totals = self.totals + size * shift
+        pairs = totals[[0, 1, 0]] + self.totals[[0, 1, 1]]
+        return totals, self.products + shift * pairs
 
-    @property
-    def null_square(self) -> PerRow:
-        """‖a − effective‖² of each row: the part in LN(T)."""
-        return self.raw_square - 2 * self.cross + self.effective_square
+    def null_squares(self, adding: Bool[Tensor, "head row"]) -> Float[Tensor, "2 head row"]:
+        """Return ‖a − effective‖² of each row, the part in LN(T), and the part of it in LN([T, 1]).
 
-    def simplex_null_square(self, adding: Bool[Tensor, "head row"]) -> PerRow:
-        """The part in LN([T, 1]): null attention minus its component along (I − P) 1 where the ones add to the rank."""
-        along = (self.raw - self.effective).square() / torch.where(adding, self.outside, 1.0)
-        return self.null_square - torch.where(adding, along, 0.0)
+        That is null attention minus its component along (I − P) 1, where the ones add to the rank.
+        """
+        raw, effective, cross = self.products
+        null = raw - 2 * cross + effective
+        along = (self.totals[0] - self.totals[1]).square()
+        along = along / torch.where(adding, self.outside, torch.inf)
+        return torch.stack([null, null - along])
 
 
 @dataclass(frozen=True)
@@ -222,12 +203,8 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     by_key = zeros.new_zeros(heads, 2, keys)
     entries = (sizes + layer.has_sink).sum().double()
     mean_weight = len(sizes) / entries
-    # Where [T, 1] has no more rank than T, the ones do not count as outside col(T).
-    full = isinstance(projector, FullRows)
-    least = sizes if full else least_outside(sizes, T.tolerance_of)
-    adds_rank = T.simplex_nullity.reshape(-1) < keys - projector.rank if full else least
+    least, kept = _least_outside(layer), KeptMaps(layer)
     adding = torch.zeros(heads, len(sizes), dtype=torch.bool, device=sizes.device)
-    kept = KeptMaps(layer)
     for block in layer.blocks():
         rows, weights = block.rows, block.weights.double()
         kept.add(block)
@@ -237,13 +214,12 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         norms = mixed.mT.flatten(0, 1)
         both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
         by_key += both @ weights
-        adding[:, rows] = adds_rank[:, None] if full else found.outside > least[rows]
+        adding[:, rows] = found.outside > least[:, rows]
         sums = RowSums.of(weights, found)
         sums = sums.with_sink() if layer.has_sink else sums
-        adds = adding[:, rows] | layer.has_sink
-        moments += torch.stack(sums.around(mean_weight)).sum(-1)
-        null += torch.stack([sums.null_square, sums.simplex_null_square(adds)]).sum(-1)
-        weight += (sums.raw_square + sums.even * (2 * sums.raw + 1)).sum(-1)
+        moments += torch.cat(sums.around(mean_weight)).sum(-1)
+        null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
+        weight += (sums.products[0] + sums.even * (2 * sums.totals[0] + 1)).sum(-1)
         queries = layer.query_types[:, rows].repeat_interleave(layer.heads, 0)
         received += queries.mT @ by_type
         outputs = block.outputs.double()
@@ -272,17 +248,27 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     )
 
 
+def _least_outside(layer: Layer) -> Float[Tensor, "heads query"]:
+    """Return up to which ‖(I − P) 1‖² the ones do not count as outside col(T): [T, 1] then has no more rank than T."""
+    T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
+    if not isinstance(projector, FullRows):
+        return least_outside(sizes, T.tolerance_of)[None]
+    adds_rank = T.simplex_nullity.reshape(-1, 1) < T.keys - projector.rank[:, None]
+    return torch.where(adds_rank, -1.0, torch.inf).expand(-1, len(sizes))
+
+
 def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Tensor, " head"]:
     """Return the largest simplex nullity of a row; ``adding`` says in which rows the ones add to the rank of T."""
     T, projector = layer.projected, layer.projector
-    if not isinstance(projector, MaskedRows) or isinstance(projector, CausalRows):
-        return (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
-    last = T.restricted(projector.seen(slice(-1, None))[0])
-    last = last.with_sink() if layer.has_sink else last
+    masked = type(projector) is MaskedRows
+    T = T.restricted(projector.seen(slice(-1, None))[0]) if masked else T
+    last = (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
+    if not masked:
+        return last
     rows = projector.row_sizes() - projector.row_ranks()
     # A learned sink is one more key, and the ones add to the rank of every row with one.
     rows = rows if layer.has_sink else rows - adding.long()
-    return torch.maximum(last.simplex_nullity.reshape(-1), rows.amax(-1))
+    return torch.maximum(last, rows.amax(-1))
 
 
 class KeptMaps:
@@ -300,7 +286,7 @@ class KeptMaps:
 
     def add(self, block: Block) -> None:
         """Keep what is asked for of some rows."""
-        weights, rows = block.weights, block.rows
+        rows, weights, _ = block
         if self._layer.keeps_maps:
             self._maps.append(weights.clone())
         if self.means is not None:
@@ -324,14 +310,11 @@ def members(tokens: int) -> Float[Tensor, "block token"]:
 
 def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHead:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
-    raw, raw_square, effective, effective_square, cross = moments
-    raw_variance = raw_square - raw.square()
-    effective_variance = effective_square - effective.square()
-    constant = (raw_variance <= CONSTANT * (raw_square + mean**2)) | (
-        effective_variance <= CONSTANT * (effective_square + mean**2)
-    )
-    spread = (raw_variance * effective_variance).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
-    return torch.where(constant, torch.nan, ((cross - raw * effective) / spread).clamp(-1, 1))
+    means, (squares, cross) = moments[:2], (moments[2:4], moments[4])
+    variances = squares - means.square()
+    constant = (variances <= CONSTANT * (squares + mean**2)).any(0)
+    spread = variances.prod(0).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+    return torch.where(constant, torch.nan, ((cross - means.prod(0)) / spread).clamp(-1, 1))
 
 
 def _sinks(
