@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
-from identilens.linalg import HALF
+from identilens.linalg import HALF, OutputFactor, ProjectedValues
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
-from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
@@ -319,20 +318,17 @@ class Proof:
         least, most = _EFFECTIVE_ROWS
         count = min(most, max(least, _ROW_ENTRIES // (site.heads * columns)))
         rows = call.only([0], kept, columns).rows(drawn_places(kept, count, call.index))
-        layer = CapturedLayer.of(rows, site, *rows.attend(), moved=False)
-        if not bool(torch.isfinite(layer.head_output.sum())):
+        (output,), (weights,) = rows.attend()
+        if not bool(torch.isfinite(output.sum())):
             return
-        for head in layer.heads:
-            projection = head.output_projection.double()
-            expected = head.head_output.double() @ projection
-            effective = head.projected.effective(head.family_weights.double(), head.visible)
-            projected = effective @ head.values.double() @ projection
-            self._note(
-                "effective attention gives the heads' output",
-                relative(projected, expected),
-                self.noise,
-                "relative",
-            )
+        factor, values = OutputFactor.of(site.fixed_projection), rows.value[:, :, None].double()
+        T = ProjectedValues(values, factor.d_model, None, factor.grouped(1, values.shape[1]))
+        visible = rows.visible()
+        effective = T.effective(weights.double(), None if visible is None else visible[0])
+        expected = output.transpose(0, 1).double() @ factor.lower
+        name = "effective attention gives the heads' output"
+        for one, other in zip(effective @ T.compact.flatten(0, 2), expected, strict=True):
+            self._note(name, relative(one, other), self.noise, "relative")
 
     def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
