@@ -6,7 +6,6 @@ from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from identilens.models.eager import eager_attention_forward
-from identilens.models.fused import Scratch, fused_weights
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 
@@ -28,13 +27,6 @@ def call():
         sdpa_attention_forward,
         eager_attention_forward,
     )
-
-
-def test_weights_of_fused_attention_are_scaled_by_the_size_of_a_query(call):
-    expected = torch.softmax(call.query @ call.key.mT / 3**0.5, -1)
-    found = fused_weights(call, slice(0, 5), Scratch())
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close((found @ call.value).transpose(1, 2), call.run())
 
 
 def test_a_captured_layer_knows_that_scaling(call, unchecked_shapes):
