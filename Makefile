@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help constraints demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs docs-check release-check clean
+.PHONY: help constraints demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick bench-device docs docs-check release-check clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -73,6 +73,9 @@ bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone me
 
 bench-quick: $(STAMP) ## the quick part of the benchmarks, about three minutes
 	$(BIN)/python benchmarks/run.py --quick
+
+bench-device: $(STAMP) ## what each study costs in forward passes, on a GPU where there is one
+	$(BIN)/python benchmarks/device.py
 
 docs: $(STAMP) ## build the site of the documentation into build/site, in less than a minute
 	$(BIN)/python tools/reference.py

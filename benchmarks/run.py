@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 HISTORY = ROOT / "benchmarks" / "history.csv"
 COLUMNS: list[str] = ["day", "machine", "script", "claim", "value", "low", "high", "target", "met"]
 SCRIPTS = (
-    "start", "effective_attention", "audit_overhead", "intervals", "cones", "certain_mass", "mixing", "memory",
+    "start", "device", "audit_overhead", "intervals", "cones", "certain_mass", "mixing", "memory",
 )  # fmt: skip
-QUICK = ("start", "effective_attention", "audit_overhead", "intervals", "cones", "certain_mass")
+QUICK = ("start", "device", "audit_overhead", "intervals", "cones", "certain_mass")
 WORSE = 1.25
 MACHINE = f"{processor()}, {os.cpu_count()} cores"
 
