@@ -234,7 +234,7 @@ class MaskedRows(RowProjector):
     ) -> None:
         super().__init__(compact, factor, tolerance, visible)
         self._sizes = self.row_sizes()
-        self._row_bytes = 24 * len(self.white) * self.width**2
+        self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
         tolerances = [tolerance(size) for size in self._sizes.tolist()]
         self._tolerances = torch.tensor(tolerances).to(compact)
         last = visible.shape[1] - 1 - visible.int().flip(-1).argmax(-1)
@@ -336,8 +336,7 @@ class MaskedRows(RowProjector):
         common = seen.all(0)
         some = seen.any(0) & ~common
         base, part = self.white[:, common], self.white[:, some]
-        pairs = (part[..., None] * part[..., None, :]).flatten(-2)
-        gram = (seen[:, some].double() @ pairs).unflatten(-1, (self.width, self.width))
+        gram = (part[:, None] * seen[:, some, None]).mT @ part[:, None]
         lower, usable = _cholesky(gram + (base.mT @ base)[:, None])
         inverse = torch.cholesky_inverse(lower)
         traces = inverse.flatten(-2) @ self._back.flatten(-2).mT
