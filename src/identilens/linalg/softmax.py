@@ -40,13 +40,14 @@ def visible_softmax(
 
 def follow_logits(
     given: Float[Tensor, "*batch query key"],
+    recomputed: Float[Tensor, "*batch query key"],
     logits: Float[Tensor, "*batch query key"],
     queries: Float[Tensor, "*batch query d_k"],
     keys: Float[Tensor, "*batch key d_k"],
     scaling: float,
     visible: Bool[Tensor, "*#batch query key"] | None,
 ) -> Bool[Tensor, "*batch"]:
-    """Return whether a family's weights equal the softmax of the logits up to rounding, for each head.
+    """Return whether a family's weights equal the recomputed softmax of the logits up to rounding, for each head.
 
     ε is that of the model's precision, or of float32 if that is coarser (families compute the softmax in float32). The
     accepted error of a row's weights is 2 ε (1 + max |logit|), because logits and weights are stored, plus
@@ -59,5 +60,5 @@ def follow_logits(
     asking, asked = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
     limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
-    near = (visible_softmax(logits, visible) - given).abs().amax(-1) <= limit
+    near = (recomputed - given).abs().amax(-1) <= limit
     return (near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)

@@ -160,8 +160,8 @@ class Head:
     @cached_property
     def follows_logits(self) -> bool:
         """Whether the family's weights equal `recomputed` up to rounding: see `follow_logits`. Never with a sink."""
-        given = self.family_weights, self._logits, self._asking, self.keys, self.scaling
-        return not self.sink and bool(follow_logits(*given, self.visible))
+        given = self.family_weights, self.recomputed, self._logits, self._asking, self.keys
+        return not self.sink and bool(follow_logits(*given, self.scaling, self.visible))
 
     @cached_property
     def _logits(self) -> Float[Tensor, "row key"]:

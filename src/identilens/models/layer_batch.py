@@ -136,9 +136,9 @@ class LayerBatch(Layer):
         logits = attention_logits(
             call.query, keys, scaling, call.bias, call.arguments.get("softcap")
         )
-        follows = follow_logits(weights, logits, call.query, keys, scaling, visible)
+        exact = visible_softmax(logits, visible)
+        follows = follow_logits(weights, exact, logits, call.query, keys, scaling, visible)
         if self.has_sink:
             follows = torch.zeros_like(follows)
         self.unproven |= set((~follows).any(0).nonzero().flatten().tolist())
-        exact = visible_softmax(logits, visible)
         return torch.where(follows[..., None, None], exact, weights.double())
