@@ -208,6 +208,27 @@ def _with_choices(
     )
 
 
+def claimed(claims: pl.DataFrame) -> AnyChart:
+    """Return value and interval of the claims and sources with the largest values, for the first tolerance."""
+    first = claims.filter(pl.col("tolerance") == pl.col("tolerance").first())
+    drawn = first.sort(pl.col("value").abs(), descending=True, maintain_order=True).head(KEYS)
+    labels = [
+        f"{shortened(visible_text(row['claim']), _LABEL)} · {row['layer']}.{row['head']}, {row['query']}"
+        for row in drawn.iter_rows(named=True)
+    ]
+    return intervals(
+        drawn.select("keys", "value", "lo", "hi", label=pl.Series(labels, dtype=pl.String)),
+        "label",
+        "lo",
+        "hi",
+        "value",
+        also=("keys",),
+        x_title="Value, and its interval",
+        height=17 * len(drawn) + 10,
+        title="Claims and sources with the largest values (head as layer.head, query)",
+    )
+
+
 def axes(table: pl.DataFrame) -> AnyChart:
     """Return, for each weight above zero, the certain share of it against its key's share of the output."""
     shares = pl.col("norm_share") * pl.len().over(ROW)
