@@ -123,9 +123,7 @@ class Certainty(Result):
             "pinned": int(table["pinned"].sum()),
             "mean_width": float(table.select(views.WIDTH.mean()).item() or 0),
             "certified_tops": own["certified_top"].count(),
-            "certified_pairs": float(pairs["certified_pairs"].sum() / max(1, pairs["pairs"].sum()))
-            if len(pairs)
-            else None,
+            "certified_pairs": pairs.select(_PAIRS).item() if len(pairs) else None,
             **{f"certain_mass at {name}": mass for name, mass in masses.items()},
         }
         lines = [
@@ -220,7 +218,7 @@ class Certainty(Result):
 
     def _certain(self, rows: pl.DataFrame, table: pl.DataFrame) -> str:
         """Return what of some rows is certain, with the key that keeps most of a single one."""
-        mass = rows["certain_mass"].mean()
+        mass: Any = rows["certain_mass"].mean()
         small = self.rows.filter(
             pl.col("allowed") > pl.col("effect"), tolerance=rows["tolerance"][0]
         )
@@ -386,6 +384,7 @@ _COUNTED = 200
 
 _ORDERED = pl.col("certified_pairs").is_not_null()
 _SOURCE = pl.col("claim").str.contains(r"^key \d+ → ")
+_PAIRS = pl.col("certified_pairs").sum() / pl.max_horizontal(1, pl.col("pairs").sum())
 _SENTENCES = 3
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
