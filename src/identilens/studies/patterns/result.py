@@ -100,8 +100,8 @@ class PatternScores(Result):
         top = first.sort("highest score", maintain_order=True).row(-1, named=True)
         corpus = " on repeated random tokens" * (top["corpus"] != "texts")
         lines = [
-            f"In {called:,} of {int(first['heads'].sum()):,} cases a head is called by a pattern: its mean attention to "
-            f"the pattern's keys is at least {limit:g}. In {identified:,} of them every alternative with the same outputs, "
+            f"In {called:,} of {int(first['heads'].sum()):,} cases a head is called by a pattern: its mean attention "
+            f"to its keys is at least {limit:g}. In {identified:,} of them every alternative with the same outputs, "
             f"{exactness(tolerance)}, has that.",
             f"The highest score is {top['highest score']:.2f}: {top['pattern']}{corpus} by {top['kind']} head "
             f"{top['highest name']}.",
