@@ -8,7 +8,7 @@ import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.labels import lower, shortened, upper
-from identilens.charts.page import LINK, Section, citation
+from identilens.charts.page import Section, citation
 from identilens.charts.token_lines import TokenLine
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.token_names import unmarked
@@ -240,20 +240,13 @@ class Certainty(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the weights of a single row, for the first tolerance; else the first rows, verdicts by their signs."""
-        rows = self.by_query()
+        rows, first = self.by_query(), self.table["tolerance"][0]
         if rows.n_unique(views.ROW[:-1]) > 1:
-            first = views.in_short(rows.head(views.LINES))
-            more = "the report marks the text of other rows, too"
-            return {
-                f"Attention by verdict in percent, {len(first)} of {len(rows)} rows; {more}": first
-            }
-        names = self.table["tolerance"].unique(maintain_order=True).to_list()
-        tables = [views.weights_in_short(self.table.filter(tolerance=name)) for name in names]
-        # Tolerances whose numbers are the same, as they are printed, share the table.
-        same = [name for name, one in zip(names, tables, strict=True) if one.equals(tables[0])]
-        more = f" (in the report {len(names) - len(same)} more)" * (len(names) > len(same))
+            shown = views.in_short(rows.head(views.LINES))
+            return {f"Attention by verdict in percent, {len(shown)} of {len(rows)} rows": shown}
+        weights = views.weights_in_short(self.table.filter(tolerance=first))
         radius = "radius: the largest change of the outcome at which the verdict still holds"
-        return {f"Weights and verdicts, tolerance {' and '.join(same)}{more}; {radius}": tables[0]}
+        return {f"Weights and verdicts, tolerance {first}; {radius}": weights}
 
     def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens marked by verdict."""
@@ -277,48 +270,41 @@ class Certainty(Result):
         return charts | views.width_maps(self.table)
 
     def sections(self) -> list[Section]:
-        """Return the lines of tokens, the bars, both axes and the tables."""
-        by_query, heads = self.by_query(), self.by_head()
-        lines = self.token_lines(views.LINES)
-        left_out = (
-            f"The first {len(lines)} lines. In Python, "
-            f"Certainty.load(folder).token_lines({len(by_query)}) has them all."
-        )
-        shown = views.within_page(self.table)
-        places = ["text", "layer", "head", "kind", "query_token", "tolerance"]
-        claims = self.claims.select(
-            "claim", *places, "keys", "value", "lo", "hi", "verdict", "radius", LINK
-        )
-        some = f"The first {shown.select(views.ROW).n_unique()} of {len(by_query)} rows are here to choose from."
-        return [
+        """Return the lines of tokens, the charts and the tables."""
+        by_query, charts = self.by_query(), self.charts()
+        lines, shown = self.token_lines(views.LINES), views.within_page(self.table)
+        first = "The first {} of " + f"{len(by_query)} rows are here."
+        bars = views.bars(self.table, self.order)
+        text = *_BARS, *normed_heads(self.provenance["model"])
+        axes = [name for name in ("axes", "certain_by_head") if name in charts]
+        claims = self.claims.drop("kind", "query", "outcome", "subject")
+        sections = [
             Section(
                 "lines",
                 "The text, marked by verdict",
                 _LINES,
                 lines=lines,
-                note=left_out if len(lines) == views.LINES < len(by_query) else "",
+                note=first.format(len(lines)) if len(lines) < len(by_query) else "",
             ),
             Section(
                 "intervals",
                 "Intervals and shares",
-                (*_BARS, *normed_heads(self.provenance["model"])),
-                [views.bars(self.table, self.order)],
-                note=some if len(shown) < len(self.table) else "",
+                text,
+                [bars],
+                note=first.format(shown.select(views.ROW).n_unique())
+                if len(shown) < len(self.table)
+                else "",
             ),
-            Section(
-                "axes",
-                "Determined does not mean important",
-                _AXES,
-                ["axes", *(["certain_by_head"] if heads.n_unique(_HEAD) > 1 else [])],
-            ),
-            *([Section("claims", "Claims", _CLAIMS, ["claims"], claims)] if len(claims) else []),
-            *(
-                [Section("parts", "The logit and its parts", _PARTS, frame=self.parts)]
-                if len(self.parts)
-                else []
-            ),
+            Section("axes", "Determined does not mean important", _AXES, axes),
+        ]
+        if len(claims):
+            sections.append(Section("claims", "Claims", _CLAIMS, ["claims"], claims))
+        if len(self.parts):
+            sections.append(Section("parts", "The logit and its parts", _PARTS, frame=self.parts))
+        return [
+            *sections,
             Section("cite", "How to cite a claim or a row", list(self._cited())),
-            Section("heads", "Heads in numbers", frame=heads),
+            Section("heads", "Heads in numbers", frame=self.by_head()),
             Section("rows", "Rows in numbers", _ROUNDED, frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
         ]
@@ -333,16 +319,13 @@ class Certainty(Result):
     def _cited(self) -> Iterator[str]:
         """Yield the citation of the first claims, or of the first rows where there are none."""
         run, rows = citation(self.provenance), self.claims if len(self.claims) else self.by_query()
-        if len(rows) > _CITED:
-            yield f"The first {_CITED} of {len(rows):,}; the others are cited alike."
         for row in rows.head(_CITED).iter_rows(named=True):
-            said = (
-                f"claim “{row['claim']}”: {row['value']:.4f}, between {lower(row['lo'], '.4f')} and "
-                f"{upper(row['hi'], '.4f')}, "
-                f"{row['verdict'] or 'no verdict'}"
-                if "claim" in row
-                else f"certain mass {lower(row['certain_mass'], '.4f')}"
-            )
+            if "claim" in row:
+                interval = f"between {lower(row['lo'], '.4f')} and {upper(row['hi'], '.4f')}"
+                verdict = row["verdict"] or "no verdict"
+                said = f"claim “{row['claim']}”: {row['value']:.4f}, {interval}, {verdict}"
+            else:
+                said = f"certain mass {lower(row['certain_mass'], '.4f')}"
             yield (
                 f"{run} {head_name(row).capitalize()}, query {row['query']} ({unmarked(row['query_token'])!r}); "
                 f"{self._kept(self.rows.filter(text=row['text'])).rstrip(',')} kept "

@@ -1,7 +1,6 @@
 """How verdicts on attention weights are drawn: lines of tokens, bars with shares, both axes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -58,25 +57,16 @@ _LABEL = 22
 
 
 def token_lines(table: pl.DataFrame, most: int, outcome: str) -> list[TokenLine]:
-    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict.
-
-    Tolerances for which all of a row is the same share its line.
-    """
-    lines, places = [], []
-    for place, row in table.group_by(ROW, maintain_order=True):
-        first = row.row(0, named=True)
-        kept = exactness(first["tolerance"], outcome)
-        title, shown = first_tokens(_row_name(first, f"outcome kept {kept}"), row)
-        tokens = list(map(_marked, shown.iter_rows(named=True)))
-        if place[:-1] in places[-1:] and tokens == lines[-1].tokens:
-            lines[-1] = replace(lines[-1], title=f"{lines[-1].title}, and {kept}")
-            continue
-        if len(lines) == most:
-            break
+    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict."""
+    first = table.select(ROW).unique(maintain_order=True).head(most)
+    shown, lines = table.join(first, on=ROW, how="semi", maintain_order="left"), []
+    for _, row in shown.group_by(ROW, maintain_order=True):
+        at = row.row(0, named=True)
+        name = _row_name(at, f"outcome kept {exactness(at['tolerance'], outcome)}")
+        title, tokens = first_tokens(name, row)
         mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
         legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
-        lines.append(TokenLine(title, tokens, legend))
-        places.append(place[:-1])
+        lines.append(TokenLine(title, list(map(_marked, tokens.iter_rows(named=True))), legend))
     return lines
 
 
