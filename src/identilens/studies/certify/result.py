@@ -253,10 +253,9 @@ class Certainty(Result):
         return views.token_lines(self.table, most, self.rows["outcome"][0])
 
     def charts(self) -> dict[str, AnyChart]:
-        """Return ``intervals``, ``axes`` (certainty and influence), ``claims``, ``certain_by_head``, ``widths_...``.
+        """Return ``intervals``, ``axes`` (certainty and influence), ``claims`` and ``certain_by_head``.
 
-        The third is there for claims and sources, the fourth for several heads, the last for each head with several
-        rows.
+        The third is there for claims and sources, the last for several heads.
         """
         charts = {
             "intervals": views.bars(self.table, self.order, views.PRINTED),
@@ -267,7 +266,7 @@ class Certainty(Result):
         heads = self.by_head()
         if heads.n_unique(_HEAD) > 1:
             charts["certain_by_head"] = views.certain_by_head(heads)
-        return charts | views.width_maps(self.table)
+        return charts
 
     def sections(self) -> list[Section]:
         """Return the lines of tokens, the charts and the tables."""

@@ -304,13 +304,13 @@ def certified(
 
     ``ends`` are those of the weights, where they are known.
     """
-    found = []
     if not functionals:
-        return found
+        return []
     coefficients = torch.stack([*functionals.values()])
     costs = solver_costs(kept, solver, coefficients)
     numbers = functional_ends(solver, costs, ends)
     keys = (solver.keys[kept.own[solver.keys]] % kept.values.keys).tolist()
+    found = []
     for claim, own, cost, (value, lo, hi) in zip(
         functionals, coefficients.tolist(), costs, numbers.T.tolist(), strict=True
     ):

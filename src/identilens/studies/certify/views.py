@@ -5,16 +5,15 @@ from typing import Any
 
 import altair as alt
 import polars as pl
-import torch
 
-from identilens.charts.cells import heat, token_map
+from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, choose_present, intervals, rule, scatter
 from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD, Row, ends
 from identilens.studies.certify.rows import VERDICTS
-from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
+from identilens.studies.head_views import choose_kind, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness
 
 ROW = [*HEAD, "query", "tolerance"]
@@ -34,9 +33,6 @@ KEYS = 40
 
 CELLS = 20_000
 """Weights whose intervals, and heads whose means, travel inside a page."""
-
-MAP_CELLS = 250_000
-"""Cells of the maps drawn for print."""
 
 SIGNS = "●○▲△·"
 """Signs of the verdicts, for readers who cannot tell the colours apart."""
@@ -269,34 +265,6 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         title="Attention that is certain, by head",
     )
     return choose_present(choose_kind(chart, heads), heads, "tolerance", "Tolerance")
-
-
-def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return the width of every interval of a head by query and key, where more than one of its rows was bounded."""
-    first = table.filter(pl.col("tolerance") == pl.col("tolerance").first())
-    several = first.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
-    maps = {}
-    for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(
-        list(HEAD), maintain_order=True
-    ):
-        first = rows.row(0, named=True)
-        grid = (
-            rows.with_columns(WIDTH)
-            .pivot("key", index="query", values="width", sort_columns=False)
-            .sort("query")
-        )
-        queries = rows.unique("query").sort("query")["query_token"].to_list()
-        keys = rows.unique("key").sort("key").select("key", "token")
-        widths = torch.tensor(grid.select(map(str, keys["key"])).fill_null(torch.nan).to_numpy())
-        maps[f"widths_{file_name(first)}"] = token_map(
-            widths,
-            queries,
-            keys["token"].to_list(),
-            head_name(first).capitalize(),
-            side=360,
-            value_title="Width of the interval",
-        )
-    return maps
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
