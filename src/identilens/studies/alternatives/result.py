@@ -116,9 +116,7 @@ class Alternatives(Result):
             lines.append(
                 "The farthest found are a total variation distance of {distance:.2f} away on average, none is farther "
                 "than {distance_bound:.2f} on average (1 − certain mass), and alternatives put into the model change "
-                "the final hidden state by at most {hidden_change:.1e} of its size.".format(
-                    **numbers
-                )
+                "the final hidden state by at most {hidden_change:.1e} of its size.".format(**numbers)
             )
         if free_maps and "parameters" in away:
             lines.append(
