@@ -116,7 +116,6 @@ TOPICS = {
     "mixing": Topic("Mixing", studies=("mixing",), places=("measures.mixing",)),
     "rollout": Topic("Rollout", studies=("rollout",)),
     "patterns": Topic("Patterns", studies=("patterns",)),
-    "sources": Topic("Sources", studies=("sources",)),
     "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),
     "inversion": Topic("Inversion", names=("invert", "Inverted"), studies=("inversion",)),
     "structure": Topic("Structure", studies=("structure",), places=("measures.structure",)),

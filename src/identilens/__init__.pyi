@@ -40,8 +40,6 @@ from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
 from .studies.rollout.result import Rollouts as Rollouts
 from .studies.rollout.study import rollout as rollout
-from .studies.sources.result import Sources as Sources
-from .studies.sources.study import sources as sources
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
 from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability

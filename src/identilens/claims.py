@@ -1,12 +1,12 @@
-"""Claims on rows of attention: a weight, the mass on some words, an order, a published pattern, a source.
+"""Claims on rows of attention: a weight, the mass on words or a segment, a difference, a pattern, a source.
 
-A claim is a linear functional of a row with what is said of it. `identilens.certify` takes claims beside those in words
-("storm > ferry"), and proves or refutes them.
+A claim is a linear functional of a row: a name, a coefficient for each key, and what is said of its value. All
+functionals are made here, and `identilens.certify` proves the ends of each in the same way.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,16 @@ from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.models.heads import Head
 from identilens.models.spelling import Spelling
 
-__all__ = ["Claim", "mass", "order", "pattern", "source", "weight"]
+__all__ = [
+    "Claim",
+    "difference",
+    "mass",
+    "order",
+    "pattern",
+    "segment",
+    "source",
+    "weight",
+]
 
 TRUE, FALSE, OPEN = (
     "true in every alternative",
@@ -51,6 +60,7 @@ class ClaimRow:
         tokens: What stands at each key.
         text: Number of the text.
         spelling: What the tokens spell; their names by default.
+        moves: Whether alternatives may change what the head adds.
     """
 
     head: Head
@@ -58,6 +68,7 @@ class ClaimRow:
     tokens: Sequence[str]
     text: int
     spelling: Spelling | None = None
+    moves: bool = False
 
 
 Counting = Callable[[ClaimRow], Float[Tensor, " key"] | None]
@@ -230,6 +241,35 @@ def mass(words: str, *, above: float | None = None, below: float | None = None) 
     return weight(words, above=above, below=below)
 
 
+def segment(name: str, keys: Iterable[int]) -> Claim:
+    """Return a claim on the attention to some keys together, such as those of a document or a question.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.claims.segment("document 1", range(4, 20)).subject
+        "attention to 'document 1'"
+    """
+    own = tuple(keys)
+    return Claim(name, f"attention to {name!r}", partial(_segment, own), digest=str(own))
+
+
+def difference(first: Claim, second: Claim) -> Claim:
+    """Return a claim on the value of one claim less that of another.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.claims.difference(idl.claims.mass("storm"), idl.claims.mass("ferry")).words
+        'storm − ferry'
+    """
+    return Claim(
+        f"{first.words} − {second.words}",
+        f"{first.subject} minus {second.subject}",
+        partial(_difference, first, second),
+        digest=first.digest + second.digest,
+        keys=(*first.keys, *second.keys),
+    )
+
+
 def order(first: Keys, second: Keys) -> Claim:
     """Return the claim that one key, or words, gets more attention than another.
 
@@ -238,10 +278,8 @@ def order(first: Keys, second: Keys) -> Claim:
         >>> idl.claims.order("storm", 3).words
         'storm > key 3'
     """
-    subject = f"attention to {_named(first)} minus that to {_named(second)}"
-    counting = partial(_difference, first, second)
-    words = f"{_name(first)} > {_name(second)}"
-    return Claim(words, subject, counting, ">", keys=(first, second))
+    claim = difference(weight(first), weight(second))
+    return replace(claim, words=f"{_name(first)} > {_name(second)}", sign=">")
 
 
 def pattern(name: str, *, above: float | None = None, below: float | None = None) -> Claim:
@@ -309,6 +347,16 @@ def source(
     return _compared(claim, above, below)
 
 
+def row_sources(
+    row: ClaimRow, direction: Float[Tensor, " d_model"], name: str
+) -> dict[Claim, Float[Tensor, " key"]]:
+    """Return what each key that a row sees adds to a direction: a claim on each, with its coefficients."""
+    added, visible = _source(direction, None, row), row.head.seen(row.query)
+    keys = range(len(added)) if visible is None else visible.nonzero()[:, 0].tolist()
+    units = torch.eye(len(added), dtype=torch.float64)
+    return {source(direction, key, name=name): added[key] * units[key] for key in keys}
+
+
 def _compared(claim: Claim, above: float | None, below: float | None) -> Claim:
     if above is not None and below is not None:
         raise SettingError("above", "without below: make a claim for each", above)
@@ -354,8 +402,15 @@ def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
     )
 
 
-def _difference(first: Keys, second: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
-    return _keys(first, row) - _keys(second, row)
+def _segment(keys: Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
+    found = torch.zeros(len(row.tokens), dtype=torch.float64)
+    found[list(keys)] = 1.0
+    return found
+
+
+def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " key"] | None:
+    parts = first.coefficients(row), second.coefficients(row)
+    return None if parts[0] is None or parts[1] is None else parts[0] - parts[1]
 
 
 def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
@@ -370,10 +425,11 @@ def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
 
 
 def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]:
-    if row.head.site.normed:
+    if row.head.site.normed and row.moves:
         raise InputError(
             f"{row.head.kind} layer {row.head.layer} normalises what its heads mix before it adds it, so that what a "
-            "key adds along a direction depends on the whole row. Leave claims on sources out."
+            "key adds along a direction depends on the whole row. Choose the outcome head and the tolerance 0, or "
+            "leave sources out."
         )
     projection = row.head.row_projection(row.query)
     if len(u) != projection.shape[1]:

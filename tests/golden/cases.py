@@ -8,7 +8,7 @@ FILES = {
     "audit": ["audit_bundled", "audit_encoder", "audit_grouped", "audit_cross"],
     "heads": ["answer_causal", "certify_causal", "certify_cross", "alternatives_encoder",
         "alternatives_causal", "logit_ranks_encoder", "faithfulness_encoder", "patterns_causal",
-        "sources_causal"],
+        "certify_source"],
     "mixing": ["mixing_exact", "mixing_causal_sketch", "mixing_cross", "mixing_aggregates",
         "rollout_causal"],
     "tokens": ["tokens_same_layer", "tokens_neighbours", "inversion_causal",

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import polars as pl
+
 import identilens as idl
 from golden.common import CONDITIONED, maps, tiny
 from golden.stored import Case, Tables
@@ -44,10 +46,31 @@ def patterns(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 
 def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
-    """How far alternatives move the logits is rounding noise where nothing may change, and is left out."""
-    found = idl.sources(lens, texts, **options)
-    rows = found.rows.drop("moved", "gap")
-    return {"table": found.table, "rows": rows, "logits": found.logits, "layers": found.layers}
+    """How far the farthest alternative met is depends on which programs were run, and is left out."""
+    found = idl.certify(lens, texts, queries="last", **options)
+    row = ["text", "query", "query_token", "tolerance", "layer", "head"]
+    claims = found.claims.rename({"value": "contribution"})
+    table = pl.concat(
+        [
+            claims.select(*row, "contribution", "lo", "hi"),
+            found.table.select("key", "token", "weight"),
+        ],
+        how="horizontal",
+    )
+    size = pl.col("contribution").abs()
+    largest = {name: pl.col(name).sort_by(size).last() for name in ("key", "token")}
+    groups = table.group_by(row, maintain_order=True)
+    rows = groups.agg(pl.col("contribution").sum(), **largest).rename({"key": "largest"})
+    known = found.rows["certified_source"].is_not_null()
+    sums = found.parts.group_by("part", maintain_order=True).agg(pl.col("value").sum())
+    logits = pl.DataFrame(dict(sums.iter_rows()))
+    layers = found.parts.drop_nulls("layer").pivot("part", index="layer", values="value")
+    return {
+        "table": table.with_columns(coefficient=pl.col("contribution") / pl.col("weight")),
+        "rows": rows.with_columns(known.alias("certified")),
+        "logits": logits,
+        "layers": layers,
+    }
 
 
 CASES: dict[str, Case] = {
@@ -97,8 +120,8 @@ CASES: dict[str, Case] = {
         relative=1e-6,
         floor=1e-9,
     ),  # 3 s
-    "sources_causal": Case(
-        lambda: sources(tiny("gpt2"), [ids(20)], target=("5", "9"), tolerance=(0, "1%")),
+    "certify_source": Case(
+        lambda: sources(tiny("gpt2"), [ids(20)], source=("5", "9"), tolerance=(0, "1%")),
         relative=1e-6,
         floor=1e-9,
     ),  # 1.2 s

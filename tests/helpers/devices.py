@@ -114,8 +114,8 @@ WORK: dict[str, Callable[[Any], Any]] = {
         _lens("bert", device), [ids(12, one) for one in range(8)], folds=2,
         probes=("naive", "linear", "ridge"), distances=("cosine",), max_epochs=2,
     ),
-    "sources": lambda device: idl.sources(
-        _lens("llama", device), TEXT, layers=(1,), target=(torch.ones(32),)
+    "certify a source": lambda device: idl.certify(
+        _lens("llama", device), TEXT, layers=(1,), queries="last", source=(torch.ones(32),)
     ),
     "answer": lambda device: idl.answer(
         idl.load("bundled-decoder", device=device), PROMPT, bounded=1, layers=(3,)

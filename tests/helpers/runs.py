@@ -53,9 +53,6 @@ CASES = {
     ),
     "rollout": lambda at, **run: idl.rollout(model(), TEXTS[:3], queries="last", **run),
     "patterns": lambda at, **run: idl.patterns(model(), TEXTS[:3], heads=0, rows=2, **run),
-    "sources": lambda at, **run: idl.sources(
-        idl.Lens(zoo.build("gpt2")), TEXTS[:3], target="7", layers=0, **run
-    ),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run

@@ -14,7 +14,6 @@ from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.influence.result import Influence
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.patterns.result import PatternScores
-from identilens.studies.sources.result import Sources
 from identilens.studies.tokens.result import TokenIdentifiability
 
 RECORD = {"model": {"name": "toy", "dtype": "float32"}, "texts": {"count": 2}, "settings": {}}
@@ -218,33 +217,6 @@ def scored(texts=3, tolerances=("0", "1%")):
     ]  # fmt: skip
     made = written(PatternScores, table=table)
     return replace(made, provenance={**RECORD, "seed": 0, "settings": {"least_score": 0.4}})
-
-
-def sourced(targets=("' sea'",), tolerances=("0", "1%")):
-    """Two heads that add to a logit from three tokens; the sum is 2, and half of it comes from the heads."""
-    table, rows, logits, layers = [], [], [], []
-    for target in targets:
-        at = {"text": 0, "query": 2, "query_token": "the", "target": target}
-        logits.append({
-            **at, "logit": 2.0, "embedding": 0.25, "final_bias": 0.25, "heads": 1.0, "output_bias": 0.125,
-            "feed_forward": 0.375, "error": 1e-7, "ends_moved": 3e-6 if "0" in tolerances else None,
-        })  # fmt: skip
-        layers.append({**at, "layer": 0, "heads": 1.0, "output_bias": 0.125, "feed_forward": 0.375})
-        for looser, tolerance in enumerate(tolerances):
-            for head in (0, 1):
-                place = {**at, "tolerance": tolerance, "layer": 0, "head": head}
-                parts = [(0.5, 2.0), (0.25, -1.0), (0.25, 0.0 if head else -1.0)]
-                for key, (weight, coefficient) in enumerate(parts):
-                    part, less = weight * coefficient, 0.125 * head + 0.0625 * looser
-                    table.append({
-                        **place, "key": key, "token": ("old", "man", "the")[key], "weight": weight,
-                        "coefficient": coefficient, "contribution": part, "lo": part - less, "hi": part + less,
-                    })  # fmt: skip
-                rows.append({
-                    **place, "contribution": sum(one * c for one, c in parts), "largest": 0, "token": "old",
-                    "certified": head == 0 or not looser, "farthest": 0.25, "moved": 1e-6 * (1 + looser), "gap": 0.0,
-                })  # fmt: skip
-    return written(Sources, table=table, rows=rows, logits=logits, layers=layers)
 
 
 def inverted(texts=2, causal=True, bits=(3, 4)):

@@ -29,7 +29,6 @@ from helpers.written import (
     inverted,
     mixed,
     scored,
-    sourced,
 )
 from identilens.studies.comparison import compare
 from identilens.studies.mixing.tagging import TAG_COLUMNS
@@ -75,7 +74,6 @@ CASES = {
     "influence on states": partial(influenced, "states", 1, rows=False),
     "influence on an answer": partial(influenced, texts=1, answer="the sea"),
     "patterns": scored,
-    "sources": sourced,
     "alternatives": alternatives,
     "alternatives, none": partial(alternatives, 1, found=False),
     **{f"tokens {name}": partial(identified, name) for name in EXPERIMENTS},

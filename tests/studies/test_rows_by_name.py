@@ -23,7 +23,7 @@ _OPTIONS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["alternatives", "audit", "certify", "influence", "mixing", "rollout", "sources"]
+    "name", ["alternatives", "audit", "certify", "influence", "mixing", "rollout"]
 )
 def test_a_text_without_the_row_that_is_asked_for_is_left_out(lens, name):
     texts, study = [ids(12), ids(9, 1)], getattr(idl, name)

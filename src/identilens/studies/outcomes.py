@@ -197,9 +197,9 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
-    def solver(self, allowed: float, **options: bool) -> RowSolver:
+    def solver(self, allowed: float) -> RowSolver:
         """Return the programs over the alternatives that change the outcome by at most so much; see `RowSolver`."""
-        return RowSolver(self.row, self.space, self.length(allowed), self.own, **options)
+        return RowSolver(self.row, self.space, self.length(allowed), self.own)
 
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""

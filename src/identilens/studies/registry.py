@@ -22,7 +22,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",
-        "The proven interval and verdict of each weight, and claims.",
+        "The proven interval of each weight, claim and source of a logit.",
     ),
     "answer": Entry(
         "identilens.studies.answer.study:AnswerStudy",
@@ -35,10 +35,6 @@ STUDIES: dict[str, Entry] = {
     "patterns": Entry(
         "identilens.studies.patterns.study:PatternStudy",
         "Heads with a published pattern, in every alternative.",
-    ),
-    "sources": Entry(
-        "identilens.studies.sources.study:SourcesStudy",
-        "What heads add to a logit from each token, how surely.",
     ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy",

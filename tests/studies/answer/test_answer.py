@@ -18,7 +18,7 @@ from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
-from identilens.studies.answer.result import Answers
+from identilens.studies.answer.result import LESS, MORE, OPEN, Answers
 from identilens.studies.answer.rows import drawn_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -104,7 +104,7 @@ def test_only_the_rows_of_the_answer_are_computed_and_saved_on_request(tmp_path,
             expected = weights[:, keys].sum(1)
             torch.testing.assert_close(masses["mass"].to_torch(), expected, atol=1e-6, rtol=0)
     [maps] = [one.maps for one in found.sections() if one.maps]
-    assert {len(one.keys) for one in maps} == {len(set(own)), len(own)}
+    assert {len(one.keys) for one in maps} == {len(own)}
     computed, attend = [], AttentionCall.attend
 
     def counted(call, rows=slice(None)):
@@ -171,17 +171,16 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
         assert (both[name] - both[f"{name}_exact"]).abs().max() < 1e-12
     assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
     said = whole.summary()
-    assert "computed for 48 of 48." in said.text
+    assert (said.numbers["rows"], said.numbers["of_rows"]) == (48, 48)
     assert "estimated" not in said.text
+    assert len(said.text.splitlines()) == 3
     assert said.numbers["certain_mass"] == pytest.approx(exact["lo"].sum())
     assert '"area"' in whole.charts()["layers"].to_json()
     heads = {0: range(4), 1: range(4)}
     part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=3, tolerance=0, seed=5)
     drawn = drawn_rows(heads, 6, 3, 5, 0)
     assert only(whole, drawn).intervals.equals(part.intervals)
-    assert re.search(
-        "Over all segments .* % .estimated, standard error .* points. of", part.summary().text
-    )
+    assert re.search("At least .* % .estimated, standard error .* points. of", part.summary().text)
     inside = []
     for seed in range(60):
         few = only(whole, drawn_rows(heads, 6, 3, seed, 0)).segments()
@@ -295,10 +294,8 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     lens = answering("llama")
     greedy = idl.answer(lens, PROMPT, max_new_tokens=5, bounded=0)
     assert greedy.positions["rank"].drop_nulls().to_list() == [1] * 5
-    assert "most likely" not in greedy.summary().text
     other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, bounded=0)
-    ranks = other.positions["rank"].drop_nulls()
-    assert f"prompt and answer: {(ranks > 1).sum()} tokens of 4." in other.summary().text
+    assert (other.positions["rank"].drop_nulls() > 1).any()
     ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
     likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
     chosen = likely[:, ids[-1]].double()
@@ -330,18 +327,17 @@ def test_a_difference_is_certain_where_ranges_overlap():
             )
             values = [float(part) for part in (expected.value, expected.lo, expected.hi)]
             assert [row[name] for name in ("mass", "lo", "hi")] == pytest.approx(values, abs=1e-6)
-    apart = found._apart("where")
-    exact = (
-        found.differences.filter(segment="where")
-        .group_by("other", "tolerance")
-        .agg(pl.col("mass", "lo", "hi").mean())
-    )
-    both = exact.join(apart, left_on=["other", "tolerance"], right_on=["segment", "tolerance"])
-    assert len(both) == len(exact) == 2 * len(others["where"])
+    pair = ["segment", "other", "tolerance"]
+    exact = found.differences.group_by(pair).agg(pl.col("mass", "lo", "hi").mean())
+    both = found.order().join(exact, on=pair, suffix="_exact")
+    assert len(both) == len(exact) == 2 * len(pairs)
     for name in ("mass", "lo", "hi"):
-        assert (2 * both[f"{name}_right"] - 1 - both[name]).abs().max() < 1e-12
+        assert (both[f"{name}_exact"] - both[name]).abs().max() < 1e-12
+    for row in both.iter_rows(named=True):
+        sign = MORE if row["lo"] > 0 else LESS if row["hi"] < 0 else OPEN
+        assert row["verdict"] == sign
     # Not looser than what the ends of both segments tell.
-    means = found.segments()
+    both, means = both.filter(segment="where"), found.segments()
     ends = both.join(
         means, left_on=["other", "tolerance"], right_on=["segment", "tolerance"], suffix="_other"
     )
@@ -357,4 +353,5 @@ def test_of_many_named_segments_no_differences_are_bounded():
         answering("llama"), {"prompt": PROMPT, "segments": named}, max_new_tokens=2, bounded=2
     )
     assert found.differences.is_empty()
-    assert "other segments" in found.summary().text
+    assert found.order().is_empty()
+    assert "Compared with" not in found.summary().text

@@ -96,8 +96,7 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
         == head.rows["certified_top"].gather(places).to_list()
     )
     assert chosen.summary().numbers["certified_pairs"] is None
-    assert "of all pairs of keys" in head.summary().text
-    assert "of all pairs of keys" not in chosen.summary().text
+    assert head.summary().numbers["certified_pairs"] > 0
     assert one.table["norm_share"].sum() == pytest.approx(1)
     assert one.table["contribution"].sum() == pytest.approx(1)
     assert set(one.table["query_token"]) == {"village"}
@@ -108,8 +107,8 @@ def test_short_texts_are_points(bundled):
     assert found.table["pinned"].all()
     assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
     assert (found.rows["simplex_nullity"] == 0).all()
-    assert "Pinned, the same in every alternative: all " in found.summary().text
-    assert "The widest range" not in found.summary().text
+    assert found.summary().numbers["pinned"] == len(found.table)
+    assert "That is usual where rows see no more keys" in found.summary().text
 
 
 def test_rows_of_a_decoder_have_their_own_null_spaces():
@@ -143,9 +142,9 @@ def test_masked_rows_have_their_own_keys(found):
     )
     words = found.summary().text
     assert words.startswith("With the head's output the same, exactly, at least ")
-    assert " of the attention of 8 rows is certain to stay on its keys on average: " in words
-    last = rows.sort("certain_mass").row(0, named=True)
     assert (
-        f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']},"
-        in words
+        " of the attention of 8 rows is certain to stay on its keys on average, least for " in words
     )
+    last = rows.sort("certain_mass").row(0, named=True)
+    assert f"least for '{last['query_token']}' (query {last['query']}, " in words
+    assert f"): {100 * last['certain_mass']:.0f} %." in words

@@ -28,7 +28,7 @@ PLACE = {"layers": 3, "heads": 9, "queries": 10}
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("storm > ferry", ("attention to 'storm' minus that to 'ferry'", ">", 0.0)),
+        ("storm > ferry", ("attention to 'storm' minus attention to 'ferry'", ">", 0.0)),
         (" the storm<0.3 ", ("attention to 'the storm'", "<", 0.3)),
         ("a > 1e-2", ("attention to 'a'", ">", 0.01)),
         ("the  storm", ("attention to 'the  storm'", "", 0.0)),
@@ -118,7 +118,7 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     keys = slice(0, 9 if masked else 12)
     kept = kept_basis(T[keys])
     for one, (claim, coefficients) in zip(
-        certified_columns(of_head(row, T, visible), claims=claims).claims,
+        certified_columns(of_head(row, T, visible), claims=claims, certificates=True).claims,
         claims.items(),
         strict=True,
     ):

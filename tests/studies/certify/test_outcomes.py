@@ -110,17 +110,15 @@ def test_certificates_of_the_answer(decoder, outcome):
         assert row["measured"] == pytest.approx(row["predicted"], rel=0.3)
     assert "to first order" in found.summary().text
     assert ("final hidden states" if outcome == "states" else "prediction") in found.summary().text
-    unit = "nats" if outcome == "prediction" else "relative change"
-    without = f"when the head adds nothing in it, is {found.rows['effect'].mean():.3g} ({unit})"
     where = {
         "states": "the model's final hidden states at all 16 positions",
         "prediction": "the model's prediction after '20' (position 15)",
     }[outcome]
-    assert f"A row's effect, the change of {where} {without}" in found.summary().text
     assert found.summary().text.startswith(f"With {where} the same, exactly (to first order), ")
     assert rows["answer"].unique().to_list() == [where]
     assert f"; {where} kept exactly (to first order); " in next(found._cited())
-    assert "this tolerance is larger" not in found.summary().text
+    assert "times what the first order predicts" in found.summary().text
+    assert "do less than this tolerance allows" not in found.summary().text
     # An alternative at the first order has that change: bounds and the model agree on which weights are free.
     table = found.table.filter(tolerance="20%")
     assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()

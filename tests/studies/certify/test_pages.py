@@ -9,18 +9,14 @@ from identilens.studies import head_views
 from identilens.studies.certify import views
 
 
-def test_tolerances_with_the_same_numbers_share_a_printed_table():
+def test_the_first_tolerance_is_printed():
     found = certainty(((0, 0),), ("0", "1%"))
-    exact = found.table.filter(tolerance="0")
-    finer = exact.with_columns(pl.col("lo") + 1e-5, tolerance=pl.lit("float32"))
-    both = replace(found, table=pl.concat([exact, finer, found.table.filter(tolerance="1%")]))
-    [(title, shown)] = both.overview().items()
-    assert title.startswith(
-        "Weights and verdicts, tolerance 0 and float32 (in the report 1 more); radius"
-    )
-    assert shown.equals(views.weights_in_short(exact))
+    [(title, shown)] = found.overview().items()
+    assert title.startswith("Weights and verdicts, tolerance 0; radius")
+    assert shown.equals(views.weights_in_short(found.table.filter(tolerance="0")))
     [line] = found.token_lines()
     assert line.title.endswith("outcome kept exactly")
+    assert len(found.token_lines(5)) == 2
 
 
 def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
@@ -40,7 +36,7 @@ def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     sizes = {name: most_rows(chart) for name, chart in result.charts().items()}
     assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 40}
     [note] = [one.note for one in result.sections() if one.title == "Intervals and shares"]
-    assert note == "The first 5 of 50 rows are here to choose from."
+    assert note == "The first 5 of 50 rows are here."
 
 
 def most_rows(chart):
@@ -56,20 +52,4 @@ def put_back(predicted, measured):
 
 def test_a_row_that_does_nothing_to_the_outcome_is_not_compared_with_its_first_order():
     assert "times what the first order predicts" not in put_back(0.0, 0.0)
-
-
-def test_the_finding_says_where_the_model_changes_more_than_a_tolerance_allows():
-    assert "In the one row that is more than the tolerance allows, up to 1.5 times" in put_back(
-        0.01, 0.015
-    )
-    within = put_back(0.01, 0.005)
-    assert "by 0.50 times what the first order predicts" in within
-    assert "more than the tolerance allows" not in within
-
-
-def test_attention_is_not_parked_where_no_key_adds_anything():
-    found = certainty(((0, 0),), ("0",))
-    parked = pl.Series("norm_share", [0.0, 0.5, 0.5])
-    for share, said in ((parked, True), (0 * parked, False)):
-        one = replace(found, table=found.table.with_columns(share))
-        assert ("Attention is parked" in one.summary().text) == said
+    assert "by 0.50 times what the first order predicts" in put_back(0.01, 0.005)

@@ -7,19 +7,22 @@ from itertools import compress
 from math import prod
 from typing import Annotated, Any
 
+import numpy as np
 import polars as pl
 import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
+from identilens.claims import ClaimRow
 from identilens.errors import InputError, SettingError, UnsupportedModelError
 from identilens.models.chats import SINK, SO_FAR, TEMPLATE, Chat, Prompt, read_chats, read_prompt
 from identilens.models.continuations import answer_ids
 from identilens.models.explaining import explained
 from identilens.models.families import position_limit
+from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
-from identilens.models.interface import evaluation_mode
+from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.runs.matrices import MatrixKey
@@ -28,7 +31,13 @@ from identilens.runs.settings import NonNegative, Numbers, Positive, Settings, T
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.answer.result import Answers
-from identilens.studies.answer.rows import AnswerRows, Heads, drawn_rows
+from identilens.studies.answer.rows import (
+    Heads,
+    drawn_rows,
+    segment_claims,
+    segment_ends,
+    segment_masses,
+)
 from identilens.studies.heads import LensStudy
 from identilens.studies.outcomes import tolerances
 
@@ -242,77 +251,62 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         """Return the attention of one answer."""
         settings, prompt = self.settings, self.parts[part]
         answer = self._answer(part)
-        own = [*prompt.segments, *[SO_FAR] * len(answer)]
-        names = [*dict.fromkeys(own), SINK]
-        before = self.sizes()[part] - len(self._sites)
-        rows = AnswerRows(
-            self._sites,
-            self._heads,
-            len(prompt.ids),
-            torch.tensor([[one == name for one in own] for name in names[:-1]]).double(),
-            names,
-            drawn_rows(self._heads, len(answer), self._bounded, settings.seed, part),
-            self._tolerances,
-            settings.matrices,
-            lambda layer: self.tell(f"attention {layer}", before + layer),
-        )
         ids, first = [*prompt.ids, *answer], len(prompt.ids)
-        likely = self._pass(ids, len(answer), rows)
+        own = [*prompt.segments, *[SO_FAR] * len(answer)]
+        drawn = drawn_rows(self._heads, len(answer), self._bounded, settings.seed, part)
+        claims, names = segment_claims(own), [*dict.fromkeys(own), SINK]
+        frames, bounded, matrices = [], [], {}
+
+        def measure(call: AttentionCall) -> Tensor:
+            """Measure the rows of the answer's tokens: row t − 1, whose output predicts token t, is that of token t."""
+            if call.index in self._heads:
+                rows = call.rows(range(first - 1, len(ids) - 1))
+                layer = CapturedLayer.of(rows, self._sites[call.index], *rows.attend())
+                row = ClaimRow(layer.head(0), first - 1, [*own, SINK], part)
+                costs = torch.stack([one.counting(row) for one in claims.values()])  # pyright: ignore
+                for number in self._heads[call.index]:
+                    head = layer.head(number)
+                    at = {"text": part, "layer": head.layer, "head": number}
+                    masses = segment_masses(head, costs[: len(names)]).numpy()
+                    token, segment = np.indices(masses.shape).reshape(2, -1)
+                    named = pl.Series(names).gather(segment)
+                    columns = {"token": token, "segment": named, "mass": masses.flatten()}
+                    frames.append(pl.DataFrame({**at, **columns}))
+                    if settings.matrices:
+                        key = MatrixKey(part, head.layer, number, "decoder", "raw")
+                        matrices[str(key)] = head.attention.float()
+                    for chosen, token in drawn[call.index]:
+                        if chosen == number:
+                            ends = segment_ends(head, token, claims, costs, self._tolerances)
+                            bounded.extend({"text": part, **one} for one in ends)
+            self.tell(f"attention {call.index}", self.sizes()[part] - len(self._sites) + call.index)
+            return call.run()
+
+        likely = self._pass(ids, len(answer), measure)
         needed = self._without(part, prompt, answer) if settings.needed else []
+        unknown = {"probability": None, "rank": None}
         tokens = [
-            {
-                "text": part,
-                "position": position,
-                "token": token,
-                "segment": segment,
-                "answer": position - first if position >= first else None,
-                **likely.get(position, {"probability": None, "rank": None}),
-            }
-            for position, (token, segment) in enumerate(
+            {"text": part, "position": at, "token": token, "segment": segment}
+            | {"answer": at - first if at >= first else None, **likely.get(at, unknown)}
+            for at, (token, segment) in enumerate(
                 zip(self.lens.reader.names(ids), own, strict=True)
             )
         ]
-        bounded = [{"text": part, **one} for one in rows.intervals]
-        bounded = table_of(Answers.schema["differences"], bounded)
-        table = self._masses(part, rows, names)
-        matrices = {
-            str(MatrixKey(part, layer, head, "decoder", "raw")): weights
-            for (layer, head), weights in rows.weights.items()
-        }
+        # The sink is a segment where some head has one.
+        table = pl.concat(frames).select(*Answers.schema["table"])
+        some = (pl.col("segment") != SINK) | (pl.col("mass") > 0).any().over("segment")
+        table = table.cast(pl.Schema(Answers.schema["table"])).filter(some)
+        ends = table_of(Answers.schema["differences"], bounded)
         known = pl.col("segment").is_in(table["segment"].unique().to_list())
         tables = {
             "table": table,
-            "intervals": bounded.filter(known, pl.col("other").is_null()).drop("other"),
-            "differences": bounded.drop_nulls("other"),
+            "intervals": ends.filter(known, pl.col("other").is_null()).drop("other"),
+            "differences": ends.drop_nulls("other"),
             "positions": table_of(Answers.schema["positions"], tokens),
             "needed": table_of(Answers.schema["needed"], needed),
         }
         read = {part: {"encoder": [one["token"] for one in tokens]}} if matrices else {}
         return Output(tables, matrices, read)
-
-    def _masses(self, part: int, rows: AnswerRows, names: Sequence[str]) -> pl.DataFrame:
-        """Return the attention of every token, layer, head and segment; without the sink where no head has one."""
-        frames = []
-        for number, heads in self._heads.items():
-            masses = rows.masses[number]
-            places = torch.cartesian_prod(*map(torch.arange, masses.shape)).T
-            head, token, segment = (pl.Series(one.numpy()) for one in places)
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "text": part,
-                        "token": token,
-                        "layer": self._sites[number].layer,
-                        "head": pl.Series(heads).gather(head),
-                        "segment": pl.Series(names).gather(segment),
-                        "mass": masses.flatten().numpy(),
-                    }
-                )
-            )
-        found = pl.concat(frames).cast(pl.Schema(Answers.schema["table"]))
-        return found.filter(
-            (pl.col("segment") != SINK) | (pl.col("mass") > 0).any().over("segment")
-        )
 
     def _without(self, part: int, prompt: Prompt, answer: Sequence[int]) -> list[Row]:
         """Return the probability of each token of the answer without each segment that can be taken out."""
@@ -331,7 +325,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         return found
 
     def _pass(
-        self, ids: Sequence[int], tokens: int, rows: AnswerRows | None = None
+        self, ids: Sequence[int], tokens: int, rows: Callable[[AttentionCall], Tensor] | None = None
     ) -> dict[int, dict[str, Any]]:
         """Run the model on prompt and answer; return what it predicts of the answer's tokens, by position."""
         first, lens = len(ids) - tokens, self.lens

@@ -14,7 +14,7 @@ from identilens.claims import FALSE, TRUE, Claim
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
-from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
+from identilens.measures.attention.row_solver import ORDER_MARGIN, Ends, RowSolver
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import HEAD, Columns, Row, table_of
 from identilens.studies.outcomes import WITHIN, KeptOutcome
@@ -31,6 +31,8 @@ FLOOR = 0.5
 Half of what even attention would give: such a weight says nothing that a reader should look at. A small weight that
 an alternative could raise above it is not determined, and not negligible.
 """
+
+_TINY = torch.finfo(torch.float64).tiny
 
 VERDICTS = (
     "determined, large share",
@@ -71,6 +73,7 @@ SCHEMA: Mapping[str, Columns] = {
         "measured": pl.Float64,
         "simplex_nullity": pl.Int64,
         "certified_top": pl.Int64,
+        "certified_source": pl.Int64,
         "certified_pairs": pl.Int64,
         "pairs": pl.Int64,
         "gap": pl.Float64,
@@ -95,6 +98,15 @@ SCHEMA: Mapping[str, Columns] = {
         "above": pl.Int64,
         "below": pl.Int64,
     },
+    "parts": {
+        "text": pl.Int64,
+        "query": pl.Int64,
+        "query_token": pl.String,
+        "source": pl.String,
+        "part": pl.String,
+        "layer": pl.Int64,
+        "value": pl.Float64,
+    },
 }
 """The tables of a certificate: one row for each weight, for each row of attention, claim, and pair of keys.
 
@@ -103,6 +115,8 @@ proven (infinite if by the signs and the sum of the weights alone); ``allowed`` 
 ``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions they count).
 ``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the
 changes that it makes, by the first order and put into the model. ``keys`` are those that a claim is about.
+``certified_source`` is the key that adds most to the ``source``, by absolute value, in every alternative. ``parts`` are
+those that the source is the sum of, and itself.
 """
 
 
@@ -158,17 +172,18 @@ class RowCertificates:
 
 @dataclass(frozen=True)
 class CertifiedClaim:
-    """What is certain of a claim on one row.
+    """What is certain of a linear functional of one row.
 
     Attributes:
         counted: The coefficient of each key that counts.
         columns: Of the table of claims.
+        certificate: What proves the ends, where it was asked for.
     """
 
     claim: Claim
     counted: dict[int, float]
-    certificate: Certificate
     columns: dict[str, Any]
+    certificate: Certificate | None = None
 
 
 @dataclass(frozen=True)
@@ -200,6 +215,8 @@ def certified_columns(
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
     claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
+    added: Float[Tensor, " key"] | None = None,
+    certificates: bool = False,
 ) -> CertifiedColumns:
     """Return the certificate of one row, in columns, for all alternatives that change the outcome by at most so much.
 
@@ -207,7 +224,8 @@ def certified_columns(
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
     determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
-    keys are certified only with ``order``; ``claims`` come with the coefficient of each key.
+    keys are certified only with ``order``; ``claims`` come with the coefficient of each key, and ``added`` is what a
+    weight of 1 on each key adds to the source.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -253,52 +271,111 @@ def certified_columns(
         "predicted": float(kept.change(solver.length(met))),
         "simplex_nullity": T.simplex_space(visible).nullity,
         "certified_top": None if top is None else top % len(row),
+        "certified_source": _largest_source(kept, solver, ends, added),
         "certified_pairs": None if pairs is None else len(pairs),
         "pairs": len(keys) * (len(keys) - 1) // 2,
         "gap": solver.gap,
     }
-    said = [
-        _certified_claim(claim, coefficients, kept, solver, allowed)
-        for claim, coefficients in (claims or {}).items()
-    ]
+    said = certified(kept, solver, claims or {}, allowed, ends, certificates=certificates)
     return CertifiedColumns(listed, whole, pairs or [], said, farthest, radii)
 
 
-def _certified_claim(
-    claim: Claim,
-    coefficients: Float[Tensor, " key"],
+def _largest_source(
+    kept: KeptOutcome, solver: RowSolver, ends: Ends, added: Float[Tensor, " key"] | None
+) -> int | None:
+    """Return the key whose weight times what it adds is the largest, by absolute value, in every alternative."""
+    if added is None:
+        return None
+    sizes = solver_costs(kept, solver, added[None])[0].abs()
+    largest = solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
+    return None if largest is None else largest % kept.values.keys
+
+
+def certified(
     kept: KeptOutcome,
     solver: RowSolver,
+    functionals: Mapping[Claim, Float[Tensor, " key"]],
     allowed: float,
-) -> CertifiedClaim:
-    """Return the proven ends of a claim, what they say of it, and up to which change of the outcome."""
-    functional = torch.zeros_like(solver.inside)
+    ends: Ends | None = None,
+    *,
+    certificates: bool = False,
+) -> list[CertifiedClaim]:
+    """Return value, proven ends, verdict and radius of each functional, and with ``certificates`` what proves them.
+
+    ``ends`` are those of the weights, where they are known.
+    """
+    if not functionals:
+        return []
+    coefficients = torch.stack([*functionals.values()])
+    costs = solver_costs(kept, solver, coefficients)
+    numbers = functional_ends(solver, costs, ends)
+    keys = (solver.keys[kept.own[solver.keys]] % kept.values.keys).tolist()
+    found = []
+    for claim, own, cost, (value, lo, hi) in zip(
+        functionals, coefficients.tolist(), costs, numbers.T.tolist(), strict=True
+    ):
+        certificate = solver.certificate(cost) if certificates else None
+        if certificate is not None:
+            lo, hi = certificate.ends.tolist()
+        verdict, radius = claim.verdict(lo, hi), None
+        if verdict in (TRUE, FALSE):
+            sign = 1.0 if lo > claim.bound else -1.0
+            radius = _radius(kept, solver, sign * cost, sign * claim.bound + ORDER_MARGIN, allowed)
+        columns = {"value": value, "lo": lo, "hi": hi, "verdict": verdict, "radius": radius}
+        counted = {key: own[key] for key in keys if own[key]}
+        found.append(CertifiedClaim(claim, counted, {**columns, "certificate": None}, certificate))
+    return found
+
+
+def solver_costs(
+    kept: KeptOutcome, solver: RowSolver, coefficients: Float[Tensor, "functional key"]
+) -> Float[Tensor, "functional seen"]:
+    """Return functionals of a head's row as costs of its programs."""
     own = kept.own[solver.keys]
-    keys = solver.keys[own] % kept.values.keys
-    functional[own] = coefficients[keys]
-    certificate = solver.certificate(functional)
-    lo, hi = certificate.ends.tolist()
-    verdict, radius = claim.verdict(lo, hi), None
-    if verdict in (TRUE, FALSE):
-        sign = 1.0 if lo > claim.bound else -1.0
-        limit = torch.tensor([sign * claim.bound + ORDER_MARGIN], dtype=torch.float64)
-        if float((sign * functional).min() * solver.inside.sum()) >= limit:
-            radius = inf
-        else:
-            size = functional.abs().max()
-            cost = sign * functional[None] / size
-            reached = solver.radius(cost, limit / size, kept.length(allowed))
-            radius = float(kept.change(reached))
-    columns = {
-        "value": float(functional @ solver.inside),
-        "lo": lo,
-        "hi": hi,
-        "verdict": verdict,
-        "radius": radius,
-        "certificate": None,
-    }
-    counted = {key: float(coefficients[key]) for key in keys.tolist() if coefficients[key]}
-    return CertifiedClaim(claim, counted, certificate, columns)
+    costs = coefficients.new_zeros(len(coefficients), len(own))
+    costs[:, own] = coefficients[:, solver.keys[own] % kept.values.keys]
+    return costs
+
+
+def functional_ends(
+    solver: RowSolver, costs: Float[Tensor, "functional seen"], ends: Ends | None = None
+) -> Float[Tensor, "three functional"]:
+    """Return the value of linear functionals of a row, and their least and greatest over all alternatives.
+
+    ``ends`` are those of the weights, where they are known: they are those of a functional of one key, too.
+    """
+    values = costs @ solver.inside
+    numbers = values.repeat(3, 1)
+    # All alternatives have the same sums: what is the same on all keys of all rows does not change.
+    open_ = (costs != costs[:, :1]).any(1)
+    if ends is not None:
+        single = (costs != 0).sum(1) == 1
+        scaled = torch.stack([costs[single] @ end for end in ends])
+        numbers[1, single], numbers[2, single] = scaled.amin(0), scaled.amax(0)
+        open_ &= ~single
+    # Programs are solved to an absolute accuracy.
+    sizes = costs[open_].abs().amax(1).clamp_min(_TINY)
+    asked = costs[open_] / sizes[:, None]
+    least, minus_greatest = solver.least(torch.cat([asked, -asked])).chunk(2)
+    # The row itself is an alternative.
+    numbers[1, open_] = torch.minimum(sizes * least, values[open_])
+    numbers[2, open_] = torch.maximum(-sizes * minus_greatest, values[open_])
+    return numbers
+
+
+def _radius(
+    kept: KeptOutcome,
+    solver: RowSolver,
+    cost: Float[Tensor, " seen"],
+    limit: float,
+    allowed: float,
+) -> float:
+    """Return up to which change of the outcome a functional is proven to reach a limit."""
+    if float(cost.min() * solver.inside.sum()) >= limit:
+        return inf
+    size = cost.abs().max()
+    reached = solver.radius(cost[None] / size, limit / size[None], kept.length(allowed))
+    return float(kept.change(reached))
 
 
 def row_radii(

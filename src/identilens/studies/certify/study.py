@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from annotated_types import Ge, Lt
+from torch import Tensor
 
-from identilens.claims import Claim, ClaimRow
+from identilens.claims import Claim, ClaimRow, row_sources
 from identilens.claims import pattern as pattern_claim
+from identilens.claims import source as source_claim
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
@@ -17,6 +20,7 @@ from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import Kind, sides
 from identilens.models.spelling import Spelling
+from identilens.models.stream import require_unembedding
 from identilens.models.substitution import Rows
 from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
@@ -30,6 +34,7 @@ from identilens.studies.certify.rows import (
     RowCertificates,
     certified_columns,
 )
+from identilens.studies.certify.sources import Source, read_source
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.outcomes import (
     Outcome,
@@ -58,6 +63,9 @@ class CertifySettings(RowSettings):
             end, counts. In Python also what `identilens.claims` makes.
         pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
             induction, separator, punctuation.
+        source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
+            text such as " river", a number, or "most likely"; of two, the difference of their logits. In Python also a
+            direction of the residual stream.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
@@ -68,6 +76,7 @@ class CertifySettings(RowSettings):
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
     claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
     pattern: Annotated[tuple[str, ...], LIST] = ()
+    source: Annotated[tuple[str | Tensor, ...], WORDED] = ()
     certificates: Switch = False
     order: bool = False
 
@@ -81,8 +90,13 @@ class CertifySettings(RowSettings):
                 "stacked output projections have full rank: see stacked_rank of an audit)",
                 self.tolerance,
             )
-        if self.certificates and not self.claims:
-            raise SettingError("certificates", "with a claim or a pattern", True)
+        if self.certificates and not (self.claims or self.source):
+            raise SettingError("certificates", "with a claim, a pattern or a source", True)
+        tensors = [one for one in self.source if isinstance(one, Tensor)]
+        finite = all(one.ndim == 1 and bool(one.isfinite().all()) for one in tensors)
+        if len(self.source) > 2 or (tensors and len(self.source) > 1) or not finite:
+            words = "as one token, two, or one direction of d_model finite numbers"
+            raise SettingError("source", words, self.source)
         if self.answer is not None and self.outcome in ("head", "layer"):
             raise SettingError("answer", "with the outcome states or prediction only", self.answer)
 
@@ -99,7 +113,10 @@ class CertifySettings(RowSettings):
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers; claims that were made in Python in words."""
         claims = [one.recorded if isinstance(one, Claim) else one for one in self.claim]
-        return {**super().recorded(), "claim": claims}
+        source = [
+            source_claim(one).digest if isinstance(one, Tensor) else one for one in self.source
+        ]
+        return {**super().recorded(), "claim": claims, "source": source}
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -151,10 +168,13 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         # What the heads of a layer share is made once.
         self._layer: tuple[Any, list[Head]] = None, []
         self._answers: dict[int, tuple[Answer, str]] = {}
+        self._sources: dict[tuple[int, int], Source] = {}
         self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
-        files = (
-            len(settings.claims) * len(self._tolerances) * sum(self.sizes()) * settings.certificates
-        )
+        self._moves = settings.outcome != "head" or any(one.size for one in self._tolerances)
+        if settings.source:
+            require_unembedding(lens)
+        each = len(settings.claims) + bool(settings.source) * max(self._items.lengths)
+        files = each * len(self._tolerances) * sum(self.sizes()) * settings.certificates
         if files > MOST:
             raise SettingError(
                 "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
@@ -186,6 +206,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         """Return the certificates of some rows of a head."""
         tokens, settings = self.heads.tokens(head, place.text), self.settings
         side = sides(head.kind, self.heads.items[place.text].tokens)
+        spelling = Spelling.of(self.heads.items[place.text], side.key, tokens[side.key])
         rows = RowCertificates.empty()
         for query in queries:
             kept = kept_outcome(
@@ -195,12 +216,21 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 lambda: self._heads_beside(place, head.rows),
                 lambda: self._answer(place, tokens)[0],
             )
-            radii = None
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            keys = Spelling.of(self.heads.items[place.text], side.key, tokens[side.key])
-            row = ClaimRow(head, query, tokens[side.key], place.text, keys)
+            row = ClaimRow(head, query, tokens[side.key], place.text, spelling, self._moves)
             counted = {one: one.coefficients(row) for one in settings.claims}
-            asked, found = self._tolerances, {}
+            claims, added = {one: each for one, each in counted.items() if each is not None}, None
+            if settings.source:
+                source = self._source(place, query)
+                sources = row_sources(row, source.direction, source.name)
+                claims |= sources
+                added = torch.stack([*sources.values()]).sum(0)
+                if (place.site, place.head) == self.heads.chosen[0]:
+                    told = {"text": place.text, "query": query, "query_token": at["query_token"]}
+                    rows.tables["parts"] += [
+                        {**told, "source": source.name, **part} for part in source.parts
+                    ]
+            asked, found, radii = self._tolerances, {}, None
             # Radii are found for the smallest change: what is not determined there is so for no larger one.
             for tolerance in sorted(asked, key=kept.allowed):
                 found[tolerance] = certified_columns(
@@ -209,7 +239,9 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                     radii=radii,
                     pin_tolerance=settings.pin_tolerance,
                     order=settings.order,
-                    claims={one: each for one, each in counted.items() if each is not None},
+                    claims=claims,
+                    added=added,
+                    certificates=settings.certificates,
                 )
                 radii = found[tolerance].radii
             for tolerance in asked:
@@ -223,6 +255,16 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
         return Output(rows.frames())
 
+    def _source(self, place: Place, query: int) -> Source:
+        """Return what a logit is the sum of at a query; that of the current text is stored."""
+        at = place.text, query
+        if at not in self._sources:
+            if self._sources and next(iter(self._sources))[0] != place.text:
+                self._sources.clear()
+            item = self.heads.items[place.text]
+            self._sources[at] = read_source(self.heads.lens, item, query, self.settings.source)
+        return self._sources[at]
+
     def _write(self, claims: Sequence[CertifiedClaim], at: Row) -> None:
         """Write the certificates of a row, and note their files."""
         where = (
@@ -233,7 +275,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         for number, one in enumerate(claims):
             name = f"{FOLDER}/{place}.claim{number}.{at['tolerance'].replace('%', 'percent')}.safetensors"
             said = said_of(one.claim, self.settings.outcome, at["tolerance"], where)
-            CertificateFile(one.certificate, said).write(self.folder / name)  # pyright: ignore[reportOptionalOperand]
+            CertificateFile(one.certificate, said).write(self.folder / name)  # pyright: ignore
             one.columns["certificate"] = name
 
     def _heads_beside(self, place: Place, rows: Sequence[int] | None) -> list[Head]:

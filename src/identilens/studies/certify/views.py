@@ -1,21 +1,19 @@
 """How verdicts on attention weights are drawn: lines of tokens, bars with shares, both axes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import altair as alt
 import polars as pl
-import torch
 
-from identilens.charts.cells import heat, token_map
+from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, choose_present, intervals, rule, scatter
 from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.runs.tables import HEAD, Row, ends
 from identilens.studies.certify.rows import VERDICTS
-from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
+from identilens.studies.head_views import choose_kind, head_name, of_whole_groups
 from identilens.studies.outcomes import exactness
 
 ROW = [*HEAD, "query", "tolerance"]
@@ -36,9 +34,6 @@ KEYS = 40
 CELLS = 20_000
 """Weights whose intervals, and heads whose means, travel inside a page."""
 
-MAP_CELLS = 250_000
-"""Cells of the maps drawn for print."""
-
 SIGNS = "●○▲△·"
 """Signs of the verdicts, for readers who cannot tell the colours apart."""
 
@@ -58,25 +53,16 @@ _LABEL = 22
 
 
 def token_lines(table: pl.DataFrame, most: int, outcome: str) -> list[TokenLine]:
-    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict.
-
-    Tolerances for which all of a row is the same share its line.
-    """
-    lines, places = [], []
-    for place, row in table.group_by(ROW, maintain_order=True):
-        first = row.row(0, named=True)
-        kept = exactness(first["tolerance"], outcome)
-        title, shown = first_tokens(_row_name(first, f"outcome kept {kept}"), row)
-        tokens = list(map(_marked, shown.iter_rows(named=True)))
-        if place[:-1] in places[-1:] and tokens == lines[-1].tokens:
-            lines[-1] = replace(lines[-1], title=f"{lines[-1].title}, and {kept}")
-            continue
-        if len(lines) == most:
-            break
+    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict."""
+    first = table.select(ROW).unique(maintain_order=True).head(most)
+    shown, lines = table.join(first, on=ROW, how="semi", maintain_order="left"), []
+    for _, row in shown.group_by(ROW, maintain_order=True):
+        at = row.row(0, named=True)
+        name = _row_name(at, f"outcome kept {exactness(at['tolerance'], outcome)}")
+        title, tokens = first_tokens(name, row)
         mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
         legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
-        lines.append(TokenLine(title, tokens, legend))
-        places.append(place[:-1])
+        lines.append(TokenLine(title, list(map(_marked, tokens.iter_rows(named=True))), legend))
     return lines
 
 
@@ -208,6 +194,27 @@ def _with_choices(
     )
 
 
+def claimed(claims: pl.DataFrame) -> AnyChart:
+    """Return value and interval of the claims and sources with the largest values, for the first tolerance."""
+    first = claims.filter(pl.col("tolerance") == pl.col("tolerance").first())
+    drawn = first.sort(pl.col("value").abs(), descending=True, maintain_order=True).head(KEYS)
+    labels = [
+        f"{shortened(visible_text(row['claim']), _LABEL)} · {row['layer']}.{row['head']}, {row['query']}"
+        for row in drawn.iter_rows(named=True)
+    ]
+    return intervals(
+        drawn.select("keys", "value", "lo", "hi", label=pl.Series(labels, dtype=pl.String)),
+        "label",
+        "lo",
+        "hi",
+        "value",
+        also=("keys",),
+        x_title="Value, and its interval",
+        height=17 * len(drawn) + 10,
+        title="Claims and sources with the largest values (head as layer.head, query)",
+    )
+
+
 def axes(table: pl.DataFrame) -> AnyChart:
     """Return, for each weight above zero, the certain share of it against its key's share of the output."""
     shares = pl.col("norm_share") * pl.len().over(ROW)
@@ -258,34 +265,6 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         title="Attention that is certain, by head",
     )
     return choose_present(choose_kind(chart, heads), heads, "tolerance", "Tolerance")
-
-
-def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return the width of every interval of a head by query and key, where more than one of its rows was bounded."""
-    first = table.filter(pl.col("tolerance") == pl.col("tolerance").first())
-    several = first.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
-    maps = {}
-    for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(
-        list(HEAD), maintain_order=True
-    ):
-        first = rows.row(0, named=True)
-        grid = (
-            rows.with_columns(WIDTH)
-            .pivot("key", index="query", values="width", sort_columns=False)
-            .sort("query")
-        )
-        queries = rows.unique("query").sort("query")["query_token"].to_list()
-        keys = rows.unique("key").sort("key").select("key", "token")
-        widths = torch.tensor(grid.select(map(str, keys["key"])).fill_null(torch.nan).to_numpy())
-        maps[f"widths_{file_name(first)}"] = token_map(
-            widths,
-            queries,
-            keys["token"].to_list(),
-            head_name(first).capitalize(),
-            side=360,
-            value_title="Width of the interval",
-        )
-    return maps
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
