@@ -146,13 +146,6 @@ class AttentionCall:
             )
         return seen[:, 0].expand(self.query.shape[0], self.query[:, :, rows].shape[2], -1)
 
-    def sees_everything(self) -> bool:
-        """Whether every query sees every key."""
-        if self.mask is None:
-            return self.unmasked_pattern() is None
-        visible = self.visible()
-        return visible is None or bool(visible.all())
-
     def attend(self, rows: slice | list[int] = slice(None)) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
 

@@ -201,7 +201,7 @@ def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
 def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     row, T = random_row(5, 40, 6)
     whole = certify_row(row, T, tolerance=tolerance)
-    before = RowSolver(row, ProjectedValues.of(T).simplex_space(None), keep=True)
+    before = RowSolver(row, ProjectedValues.of(T).simplex_space(None))
     before.ends()
     monkeypatch.setattr("identilens.measures.attention.row_solver.NUMBERS", 3 * 40)
     found = certify_row(row, T, tolerance=tolerance)

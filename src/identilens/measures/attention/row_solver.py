@@ -99,13 +99,11 @@ class RowSolver:
         space: SimplexSpace,
         allowed: float = 0.0,
         among: Bool[Tensor, " key"] | None = None,
-        *,
-        keep: bool = False,
     ):
         """Take a row and its space; changes of its output up to the length ``allowed`` count as none.
 
         Only keys ``among`` these are asked about, all by default. Of a long row not every alternative that was met is
-        kept, unless ``keep``: they have as many numbers as pairs of keys.
+        kept: they have as many numbers as pairs of keys.
         """
         self.keys = torch.nonzero(space.visible).flatten().cpu()
         self.inside = row[space.visible].cpu()
@@ -119,7 +117,7 @@ class RowSolver:
         self._reach = allowed / self._scales if allowed else None
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
-        self._most = 2**30 if keep else 4 * NUMBERS // len(self.keys)
+        self._most = 4 * NUMBERS // len(self.keys)
         self._least = self._far = self.inside
         self.blocks = torch.zeros_like(self.keys)
         if space.blocks is not None:
@@ -311,11 +309,6 @@ class RowSolver:
     def farthest(self) -> Float[Tensor, " seen"]:
         """Return the alternative met so far that puts most of the asked attention elsewhere."""
         return self._far
-
-    def extremes(self) -> Float[Tensor, "alternative seen"]:
-        """Return the alternatives that were kept with the least or the greatest weight of some key, each once."""
-        seen = torch.stack(self._seen)
-        return seen[torch.cat([seen.argmin(0), seen.argmax(0)]).unique()]
 
     def length(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
         """Return the length by which an alternative changes the output, without directions that count as none."""
