@@ -149,8 +149,10 @@ class Certainty(Result):
                 f" In {some_of(len(beyond), len(put), 'row')} that is more than the tolerance allows, up to "
                 f"{upper(most, '.3g')} times as much."
             )
+        cast: Any = put["cast"].max() or 0
+        single = f", in single precision, which by itself changes it by {cast:.2g}" * (cast > 1e-6)
         yield (
-            "The intervals are certified to first order only. Put into the model, the farthest alternatives "
+            f"The intervals are certified to first order only{single}. Put into the model, the farthest alternatives "
             f"changed the outcome by {span(ratios.min(), ratios.max(), '.2f')} times what the first order predicts; "
             "where that is far from 1, the intervals may not hold in the model: below 1, other weights with the same "
             f"outcome can lie outside of them.{more}"
