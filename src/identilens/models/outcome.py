@@ -252,7 +252,7 @@ class Answer:
         widths = {sites[number].value_bias.shape[-1] for number, _ in heads}
         if len(widths) > 1:
             raise InputError(
-                f"the heads of {self.lens.name}'s layers differ in size; look at one layer at a time."
+                "the heads of these layers differ in size; look at one layer at a time."
             )
         start = query if self._text.held else 0
         at = query - start
@@ -275,16 +275,16 @@ class Answer:
         with torch.no_grad():
             before = self._since(AttentionCall.mixed, start)
             whole = self._entries_of(self._text.own)[-len(before) :]
-            apart = (before - whole).norm() / whole.norm()
-            if start and len(before) and apart > NOISE[before.dtype]:
+            limit = NOISE[before.dtype]
+            if start and len(before) and (before - whole).norm() > limit * whole.norm():
                 self._text.held.clear()
                 return self.derivative(heads, query, replacements)
             after = self._since(mixed, start) if replacements else before
             zero = before.new_zeros(len(heads), *widths)
-            if (needed := 8 * zero.numel() * before.numel()) > LARGEST:
+            if 8 * zero.numel() * before.numel() > LARGEST:
                 raise InputError(
-                    f"the derivative of the outcome of this text needs {needed / 2**30:.0f} GiB; at most "
-                    f"{LARGEST // 2**30} are taken. Name fewer positions with answer= (--answer), or cut the text."
+                    f"the derivative of the outcome of this text needs more than {LARGEST:,} bytes. "
+                    "Name fewer positions with answer= (--answer), or cut the text."
                 )
             derive = _backward if 0 < before.numel() < zero.numel() else _forward
             return derive(outcome, zero), after, before
@@ -300,8 +300,9 @@ class Answer:
 
     def _since(self, handler: Handler, start: int) -> Float[Tensor, "position entry"]:
         """Return the outcome from a position on."""
-        known = self.positions
-        later = None if known is None else [one - start for one in known if one >= start]
+        later, places = self.positions, range(-start, self.item.length - start)
+        if start and later:
+            later = [places[one] for one in later if places[one] >= 0]
         return replace(self, positions=later)._entries_of(self._text.run(handler, start))
 
     def given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
