@@ -134,5 +134,7 @@ def test_the_bundled_models_have_one_digest_everywhere():
     named = {"encoder": load("bundled").digest, "decoder": load("bundled-decoder").digest}
     for page in (ROOT / "docs").rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        for kind, digest in re.findall(r"bundled (encoder|decoder) \(\w+ sha256 ([0-9a-f]+)", text):
-            assert named[kind].startswith(digest), page
+        for kind, digest in re.findall(
+            r"bundled (encoder|decoder) \(\w+ checksum ([0-9a-f]+)", text
+        ):
+            assert named[kind].startswith(f"checksum:{digest}"), page

@@ -23,7 +23,7 @@ def record():
     return {
         "analysis": "audit",
         "fingerprint": "f0" * 32,
-        "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
+        "model": {"name": f"models/{SCRIPT}", "digest": "ab" * 32},
         "settings": {"layers": None, "batch_size": 8},
         "seed": 0,
         "libraries": {"identilens": "0.1.0"},

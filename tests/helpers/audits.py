@@ -153,7 +153,7 @@ def _record(texts):
         "fingerprint": "f0" * 32,
         "model": {
             "name": f"models/{SCRIPT}",
-            "sha256": "ab" * 32,
+            "digest": "ab" * 32,
             "dtype": "float32",
             "device": "cpu",
         },

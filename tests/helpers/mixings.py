@@ -14,7 +14,7 @@ RECORD = {
     "fingerprint": "f1" * 32,
     "libraries": {},
     "finished": True,
-    "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
+    "model": {"name": f"models/{SCRIPT}", "digest": "ab" * 32},
     "settings": {"method": "sketch", "wrt": "embeddings"},
     "command": ["identilens", "mixing"],
 }

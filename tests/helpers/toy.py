@@ -86,7 +86,7 @@ class ToyStudy(Study[ToySettings, Toy]):
         self.numbers = settings.layers or (1, 2, 3)
 
     def identity(self) -> Identity:
-        return Identity({"name": "toy", "sha256": "0"}, [str(number) for number in self.numbers])
+        return Identity({"name": "toy", "digest": "0"}, [str(number) for number in self.numbers])
 
     def sizes(self) -> Sequence[int]:
         return [1] * len(self.numbers)

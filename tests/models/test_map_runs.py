@@ -46,7 +46,6 @@ def test_changes_side_by_side_are_those_put_back_alone(family, batch):
     )[0]
     head = read_head(lens, item, 1, 2, "encoder" if family == "t5" else None)
     runs = MapRuns(lens, item, head, batch)
-    assert runs._repeats == (family != "t5")
     changes = changes_of(head)
     found, where = runs.effects(changes), (1, 2, head.kind)
     plain = lens.substitute({where: head.attention}, item)

@@ -27,7 +27,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
-from identilens.models.proof import Check, Proof, _in_float32, _waves, drawn_places
+from identilens.models.proof import Check, Proof, _waves, drawn_places
 
 TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
@@ -345,17 +345,3 @@ def test_a_few_sums_stand_for_a_row():
     for number in range(waves.shape[1]):
         torch.testing.assert_close(waves[:, number], torch.cos(places * (number + 1)))
     assert waves.shape[1] == proofs._WAVES
-
-
-def test_half_precision_is_computed_again_in_single():
-    given = {"query", "key", "value", "mask"}
-    half = called(
-        mask=torch.zeros(1, 1, 5, 5).half(),
-        arguments={"position_bias": torch.zeros(1).bfloat16(), "n": 2},
-    )
-    half = replace(half, **{name: getattr(half, name).half() for name in given})
-    exact = _in_float32(half)
-    assert {getattr(exact, name).dtype for name in given} == {torch.float32}
-    assert exact.arguments["position_bias"].dtype == torch.float32
-    assert exact.arguments["n"] == 2
-    assert _in_float32(called(mask=torch.ones(1, 1, 5, 5).bool())).mask.dtype == torch.bool

@@ -9,9 +9,10 @@ from helpers.zoo import ids
 from identilens.errors import InputError
 from identilens.measures.attention.realisable.coordinates import Parameters
 from identilens.measures.attention.realisable.dimension import head_formula
+from identilens.models.explaining import Exact
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
-from identilens.models.replaying import Float64, Replay, _exact
+from identilens.models.replaying import Replay, _exact
 from identilens.models.tying import group_parameters, remade_head
 
 TEXT = ids(6)
@@ -31,7 +32,7 @@ def llama():
         intermediate_size=8,
     )  # fmt: skip
     lens = lens_of(hf.LlamaModel(config))
-    with Float64():
+    with Exact():
         [item] = lens.read([TEXT])
         head = read_head(lens, item, 0, 1)
         group = group_parameters(lens, item, head)
@@ -93,7 +94,7 @@ def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, 
     lens, item, head, group = request.getfixturevalue(name)
     before = lens.digest
     coordinates = moved_by(group)
-    with Float64():
+    with Exact():
         queries, keys = vectors_of(group, coordinates)
         with group.changed(lens, coordinates):
             inside = read_head(lens, item, 0, 1)
@@ -115,7 +116,7 @@ def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, 
 def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_make(llama):
     lens, *_ = llama
     for text in ([5, 6, 7, 5, 6, 7], ids(12)):
-        with Float64():
+        with Exact():
             [item] = lens.read([text])
             group = group_parameters(lens, item, read_head(lens, item, 0, 1))
         assert group.factors is None
@@ -126,7 +127,7 @@ def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_m
 
 def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
     lens, item, head, _ = llama
-    with Float64():
+    with Exact():
         replay = Replay.of(lens, item, head.site)
     assert (replay.order, replay.routes) == (0, {})
     assert replay.module is not lens.body.get_submodule(head.site.name)
@@ -186,7 +187,7 @@ def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(fami
 def test_the_parameters_change_least():
     """As the least solution of [E, 1] (W' − W, b' − b)ᵀ = the change of queries and keys."""
     lens = Lens(zoo.build("bert").double())
-    with Float64():
+    with Exact():
         item = lens.read(zoo.example("bert"))[0]
         head = read_head(lens, item, 1, 2)
         group = group_parameters(lens, item, head)

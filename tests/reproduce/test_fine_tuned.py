@@ -41,7 +41,7 @@ def test_the_record_says_what_decides_the_weights(trained, tmp_path):
     file = tmp_path / "data/mrpc/train.tsv.xz"
     assert tuning_record("mrpc", "bundled", tmp_path / "data", HOW) == {
         "task": "mrpc", "epochs": 1, "batch_size": 32, "learning_rate": 5e-5, "longest": 128, "rows": 4, "seed": 0,
-        "model sha256": load("bundled").digest, "training part sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "model digest": load("bundled").digest, "training part sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }  # fmt: skip
     with pytest.raises(InputError, match="cannot"):
         tuning_record("cola", "bundled", tmp_path / "data", HOW)
@@ -58,7 +58,7 @@ def test_the_record_says_what_decides_the_weights(trained, tmp_path):
             {"how": FineTuning(epochs=1, rows=5, learning_rate=1e-4)},
             "learning_rate is 5e-05 there and 0.0001 here; row",
         ),
-        ({"model": "bundled-decoder"}, "model sha256 is"),
+        ({"model": "bundled-decoder"}, "model digest is"),
         ({}, "training part sha256 is"),
     ],
 )

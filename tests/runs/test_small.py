@@ -90,7 +90,7 @@ def test_inputs_given_in_python_are_spelled_out_if_they_are_few():
 
 
 def run(digest=None, texts=("t0", "t1"), count=2):
-    return {"model": {"sha256": digest}, "texts": {"count": count, "sha256": list(texts)}}
+    return {"model": {"digest": digest}, "texts": {"count": count, "sha256": list(texts)}}
 
 
 def test_what_differs_of_two_records_is_named_up_to_a_number():

@@ -200,7 +200,7 @@ _LABELS = {
     "family": "Model family",
     "revision": "Revision",
     "sha256": "Digest of the parameters (sha256)",
-    "digest": "Digest of the parameters (sha256)",
+    "digest": "Digest of the parameters",
     "dtype": "Precision (dtype)",
     "device": "Device",
     "value_bias": "Bias of the values (in or out)",
@@ -233,8 +233,8 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 def citation(record: Mapping[str, Any]) -> str:
     """Return one line that identifies a run in a paper."""
     model = record.get("model", {})
-    digest = model.get("sha256") or model.get("digest")
-    weights = f" (parameters sha256 {digest[:16]})" if digest else ""
+    digest = model.get("digest") or model.get("sha256")
+    weights = f" (parameters {digest[:25]})" if digest else ""
     texts = record.get("texts", {})
     text = "".join(f" (sha256 {one[:16]})" for one in texts.get("sha256") or [])
     on = f"1 text{text}" if texts.get("count") == 1 else f"{texts.get('count')} texts"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from copy import copy
+from copy import deepcopy
 from inspect import signature
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ class Candidates:
         plain = self._run(ids[None], states=True)
         try:
             cache = self._empty()
-            steps = [self._run(one[None, None], cache, states=True) for one in ids]
+            steps = [self._run(part[None], cache, states=True) for part in ids.split(1)]
         except (UnsupportedModelError, *MODELS_RAISE):
             return False
         noise = NOISE[self.lens.dtype]
@@ -238,13 +238,8 @@ class Candidates:
         for tokens in torch.arange(self.vocabulary).split(self._size(rows, len(beginning) + 1)):
             cache, texts = None, tokens[:, None]
             if self.shared:
-                layers: list[Any] = [copy(layer) for layer in prefix.layers]
-                for layer in layers:
-                    if layer.is_initialized:
-                        layer.keys = layer.keys.expand(len(tokens), -1, -1, -1)
-                        layer.values = layer.values.expand(len(tokens), -1, -1, -1)
-                cache = copy(prefix)
-                cache.layers = layers
+                cache = deepcopy(prefix)
+                cache.batch_repeat_interleave(len(tokens))
             else:
                 texts = joined(beginning, tokens)
             yield tokens, [one[:, -1] for one in self.read(texts, cache)]

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map
 
 from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.linalg import HALF
 from identilens.models.offloading import is_offloaded
 
 MODELS_RAISE = (
@@ -55,26 +58,52 @@ def refuse_offloaded(model: nn.Module) -> None:
         )
 
 
-class _WithoutGradientRequests(TorchFunctionMode):
-    """Ignores ``requires_grad_``, which training with adapters or checkpoints leaves in hooks of the embeddings."""
+class Exact(TorchFunctionMode):
+    """Computes in float32 what a model computes in half precision, and in float64 what it would round to float32.
+
+    Parameters are cast as they are used.
+
+    Args:
+        least: The least precision.
+        ignored: A method of tensors that does nothing.
+    """
+
+    def __init__(self, least: torch.dtype = torch.float64, ignored: Callable | None = None) -> None:
+        self._least, self._ignored = least, ignored
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one torch function."""
-        return args[0] if func is Tensor.requires_grad_ else func(*args, **(kwargs or {}))
+        """Run one torch function; attributes of a tensor are read as they are."""
+        if func is self._ignored:
+            return args[0]
+        if func is Tensor.float:
+            return args[0].to(self._least)
+        if getattr(func, "__name__", "") != "__get__":
+            args, kwargs = tree_map(self._cast, (args, dict(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+    def _cast(self, value: Any) -> Any:
+        """Return the least precision for a coarser one, and plain tensors of half precision in it."""
+        if isinstance(value, torch.dtype) and value.is_floating_point:
+            return torch.promote_types(value, self._least)
+        if isinstance(value, Tensor) and value.dtype in HALF:
+            return value if is_traceable_wrapper_subclass(value) else value.to(self._least)
+        return value
 
 
 @contextmanager
 def derivable(model: nn.Module) -> Iterator[None]:
-    """Replace the error of a model without a forward-mode derivative by a clear one.
+    """Compute in single precision at least, and replace the error of a model without a forward-mode derivative.
 
     Raises:
         UnsupportedModelError: For such a model, or one that is offloaded. Other errors are raised unchanged.
     """
     refuse_offloaded(model)
+    exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     try:
-        with _WithoutGradientRequests():
+        # Training with adapters or checkpoints leaves requests for gradients in hooks of the embeddings.
+        with Exact(exact, Tensor.requires_grad_):
             yield
     except RuntimeError as error:
         if "setup_context" not in str(error):

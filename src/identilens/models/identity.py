@@ -2,18 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.layout import Site
-from identilens.models.offloading import is_offloaded, tensor_of
+from identilens.models.offloading import tensor_of
 
 _BESIDE = ("ADAPTION_PROMPT", "POLY", "SHADOW", "XLORA")
 """Methods of peft beside prompt learning that compute more than the layers of the model inside the wrapper."""
@@ -21,38 +20,43 @@ _PLAIN = bool | int | float | str | list | tuple | dict | None
 
 
 def digest_of(model: nn.Module) -> str:
-    """Return the sha256 over the sha256 of every parameter and buffer of a model, and the adapters that are in use."""
-    digest, state = hashlib.sha256(), sorted(model.state_dict().items())
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        # Tensors that wait on disk are loaded one at a time.
-        each = map if is_offloaded(model) else threads.map
-        contents = each(partial(_content, model), state)
-        for (name, tensor), content in zip(state, contents, strict=True):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + content)
+    """Return a checksum of the bits of all parameters and buffers of a model, and of the adapters that are in use.
+
+    Each tensor is read where it is. The checksum tells models apart; it is no proof against forgery.
+    """
+    sums = []
+    for name, tensor in sorted(model.state_dict().items()):
+        tensor = (tensor_of(model, name) if tensor.is_meta else tensor).detach()
+        sums.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {_checksum(tensor)}")
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
-        if (active := getattr(module, "active_adapters", None)) is not None and not callable(
-            active
-        ):
+        active = getattr(module, "active_adapters", None)
+        if active is not None and not callable(active):
             settings = {
                 key: value for key, value in vars(module).items() if isinstance(value, _PLAIN)
             }
-            digest.update(f"{name} {active} {sorted(settings.items(), key=str)}".encode())
-    return digest.hexdigest()
+            sums.append(f"{name} {active} {sorted(settings.items(), key=str)}")
+    return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def _content(model: nn.Module, named: tuple[str, Tensor]) -> bytes:
-    name, tensor = named
-    tensor = (tensor_of(model, name) if tensor.is_meta else tensor).detach().cpu()
+def _checksum(tensor: Tensor) -> list[Any]:
+    """Return Σ w_i x_i modulo 2⁶⁴ of each block of 32-bit words x, with fixed odd w; of quantised weights by part."""
     if is_traceable_wrapper_subclass(tensor):
-        # Quantised weights are made of several tensors.
-        parts = [
-            _content(model, (part, getattr(tensor, part)))
-            for part in tensor.__tensor_flatten__()[0]
-        ]
-        return hashlib.sha256(b"".join(parts)).digest()
-    return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).digest()
+        parts = tensor.__tensor_flatten__()[0]
+        return [_checksum(getattr(tensor, part).detach()) for part in parts]
+    bits = tensor.contiguous().flatten().view(torch.uint8)
+    factors = torch.arange(1, min(len(bits) // 4 + 2, _BLOCK), device=bits.device) * _FACTOR
+    factors = (factors ^ (factors >> 29)) * _FACTOR | 1
+    words = (
+        pad(part, (0, -len(part) % 4)).view(torch.int32).long()
+        for part in bits.split(4 * len(factors))
+    )
+    return torch.stack([(part * factors[: len(part)]).sum() for part in words]).tolist()
+
+
+_BLOCK, _FACTOR = 2**24, -0x61C8864680B583EB
+"""Words of a block, and an odd number whose multiples, modulo 2⁶⁴, are spread evenly."""
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
@@ -103,12 +107,12 @@ _WAYS = {
 
 
 def described(lens: Any, sites: Sequence[Site] | None) -> str:
-    """Return what a lens is on: the model, its attention once it was found (else sizes by its configuration)."""
+    """Return what a lens is on: the model, its attention once it was found."""
     model, config = type(lens.model).__name__, lens.model.config
     dtype = str(lens.dtype).removeprefix("torch.")
     head = f"Lens({lens.name!r}: {model}, {config.model_type}, {dtype} on {lens.device}"
     if sites is None:
-        return f"{head},\n     {_configured(config)}; attention is looked for on the first text)"
+        return f"{head}; attention is looked for on the first text)"
     sizes = ""
     for kind in dict.fromkeys(site.kind for site in sites):
         own = [site for site in sites if site.kind == kind]
@@ -119,15 +123,6 @@ def described(lens: Any, sites: Sequence[Site] | None) -> str:
 
 def _range(numbers: set[int]) -> str:
     return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)}-{max(numbers)}"
-
-
-def _configured(config: Any) -> str:
-    """Return the numbers of layers and heads and d_v that a configuration gives, as far as it does."""
-    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    layers, heads, width = (getattr(config, name, None) for name in names)
-    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int)):
-        return "sizes not in its configuration"
-    return f"{layers} layers × {heads} heads, d_v {getattr(config, 'head_dim', None) or width // heads}"
 
 
 def state_of(model: nn.Module) -> tuple:

@@ -63,8 +63,7 @@ class Lens:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> lens
-        Lens('bundled': BertModel, bert, float32 on cpu,
-             6 layers × 12 heads, d_v 32; attention is looked for on the first text)
+        Lens('bundled': BertModel, bert, float32 on cpu; attention is looked for on the first text)
         >>> texts = lens.read(["Snow fell on the harbour.", "Nobody came."])
         >>> [item.length for item in texts]
         [8, 5]
@@ -82,7 +81,7 @@ class Lens:
         True
         >>> lens.to(dtype="float64").dtype
         torch.float64
-        >>> lens.facts["sha256"] == lens.digest, str(lens.device), type(lens.body).__name__
+        >>> lens.facts["digest"] == lens.digest, str(lens.device), type(lens.body).__name__
         (True, 'cpu', 'BertModel')
         >>> lens.run(texts).last_hidden_state.shape
         torch.Size([2, 8, 384])
@@ -167,9 +166,9 @@ class Lens:
 
     @property
     def digest(self) -> str:
-        """Sha256 of all current parameters and buffers, and of active adapters; equal digests mean equal models.
+        """Checksum of all current parameters and buffers, and of active adapters: the same for the same model.
 
-        Every tensor is read each time, because weights can change unnoticed.
+        Every tensor is read each time, because weights can change unnoticed; it is read on its device.
         """
         return digest_of(self.model)
 
@@ -188,7 +187,7 @@ class Lens:
             "class": type(self.model).__name__,
             "family": config.model_type,
             "revision": getattr(config, "_commit_hash", None),
-            "sha256": self.digest,
+            "digest": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             **{name: fact for name, fact in special.items() if fact},

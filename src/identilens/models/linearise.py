@@ -1,22 +1,24 @@
-"""The model as a function of one text: from the input of its first layer to the hidden states of every layer.
+"""The model as a function of one text: of the input of its first layer, or of what is mixed from a position on.
 
 Attention runs on the family's eager path, which has forward-mode rules; fused attention has none.
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.capture import no_states
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
-from identilens.models.interface import configured
+from identilens.models.interface import AttentionCall, Handler, configured
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import only_here
@@ -43,6 +45,8 @@ class HiddenMap:
     Calling it with ``inputs`` gives the model's own hidden states, in the order of ``outputs``, as transformers reports
     them: if a family ends with a norm, the last state is taken after it. The model runs in evaluation mode.
 
+    Half precision is computed in float32.
+
     Args:
         lens: The model.
         item: The text.
@@ -51,7 +55,7 @@ class HiddenMap:
         whole: Run the model with its task head, for `run`.
 
     Raises:
-        InputError: If the model computes in half precision, or has no norm after its embedding sum.
+        InputError: If the model has no norm after its embedding sum.
         UnsupportedModelError: If the first layer cannot be found or its input cannot be replaced.
     """
 
@@ -72,9 +76,14 @@ class HiddenMap:
             )
         lens.prove_once([item])
         self._body = lens.body
-        model = lens.model if whole else lens.body
-        self._capturing = partial(lens.capturing, items=[item], model=model)
-        self._run = partial(lens.plain, [item], model)
+        self._forward = partial(
+            computed,
+            lens,
+            item,
+            AttentionCall.mixed,
+            lens.model if whole else lens.body,
+            output_hidden_states=True,
+        )
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
@@ -103,11 +112,6 @@ class HiddenMap:
                 "so they cannot be varied."
             )
         self.inputs: Float[Tensor, "position d_in"] = found[0][0].clone()
-        if self.inputs.dtype not in (torch.float32, torch.float64):
-            raise InputError(
-                f"{lens.name} computes in {str(self.inputs.dtype).removeprefix('torch.')}, too coarse for derivatives. "
-                'Load it in single precision: load(..., dtype="float32"), or model.float().'
-            )
         with torch.no_grad():
             states = self._states(self.inputs)
         self.outputs: tuple[HiddenState, ...] = tuple(label for label, _ in states)
@@ -156,13 +160,6 @@ class HiddenMap:
             for layer, state in enumerate(states[1:], 1)
         ]
 
-    def _forward(self) -> Any:
-        # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
-        eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
-        attending = self._capturing(lambda call: call.attend()[0])
-        with eager_experts, attending, derivable(self._body):
-            return self._run(output_hidden_states=True)
-
     def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost layer of a list of layers that contains a stack's first attention."""
         parts = attention.split(".")
@@ -200,3 +197,65 @@ class HiddenMap:
 def sources(lens: Lens) -> tuple[Source, ...]:
     """Return the sequences whose input can be varied: two for encoder–decoders."""
     return ("encoder", "decoder") if lens.model.config.is_encoder_decoder else ("encoder",)
+
+
+class Suffixes:
+    """The model's output on one text from any position on, in single precision at least.
+
+    Where no position reads a later one, the text runs once with what its attention reads, and then only the positions
+    from the start on. Elsewhere it always runs whole.
+
+    Args:
+        lens: The model.
+        item: The text.
+        options: What the model is asked for, as its forward method takes it.
+
+    Attributes:
+        own: The output on the whole text, with the weights of the model.
+        held: The attention calls of that run; none where the text always runs whole.
+    """
+
+    def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
+        self._lens, self._item, self._options = lens, item, options
+        self.held: list[AttentionCall] = []
+
+        def keep(call: AttentionCall) -> Tensor:
+            self.held.append(call)
+            return call.mixed()
+
+        with torch.no_grad():
+            self.own = self.run(keep)
+        if not (
+            {*item.tensors} == {"input_ids"}
+            and all(site.kind == "decoder" and site.route is None for site in lens.sites(item))
+            and "position_ids" in signature(lens.model.forward).parameters
+            and not (lens.other_layers or lens.mixing_layers)
+        ):
+            self.held.clear()
+
+    def run(self, handler: Handler, start: int = 0) -> Any:
+        """Return the output from a position on, with attention by a handler, which gets queries of these positions."""
+        item, places = self._item, range(start, self._item.length)
+
+        def after(call: AttentionCall) -> Tensor:
+            held = self.held[call.index]
+            key = torch.cat([held.key[:, :, :start], call.key], 2)
+            value = torch.cat([held.value[:, :, :start], call.value], 2)
+            return handler(replace(held.rows(places), query=call.query, key=key, value=value))
+
+        if start:
+            ids = item.tensors["input_ids"][start:]
+            item = replace(item, tensors={"input_ids": ids, "position_ids": torch.tensor(places)})
+        return computed(
+            self._lens, item, after if start else handler, self._lens.model, **self._options
+        )
+
+
+def computed(
+    lens: Lens, item: Item, handler: Handler, model: PreTrainedModel, **options: Any
+) -> Any:
+    """Return a model's output on one text, in a way that has derivatives, with attention by a handler."""
+    # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
+    eager_experts = configured(model, "_experts_implementation_internal", "eager")
+    with eager_experts, lens.capturing(handler, [item], model), derivable(model):
+        return lens.plain([item], model, **options)

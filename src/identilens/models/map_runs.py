@@ -1,7 +1,6 @@
 """Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import find_site
 from identilens.models.lens import Lens
-from identilens.models.outputs import relative
-from identilens.models.proof import NOISE
 from identilens.models.substitution import Rows, check_rows, text_losses
 from identilens.models.threads import only_here
 
@@ -38,8 +35,7 @@ class _EnoughError(Exception):
 class MapRuns:
     """Runs a model on one text with changed rows of one attention map, many changes in one forward pass.
 
-    The layers before the map run once: their states are repeated for the changes where the map's layer begins. A model
-    in which this changes the result (encoder–decoders, windows) runs on a batch of copies of the text instead.
+    The model runs on a batch of copies of the text.
 
     Args:
         lens: The model.
@@ -56,7 +52,6 @@ class MapRuns:
         place = sites[self._site].place
         self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
         self.own = Rows(range(len(head.attention)), head.attention)
-        self._repeats = not lens.model.config.is_encoder_decoder and self._repeating()
         self._plain = self._outcome([self.own])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -140,44 +135,5 @@ class MapRuns:
 
         copies = [self._item] * len(changes)
         capturing = lens.capturing(handler, copies, lens.model)
-        with self._repeated(len(changes)), capturing, explained(type(lens.model).__name__):
-            return lens.plain(
-                copies[:1] if self._repeats else copies, lens.model, output_hidden_states=True
-            )
-
-    @contextmanager
-    def _repeated(self, count: int) -> Iterator[None]:
-        """Repeat the states of a batch of one where the map's layer begins."""
-
-        def repeat(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            states = args[0] if args else kwargs["hidden_states"]
-            if len(states) == 1:
-                states = states.repeat(count, *[1] * (states.ndim - 1))
-            return (
-                ((states, *args[1:]), kwargs)
-                if args
-                else (args, {**kwargs, "hidden_states": states})
-            )
-
-        with ExitStack() as hooks:
-            if self._repeats and self._layer is not None:
-                hooks.enter_context(
-                    self._layer.register_forward_pre_hook(only_here(repeat), with_kwargs=True)
-                )
-            yield
-
-    def _repeating(self) -> bool:
-        """Return whether repeated states give every copy the model's own result."""
-        if self._layer is None:
-            return False
-        self._repeats = True
-        try:
-            twice = self._outcome([self.own, self.own]).states
-        except (IdentilensError, KeyError, AttributeError):
-            return False
-        expected = self._lens.substitute({}, self._item).hidden_states
-        plain = next(reversed(expected.values()))[-1]
-        return (
-            twice.shape == (2, *plain.shape)
-            and relative(twice, plain.expand_as(twice)) <= NOISE[self._lens.dtype]
-        )
+        with capturing, explained(type(lens.model).__name__):
+            return lens.plain(copies, lens.model, output_hidden_states=True)

@@ -1,24 +1,29 @@
 """What comes out of a model, its prediction or its final hidden states, and how it depends on one row of attention."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
+from identilens.linalg.decompositions import eigh
 from identilens.models.capture import no_states
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET, chunk_size
-from identilens.models.explaining import derivable
+from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, Handler, configured
+from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
-from identilens.models.substitution import ModelRun, Replacements, Rows, Substitution
+from identilens.models.linearise import Suffixes
+from identilens.models.offloading import is_offloaded
+from identilens.models.proof import NOISE
+from identilens.models.substitution import Address, ModelRun, Replacements, Rows, Substitution
 
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
@@ -35,8 +40,8 @@ _AT_ONCE, _LOGITS = 8, 2**24
 _ENTRIES = 2**22
 """Entries that are held in double precision at a time, where an outcome has more of them."""
 
-Linear = tuple[Float[Tensor, "layer head d_v r"], Float[Tensor, "layer head d_v"]]
-"""L and g of `Answer.linearised`."""
+Heads = Sequence[tuple[int, int]]
+"""Heads: the number of their attention in call order, and their own."""
 
 LARGEST = 8 * 2**30
 """Bytes of a derivative that is held."""
@@ -49,7 +54,7 @@ class Answer:
     Attributes:
         outcome: ``prediction``: the distribution of the next token, or of the classes of a classifier, which has one
             for the whole text. ``states``: the final hidden states.
-        positions: Positions that count; all by default.
+        positions: Positions that count, in their order; all by default.
         following: Tokens that follow at these positions: an answer.
     """
 
@@ -150,8 +155,9 @@ class Answer:
         ‖z J L‖² of all heads' outputs z at once: the mean of (z J L ε)² over random ε, each by one backward pass. Its
         relative error is about √(2 / probes), alike for heads that move the outcome in the same direction.
         """
+        exact = torch.promote_types(self.lens.dtype, torch.float32)
         gates = [
-            torch.ones(site.heads, dtype=self.lens.dtype, device=self.lens.device).requires_grad_()
+            torch.ones(site.heads, dtype=exact, device=self.lens.device).requires_grad_()
             for site in self.lens.sites(self.item)
         ]
 
@@ -161,27 +167,31 @@ class Answer:
             return remains + (output - remains) * gates[call.index][:, None]
 
         model = self.lens.model
-        with torch.enable_grad(), self.lens.capturing(gated, [self.item], model):
+        # Offloaded parameters are moved as they are.
+        single = nullcontext() if is_offloaded(model) else Exact(exact)
+        with torch.enable_grad(), self.lens.capturing(gated, [self.item], model), single:
             run = self.lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
         generator = torch.Generator().manual_seed(seed)
-        squares = [torch.zeros(len(gate), dtype=torch.float64) for gate in gates]
-        for _ in range(probes):
-            slopes = torch.autograd.grad(
+        slopes = [
+            torch.autograd.grad(
                 entries,
                 gates,
                 self._probe(entries.detach(), generator),
                 retain_graph=True,
                 materialize_grads=True,
             )
-            for square, slope in zip(squares, slopes, strict=True):
-                square += slope.double().cpu().square() / probes
+            for _ in range(probes)
+        ]
+        squares = [
+            torch.stack(one).double().square().mean(0).cpu() for one in zip(*slopes, strict=True)
+        ]
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
     def _probe(
         self, own: Float[Tensor, "position entry"], generator: torch.Generator
     ) -> Float[Tensor, "position entry"]:
-        """Return L ε of the entries, for one random ε: what `_scaled` does, the other way round."""
+        """Return L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome."""
         length, probe = own.double().norm().clamp_min(1e-300), []
         for part in _in_parts(own):
             drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(own.device)
@@ -194,96 +204,106 @@ class Answer:
             probe.append(drawn.to(own.dtype))
         return torch.cat(probe)
 
-    def root(self, layers: Sequence[int], query: int) -> Float[Tensor, "layer head d_v r"]:
-        """Return L of `linearised` where all heads have their own weights."""
-        return self.linearised(layers, query)[0]
-
     def linearised(
-        self, layers: Sequence[int], query: int, replacements: Replacements | None = None
-    ) -> Linear:
+        self, heads: Heads, query: int, replacements: Mapping[Address, Rows] | None = None
+    ) -> tuple[Float[Tensor, "head d_v r"], Float[Tensor, "head d_v"]]:
         """Return L and g: a small change x of what heads mix at one row changes the outcome by ‖x L‖² + 2 x·g.
 
-        ``layers`` are the numbers of attentions in call order, of equal sizes. Of the prediction, KL(p ‖ p') is
-        ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits. Of states it is the square of
-        the relative change, ‖xᵀ J‖² / ‖h‖². With ``replacements`` heads have other weights, so that the outcome has
-        changed already; without, g is 0, and what was found of the layers last asked for is kept. Costs one forward
-        derivative for each number that the heads mix; of a few classes one backward pass for each.
+        Of the prediction, KL(p ‖ p') is ½ xᵀ J (diag p − p pᵀ) Jᵀ x to second order, with the Jacobian J of the logits.
+        Of states it is the square of the relative change, ‖xᵀ J‖² / ‖h‖². With ``replacements`` of this row heads have
+        other weights, so that the outcome has changed already; without, g is 0.
+        """
+        jacobian, after, before = self.derivative(heads, query, replacements or {})
+        metric = self._metric(torch.cat([jacobian, (after - before)[None]]), after).cpu()
+        sizes, directions = eigh(metric[:-1, :-1])
+        root, slope = directions * sizes.clamp_min(0).sqrt(), metric[:-1, -1]
+        shape = len(heads), -1
+        return root.unflatten(0, shape), slope.unflatten(0, shape)
+
+    def _metric(
+        self, moves: Float[Tensor, "move position entry"], at: Float[Tensor, "position entry"]
+    ) -> Float[Tensor, "move move"]:
+        """Return the products of all moves of the outcome in its metric, near the outcome ``at``."""
+        metric = torch.zeros(len(moves), len(moves), dtype=torch.float64, device=at.device)
+        size = self.own.double().norm().square().clamp_min(1e-300)
+        step = max(1, _ENTRIES // (len(moves) * at.shape[1]))
+        for part, own in zip(moves.split(step, 1), at.split(step), strict=True):
+            part = part.double()
+            scaled = part / size
+            if self.outcome == "prediction":
+                p = own.double().softmax(-1)
+                part = part - (part * p).sum(-1, keepdim=True)
+                scaled = part * p / 2
+            metric += part.flatten(1) @ scaled.flatten(1).mT
+        return metric
+
+    def derivative(
+        self, heads: Heads, query: int, replacements: Mapping[Address, Rows]
+    ) -> tuple[Float[Tensor, "number position entry"], Tensor, Tensor]:
+        """Return how the outcome moves with each number that heads mix at one row, and the outcome after and before.
+
+        Before: with the heads' own weights; after: with their ``replacements`` in this row. Positions are those that
+        count and can move: see `Suffixes`. One forward derivative a number; of a few classes one backward pass a class.
 
         Raises:
-            InputError: For a model that computes in half precision.
+            InputError: For heads of different sizes, or a derivative that does not fit into memory.
         """
-        if replacements:
-            return self._linear(layers, query, replacements)
-        where = (*layers, query)
-        if where not in self._kept:
-            if any(known[:-1] != where[:-1] for known in self._kept):
-                self._kept.clear()
-            self._kept[where] = self._linear(layers, query, {})
-        return self._kept[where]
-
-    @cached_property
-    def _kept(self) -> dict[tuple[int, ...], Linear]:
-        return {}
-
-    def _linear(self, layers: Sequence[int], query: int, replacements: Replacements) -> Linear:
-        dtype = self.lens.dtype
-        if dtype not in (torch.float32, torch.float64):
+        sites = self.lens.sites(self.item)
+        widths = {sites[number].value_bias.shape[-1] for number, _ in heads}
+        if len(widths) > 1:
             raise InputError(
-                f"{self.lens.name} computes in {str(dtype).removeprefix('torch.')}, too coarse for derivatives. Load "
-                'it in single precision: load(..., dtype="float32") (--dtype float32).'
+                "the heads of these layers differ in size; look at one layer at a time."
             )
-        sizes: list[torch.Size] = []
-        mixed = Substitution(self.lens.sites(self.item), replacements)
+        start = query if self._text.held else 0
+        at = query - start
+        shifted = {head: Rows([at], rows.weights) for head, rows in replacements.items()}
+        mixed = Substitution(sites, shifted)
 
-        def outcome(change: Float[Tensor, "layer head d_v"] | None) -> Tensor:
+        def outcome(change: Float[Tensor, "head d_v"]) -> Tensor:
             def add(call: AttentionCall) -> Tensor:
                 output = mixed(call)
-                if call.index not in layers:
+                moved = [place for place, (number, _) in enumerate(heads) if number == call.index]
+                if not moved:
                     return output
-                sizes.append(output.shape[2:])
-                if change is None:
-                    return output
-                row = torch.arange(output.shape[1], device=output.device) == query
-                return output + row[None, :, None, None] * change[layers.index(call.index)]
+                numbers = torch.tensor([heads[place][1] for place in moved], device=output.device)
+                where = one_hot(numbers, output.shape[2]).to(change)
+                row = torch.arange(output.shape[1], device=output.device) == at
+                return output + row[None, :, None, None] * (where.mT @ change[moved])
 
-            model = self.lens.model
-            # Experts run one by one, because their grouped product has no forward-mode rule.
-            eager_experts = configured(model, "_experts_implementation_internal", "eager")
-            adding = self.lens.capturing(add, [self.item], model)
-            with eager_experts, adding, derivable(model):
-                run = self.lens.plain([self.item], model, **self._wanted)
-            return self._entries_of(run)
+            return self._since(add, start)
 
         with torch.no_grad():
-            own = outcome(None)
-            if len(set(sizes)) > 1:
+            before = self._since(AttentionCall.mixed, start)
+            whole = self._entries_of(self._text.own)[-len(before) :]
+            limit = NOISE[before.dtype]
+            if start and len(before) and (before - whole).norm() > limit * whole.norm():
+                self._text.held.clear()
+                return self.derivative(heads, query, replacements)
+            after = self._since(mixed, start) if replacements else before
+            zero = before.new_zeros(len(heads), *widths)
+            if 8 * zero.numel() * before.numel() > LARGEST:
                 raise InputError(
-                    f"the heads of {self.lens.name}'s layers differ in number or size; look at one layer at a time."
+                    f"the derivative of the outcome of this text needs more than {LARGEST:,} bytes. "
+                    "Name fewer positions with answer= (--answer), or cut the text."
                 )
-            shape = (len(layers), *sizes[0])
-            if (needed := 8 * prod(shape) * own.numel()) > LARGEST:
-                raise InputError(
-                    f"the derivative of the outcome of this text needs {needed / 2**30:.0f} GiB; at most "
-                    f"{LARGEST // 2**30} are taken. Name fewer positions with answer= (--answer), or cut the text."
-                )
-            zero = torch.zeros(shape, dtype=dtype, device=self.lens.device)
-            derivative = _backward if own.numel() < zero.numel() else _forward
-            jacobian = torch.cat([self._scaled(part, own) for part in derivative(outcome, zero)])
-            slope = jacobian @ self._scaled((own.double() - self.own)[None], own)[0]
-        root = torch.linalg.qr(jacobian.mT, mode="r").R.mT
-        return root.unflatten(0, shape).cpu(), slope.unflatten(0, shape).cpu()
+            derive = _backward if 0 < before.numel() < zero.numel() else _forward
+            return derive(outcome, zero), after, before
 
-    def _scaled(
-        self,
-        jacobian: Float[Tensor, "tangent position entry"],
-        own: Float[Tensor, "position entry"],
-    ) -> Float[Tensor, "tangent number"]:
-        """Return the Jacobian in the metric of the outcome, as one row a tangent."""
-        jacobian, own = jacobian.double(), own.double()
-        if self.outcome == "states":
-            return (jacobian / own.norm().clamp_min(1e-300)).flatten(1)
-        p = own.softmax(-1)
-        return ((jacobian - (jacobian * p).sum(-1, keepdim=True)) * (p / 2).sqrt()).flatten(1)
+    @cached_property
+    def _text(self) -> Suffixes:
+        return Suffixes(self.lens, self.item, self._wanted)
+
+    @cached_property
+    def cast(self) -> float:
+        """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
+        return self.between(self._entries_of(self._text.own), self.own)
+
+    def _since(self, handler: Handler, start: int) -> Float[Tensor, "position entry"]:
+        """Return the outcome from a position on."""
+        later, places = self.positions, range(-start, self.item.length - start)
+        if start and later:
+            later = [places[one] for one in later if places[one] >= 0]
+        return replace(self, positions=later)._entries_of(self._text.run(handler, start))
 
     def given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
         """Return the logits, or the final hidden states, when heads have other weights."""
@@ -319,8 +339,7 @@ class Answer:
                 f"{self.lens.name} has one output: there is nothing to choose from, and no distribution that could "
                 'change. Choose outcome="states" (--outcome states).'
             )
-        logits = logits.flatten(0, -2) if logits.ndim > 1 else logits[None]
-        return logits if len(logits) == 1 else self._chosen(logits)
+        return logits[None] if logits.ndim == 1 else self._chosen(logits.flatten(0, -2))
 
     def _chosen(self, entries: Float[Tensor, "all entry"]) -> Float[Tensor, "position entry"]:
         return entries if self.positions is None else entries[list(self.positions)]
@@ -328,27 +347,21 @@ class Answer:
 
 def _forward(
     outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
-) -> Iterator[Float[Tensor, "tangent position entry"]]:
-    """Yield the derivative of an outcome by forward mode, some inputs at a time."""
+) -> Float[Tensor, "tangent position entry"]:
+    """Return the derivative of an outcome by forward mode, some inputs at a time."""
     tangents = torch.eye(at.numel(), dtype=at.dtype, device=at.device).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
     chunk = chunk_size(
         lambda count: derivative(tangents[:count]), len(tangents), DEFAULT_BUDGET, "tangent"
     )
-    yield from map(derivative, tangents.split(chunk))
+    return torch.cat([derivative(part) for part in tangents.split(chunk)])
 
 
 def _backward(
     outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
-) -> Iterator[Float[Tensor, "tangent position entry"]]:
-    """Yield the derivative of an outcome by reverse mode, one pass an entry."""
-    with torch.enable_grad():
-        found = outcome(at.requires_grad_())
-        slopes = [
-            torch.autograd.grad(entry, at, retain_graph=True)[0].flatten()
-            for entry in found.flatten()
-        ]
-    yield torch.stack(slopes, 1).unflatten(1, found.shape)
+) -> Float[Tensor, "tangent position entry"]:
+    """Return the derivative of an outcome by reverse mode, one pass an entry."""
+    return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
 
 
 def _in_parts(entries: Float[Tensor, "position entry"]) -> Sequence[Tensor]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.linalg import HALF, OutputFactor, ProjectedValues
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
+from identilens.models.explaining import Exact
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
@@ -205,7 +206,8 @@ class Proof:
             )
         reference = output
         if call.own is not call.eager and call.query.dtype in HALF:
-            reference = _in_float32(call).attend(rows)[0]
+            with Exact(torch.float32):
+                reference = call.attend(rows)[0]
         for text in range(len(self.items)):
             found = own[text, rows], output[text], reference[text], weights[text]
             self._check_text(call, text, rows, found)
@@ -407,18 +409,3 @@ def drawn_places(size: int, count: int, seed: int) -> list[int]:
     ends = [size - 1, 0][: max(1, count - 1)]
     drawn = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
     return sorted(list(dict.fromkeys([*ends, *drawn]))[:count])
-
-
-def _in_float32(call: AttentionCall) -> AttentionCall:
-    def exact(value: Any) -> Any:
-        half = isinstance(value, Tensor) and value.dtype in HALF
-        return value.float() if half else value
-
-    return replace(
-        call,
-        query=exact(call.query),
-        key=exact(call.key),
-        value=exact(call.value),
-        mask=exact(call.mask),
-        arguments={name: exact(value) for name, value in call.arguments.items()},
-    )

@@ -1,7 +1,7 @@
 """One attention module on one text, run again in float64 with other parameters."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
-from identilens.models.explaining import refuse_offloaded
+from identilens.models.explaining import Exact, refuse_offloaded
 from identilens.models.following import Route, capturing
 from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall
@@ -106,7 +105,7 @@ class Replay:
                 mixed = call.attend()[0]
                 return mixed.detach() if self.gated else mixed
 
-            hooks.enter_context(Float64())
+            hooks.enter_context(Exact())
             hooks.enter_context(capturing(self.model, by_text(mix, 1), self.routes))
             output = functional_call(self.module, dict(parameters), *self.inputs)
         others = [call for call in calls if call is not calls[self.order]]
@@ -147,27 +146,3 @@ def _exact(value: Any) -> Any:
         return value
     hidden = value <= torch.finfo(value.dtype).min / 2
     return value.double().masked_fill(hidden, torch.finfo(torch.float64).min)
-
-
-class Float64(TorchFunctionMode):
-    """While it is active in a thread, tensors in float64 are not rounded to float32."""
-
-    def __torch_function__(
-        self,
-        func: Callable,
-        types: Sequence[type],
-        args: tuple = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Run one torch function; where it would turn a tensor of float64 into float32, it does not."""
-        named = dict(kwargs or {})
-        if not args or not isinstance(args[0], Tensor) or args[0].dtype != torch.float64:
-            return func(*args, **named)
-        if func is Tensor.float:
-            return args[0]
-        kept = {torch.float32: torch.float64}
-        args = tuple(kept.get(one, one) if isinstance(one, torch.dtype) else one for one in args)
-        return func(
-            *args,
-            **named | ({"dtype": torch.float64} if named.get("dtype") is torch.float32 else {}),
-        )

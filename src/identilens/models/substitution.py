@@ -87,7 +87,7 @@ class Substitution:
             values = call.value[0, head // (site.heads // call.value.shape[1])]
             # Mixed in double precision, so that the given weights are not rounded.
             mixed = rows.weights.to(values.device, torch.float64) @ values.double()
-            output[0, list(rows.queries), head] = mixed.to(output.dtype)
+            output[0, list(rows.queries), head] = mixed.type_as(output)
         return output
 
 

@@ -126,7 +126,7 @@ def encoder_facts(lens: Lens) -> dict[str, Any]:
     sizes = {
         name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")
     }
-    return {"encoder": sizes, "parameters (sha256)": lens.digest}
+    return {"encoder": sizes, "parameters (digest)": lens.digest}
 
 
 def rank_figure(

@@ -303,7 +303,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             quantity = f"naive, {distance}, layer {last}, before and after"
             rows.append((number, quantity, published, f"{percent(before)}, {percent(after)}"))
         used = record(settings, lens, f"{len(texts)} of mrpc")
-        used["fine-tuned parameters (sha256)"] = result.provenance["settings"]["compared"]["sha256"]
+        used["fine-tuned parameters (digest)"] = result.provenance["settings"]["compared"]["digest"]
         return reproduction(
             rows, result, used, token_tables(result), chosen_charts(result, "rate_by_layer")
         )

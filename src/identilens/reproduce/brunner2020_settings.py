@@ -159,7 +159,7 @@ def reproduction(
 
 def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
     """Return the settings, the texts and the digest of the model."""
-    return {**settings.recorded(), "texts": texts, "parameters (sha256)": lens.digest}
+    return {**settings.recorded(), "texts": texts, "parameters (digest)": lens.digest}
 
 
 def figure(

@@ -194,7 +194,7 @@ def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) ->
     return {
         "task": task,
         **how.recorded(),
-        "model sha256": load(model).digest,
+        "model digest": load(model).digest,
         "training part sha256": digest,
     }
 

@@ -44,7 +44,7 @@ def sun2021(
                 progress=progress,
                 **run,
             )
-            weights[f"parameters, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
+            weights[f"parameters, {task}, {name} (digest)"] = result.provenance["model"]["digest"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))

@@ -288,7 +288,7 @@ def joined_folder(out: Path, record: Record, joins: str | None) -> Path:
     previous = read_record(out) if joins is not None and out.is_dir() else None
     if previous is None or previous["analysis"] != joins:
         return out
-    if previous["model"].get("sha256") != record["model"]["sha256"]:
+    if previous["model"].get("digest") != record["model"]["digest"]:
         raise OutputFolderError(
             f"{out} contains an {joins} of {previous['model'].get('name')}, whose parameters are not those of "
             f"{record['model']['name']}. Choose another folder, or the model of the {joins}."

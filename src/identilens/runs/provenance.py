@@ -165,8 +165,8 @@ def model_and_texts(there: Record | None, here: Record) -> tuple[bool, str]:
     """
     if there is None:
         return False, "it has no provenance to compare with"
-    name = "sha256 of the model"
-    models = [{name: run["model"].get("sha256")} for run in (there, here)]
+    name = "digest of the model"
+    models = [{name: run["model"].get("digest")} for run in (there, here)]
     lines = changed(*models) + _texts(there["texts"], here["texts"])
     if lines:
         return False, "; ".join(lines)

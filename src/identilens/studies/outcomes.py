@@ -264,8 +264,8 @@ def layer_values(heads: Sequence[Head], query: int) -> Float[Tensor, "head key d
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     """Return the model's answer as what must stay, to first order."""
-    number = find_site(answer.lens.sites(answer.item), *head.address)
-    root = answer.root([number], query)[0, head.head]
+    sites = answer.lens.sites(answer.item)
+    [root], _ = answer.linearised([(find_site(sites, *head.address), head.head)], query)
     values = ProjectedValues.of(head.values.double(), root)
     kept = of_head(head.row(query), values, head.seen(query))
     return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)

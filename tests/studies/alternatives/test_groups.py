@@ -7,8 +7,8 @@ import transformers
 import identilens as idl
 from helpers import own_attention, zoo
 from identilens.measures.attention import realisable_dimension, softmax_map
+from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
-from identilens.models.replaying import Float64
 from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.study import compare_runs
@@ -54,7 +54,7 @@ def search(lens, item, head, distance=0.01):
     ],
 )
 def test_other_parameters_change_the_attention_and_not_the_model(family, kind, config, known):
-    with Float64():
+    with Exact():
         lens, item, head = read(family, kind=kind, **config)
         digest = lens.digest
         found, parameters, run = search(lens, item, head)
@@ -89,7 +89,7 @@ def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
     ids = torch.arange(5, 21)[None]
     if repeated:
         ids[0, 9] = ids[0, 2]
-    with Float64():
+    with Exact():
         lens = idl.Lens(transformers.LlamaModel(config).double().eval())
         [item] = lens.read({"input_ids": ids})
         group = group_parameters(lens, item, read_head(lens, item, 0, 1))
@@ -100,7 +100,7 @@ def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
 
 
 def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
-    with Float64():
+    with Exact():
         lens, item, head = read("llama")
         group = group_parameters(lens, item, head)
         move = 0.1 * torch.randn(
@@ -129,7 +129,7 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
 
 
 def test_where_there_is_none_the_dimension_says_so():
-    with Float64():
+    with Exact():
         lens, item, head = read("mistral")
         found, parameters, run = search(lens, item, head)
     assert run is None
@@ -143,7 +143,7 @@ def test_where_there_is_none_the_dimension_says_so():
 def test_embeddings_that_repeat_have_no_alternative_that_parameters_make():
     """Free queries and keys would have one, which differ where the embeddings do not."""
     lens = idl.Lens(zoo.build("t5").double())
-    with Float64():
+    with Exact():
         item = lens.read(
             {"input_ids": torch.tensor([[7, 8] * 9]), "decoder_input_ids": torch.tensor([[5]])}
         )[0]

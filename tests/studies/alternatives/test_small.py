@@ -10,8 +10,8 @@ import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
+from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
-from identilens.models.replaying import Float64
 from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.search import (
@@ -31,7 +31,7 @@ def grouped():
     )  # fmt: skip
     torch.manual_seed(0)
     lens = idl.Lens(hf.LlamaModel(config).double().eval())
-    with Float64():
+    with Exact():
         [item] = lens.read([zoo.ids(6)])
         head = read_head(lens, item, 0, 1)
     return lens, item, head
@@ -43,7 +43,7 @@ def seeded():
 
 def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(grouped):
     lens, item, head = grouped
-    with Float64():
+    with Exact():
         found, parameters, run = made(lens, item, head, 0.01, seeded())
         plain = lens.substitute({}, item)
     torch.testing.assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
@@ -66,7 +66,7 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
 
 def test_where_no_direction_is_free_both_say_so(grouped):
     lens, _, _ = grouped
-    with Float64():
+    with Exact():
         [item] = lens.read([[7]])
         found, parameters, run = made(lens, item, read_head(lens, item, 0, 1), 0.01, seeded())
     assert found.weights is parameters.weights is run is None
@@ -82,7 +82,7 @@ def test_a_search_that_fails_leaves_its_reason(grouped, monkeypatch):
         raise InputError("no way")
 
     monkeypatch.setattr(groups, "realisable_alternative", fails)
-    with Float64():
+    with Exact():
         found, parameters, run = made(lens, item, head, 0.01, seeded())
     assert (found.weights, parameters.weights, run) == (None, None, None)
     assert found.note == parameters.note == "no way"

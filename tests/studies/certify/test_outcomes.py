@@ -10,7 +10,6 @@ from identilens.errors import InputError, SettingError
 from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
-from identilens.models.substitution import Rows
 from identilens.studies.outcomes import of_answer, of_layer, tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
@@ -27,67 +26,6 @@ def decoder():
             if "q_proj" in name or "k_proj" in name:
                 weight *= 4
     return lens
-
-
-@pytest.fixture(scope="module")
-def smooth():
-    """A decoder that computes everything in double precision, its softmax and norms too."""
-    lens = idl.Lens(zoo.build("gpt2"))
-    lens.to(dtype="float64")
-    return lens
-
-
-@pytest.mark.parametrize("outcome", ["prediction", "states"])
-def test_root_equals_finite_differences(smooth, outcome):
-    """x L is the outcome's derivative in its metric: against central differences of the model's own run."""
-    decoder = smooth
-    item = decoder.read(IDS)[0]
-    answer = Answer(decoder, item, outcome, range(10, item.length))
-    query, number = 9, 0
-    root = answer.root([number], query)[0]
-    head = read_head(decoder, item, 0, 1)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        direction = torch.randn(head.visible.shape[1], generator=generator, dtype=torch.float64)
-        direction = (direction - direction.mean()) * head.visible[query]
-        ends = []
-        for step in (1e-4, -1e-4):
-            rows = Rows([query], (head.attention[query] + step * direction)[None])
-            run = decoder.substitute({(0, 1): rows}, item)
-            own = run.logits if outcome == "prediction" else run.hidden_states["encoder"][-1]
-            ends.append(own[10:].double())
-        derivative = (ends[0] - ends[1]) / 2e-4
-        if outcome == "states":
-            expected = float(derivative.norm() / answer.own.norm())
-        else:
-            p = answer.own.softmax(-1)
-            centred = derivative - (p * derivative).sum(-1, keepdim=True)
-            expected = float((p / 2 * centred.square()).sum().sqrt())
-        found = float(torch.linalg.norm((direction @ head.values.double()) @ root[1]))
-        assert found == pytest.approx(expected, rel=1e-6)
-
-
-@torch.no_grad()
-def test_effect_is_a_plain_removal(smooth):
-    """Taking a head's row out equals zeros written over what its projection takes."""
-    decoder = smooth
-    item = decoder.read(IDS)[0]
-    last = item.length - 1
-    answer = Answer(decoder, item, "prediction", [last])
-    head = read_head(decoder, item, 1, 0)
-
-    def without(module, args):
-        mixed = args[0].clone()
-        mixed[:, last, : head.values.shape[1]] = 0.0
-        return mixed, *args[1:]
-
-    plain = decoder.model(**IDS).logits[0, last].log_softmax(-1)
-    projection = decoder.sites(item)[1].projection
-    with projection.register_forward_pre_hook(without):
-        removed = decoder.model(**IDS).logits[0, last].log_softmax(-1)
-    expected = float((plain.exp() * (plain - removed)).sum())
-    assert answer.effect(head, last) == pytest.approx(expected, rel=1e-6)
-    assert expected > 0
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])
@@ -130,13 +68,10 @@ def test_classes_are_a_prediction_and_a_body_has_none(bundled):
     assert found.rows["effect"].item() > 0
     with pytest.raises(InputError, match=r"no logits.*outcome=\"states\""):
         idl.certify(bundled, TEXT, layers=0, heads=0, queries=3, outcome="prediction")
-    half = idl.load("bundled-decoder", dtype="bfloat16")
-    with pytest.raises(InputError, match="derivatives"):
-        idl.certify(half, TEXT, layers=0, heads=0, queries=3, outcome="prediction")
 
 
 def test_a_derivative_that_does_not_fit_is_refused(decoder, monkeypatch):
-    monkeypatch.setattr(outcome, "LARGEST", 2**16)
+    monkeypatch.setattr(outcome, "LARGEST", 2**13)
     with pytest.raises(InputError, match="Name fewer positions"):
         idl.certify(decoder, IDS, layers=0, heads=0, queries=3, outcome="states")
     found = idl.certify(decoder, IDS, layers=0, heads=0, queries=3, outcome="states", answer=(15,))

@@ -144,7 +144,7 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
     found = row(both, checkpoint="model", probe="naive", distance="l2", layer_tested=2, fold=0)
     assert found["rate"] == pytest.approx(down.rate)
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
-    assert both.provenance["settings"]["compared"]["sha256"] == other.digest
+    assert both.provenance["settings"]["compared"]["digest"] == other.digest
     assert "(compared)" in both.summary().text
     with pytest.raises(InputError, match="checkpoints"):
         token_identifiability(

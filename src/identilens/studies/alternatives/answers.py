@@ -218,11 +218,11 @@ def _near(
             replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row), moved
         )
     sites = answer.lens.sites(answer.item)
-    numbers = [find_site(sites, *one.address) for one in heads]
-    layers = list(dict.fromkeys(numbers))
-    linear = answer.linearised(layers, query, in_row(heads, query, rows))
-    own_part = [layers.index(number) for number in numbers], [one.head for one in heads]
-    root, slopes = (one[own_part] for one in linear)
+    root, slopes = answer.linearised(
+        [(find_site(sites, *one.address), one.head) for one in heads],
+        query,
+        in_row(heads, query, rows),
+    )
     # Directions in which the answer does not depend on any of the heads are left out.
     left, sizes, _ = svd(root.flatten(0, 1))
     needed = sizes > FLOAT32_EPS * sizes[:1].clamp_min(1e-300)

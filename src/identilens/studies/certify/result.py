@@ -204,12 +204,21 @@ class Certainty(Result):
     def _put_back(self) -> Iterator[str]:
         """Yield what the farthest alternatives change in the model, where that is known to first order."""
         put = self.rows.filter(pl.col("allowed") > 0, pl.col("predicted") > 0)
-        ratios = put.select(ratio=pl.col("measured") / pl.col("predicted"))["ratio"].drop_nulls()
-        if len(ratios):
-            yield (
-                "Put into the model, the farthest alternatives changed the outcome by "
-                f"{span(ratios.min(), ratios.max(), '.2f')} times what the first order predicts."
-            )
+        put = put.drop_nulls("measured").with_columns(
+            ratio=pl.col("measured") / pl.col("predicted")
+        )
+        if not len(put):
+            return
+        beyond = len(put.filter(pl.col("measured") > pl.col("allowed")))
+        cast: Any = put["cast"].max() or 0
+        yield (
+            "Put into the model, the farthest alternatives changed the outcome by "
+            f"{span(put['ratio'].min(), put['ratio'].max(), '.2f')} times what the first order predicts"
+            + f", in {some_of(beyond, len(put), 'row')} by more than the tolerance allows"
+            * (beyond > 0)
+            + f"; single precision alone changes it by {upper(cast, '.2g')}" * (cast > 1e-6)
+            + "."
+        )
 
     def _kept(self, rows: pl.DataFrame) -> str:
         """Return what stays the same in some rows, in words; of an answer where, if it is the same in all of them."""

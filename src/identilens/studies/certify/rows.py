@@ -68,6 +68,7 @@ SCHEMA: Mapping[str, Columns] = {
         "answer": pl.String,
         "allowed": pl.Float64,
         "effect": pl.Float64,
+        "cast": pl.Float64,
         "farthest": pl.Float64,
         "predicted": pl.Float64,
         "measured": pl.Float64,
@@ -112,7 +113,8 @@ SCHEMA: Mapping[str, Columns] = {
 
 ``radius`` is the largest change of the outcome up to which the verdict determined or negligible, or that on a claim, is
 proven (infinite if by the signs and the sum of the weights alone); ``allowed`` the one that the tolerance allows;
-``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions they count).
+``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions they count);
+``cast`` the one that single precision makes by itself, in which the first order of a model in half precision is found.
 ``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the
 changes that it makes, by the first order and put into the model. ``keys`` are those that a claim is about.
 ``certified_source`` is the key that adds most to the ``source``, by absolute value, in every alternative. ``parts`` are
@@ -267,6 +269,7 @@ def certified_columns(
     whole = {
         "allowed": allowed,
         "effect": kept.effect,
+        "cast": kept.answer and kept.answer.cast,
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
         "predicted": float(kept.change(solver.length(met))),
         "simplex_nullity": T.simplex_space(visible).nullity,

@@ -200,7 +200,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             # Elsewhere a path says nothing, and the parameters tell which model it was.
             lens = self.heads.lens
             name = Path(lens.name).name if Path(lens.name).is_dir() else lens.name
-            self._model = f"{name} (sha256 {lens.digest[:16]})"
+            self._model = f"{name} ({lens.digest[:25]})"
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""

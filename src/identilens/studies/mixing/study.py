@@ -100,12 +100,12 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
     comparing them.
 
     Args:
-        lens: The model, in single or double precision.
+        lens: The model; half precision is computed in float32.
         texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`. Texts from a CoNLL-U file (`read_conllu`)
             bring parts of speech.
 
     Raises:
-        InputError: For texts or options that cannot be used, half precision, or too small a budget.
+        InputError: For texts or options that cannot be used, or too small a budget.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
