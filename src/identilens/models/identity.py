@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -41,22 +43,26 @@ def digest_of(model: nn.Module) -> str:
 
 
 def _checksum(tensor: Tensor) -> list[Any]:
-    """Return Σ w_i x_i modulo 2⁶⁴ of each block of 32-bit words x, with fixed odd w; of quantised weights by part."""
+    """Return Σ w_i x_i modulo 2⁶⁴ of each block of 64-bit words x, with fixed odd w; of quantised weights by part."""
     if is_traceable_wrapper_subclass(tensor):
         parts = tensor.__tensor_flatten__()[0]
         return [_checksum(getattr(tensor, part).detach()) for part in parts]
     bits = tensor.contiguous().flatten().view(torch.uint8)
-    factors = torch.arange(1, min(len(bits) // 4 + 2, _BLOCK), device=bits.device) * _FACTOR
-    factors = (factors ^ (factors >> 29)) * _FACTOR | 1
-    words = (
-        pad(part, (0, -len(part) % 4)).view(torch.int32).long()
-        for part in bits.split(4 * len(factors))
-    )
-    return torch.stack([(part * factors[: len(part)]).sum() for part in words]).tolist()
+    words = pad(bits, (0, -len(bits) % 8)).view(torch.int64)
+    factors = _factors(words.device)
+    sums = [(part * factors[: len(part)]).sum() for part in words.split(len(factors))]
+    return torch.stack(sums).tolist()
 
 
-_BLOCK, _FACTOR = 2**24, -0x61C8864680B583EB
-"""Words of a block, and an odd number whose multiples, modulo 2⁶⁴, are spread evenly."""
+@cache
+def _factors(device: torch.device) -> Int[Tensor, " word"]:
+    """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a block."""
+    factors = torch.arange(1, 2**18 + 1, device=device) * _FACTOR
+    return (factors ^ (factors >> 29)) * _FACTOR | 1
+
+
+_FACTOR = -0x61C8864680B583EB
+"""An odd number whose multiples, modulo 2⁶⁴, are spread evenly."""
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
