@@ -4,12 +4,12 @@ Without a GPU, one of 98 million on the processor. The model computes in bfloat1
 never claimed. Ends within six minutes: a study that takes longer than its share is given up, and said so.
 """
 
+import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from common import machine, not_measured, report, seconds
@@ -79,18 +79,20 @@ def forward(model: LlamaForCausalLM, inputs: torch.Tensor) -> None:
 
 def within(function: Callable[[], Any]) -> float | str:
     """Return the seconds that a call takes, or why it has none."""
-    found: list[float | str] = []
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(LIMIT)
+    try:
+        return seconds(function)
+    except IdentilensError as error:
+        return str(error).partition(".")[0]
+    except TimeoutError:
+        return "not ended"
+    finally:
+        signal.alarm(0)
 
-    def run() -> None:
-        try:
-            found.append(seconds(function))
-        except IdentilensError as error:
-            found.append(str(error).partition(".")[0])
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(LIMIT)
-    return found[0] if found else "not ended"
+def give_up(*_: object) -> NoReturn:
+    raise TimeoutError
 
 
 if __name__ == "__main__":

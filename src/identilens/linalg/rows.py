@@ -326,9 +326,11 @@ class MaskedRows(RowProjector):
     ) -> tuple[Float[Tensor, "some key k"], Float[Tensor, "some k"], Float[Tensor, "some k r"]]:
         """Return left singular vectors, singular values and right ones of T at rows' keys; 0 beyond the rank."""
         seen = self.visible[rows][..., None]
-        basis, sigma, right = svd(self.compact[heads] * seen)
+        end = int(seen.any(0).nonzero()[-1, 0]) + 1
+        basis, sigma, right = svd(self.compact[heads, :end] * seen[:, :end])
         kept = sigma > self._tolerances[rows, None] * sigma[:, :1]
-        return basis * kept[:, None] * seen, sigma * kept, right
+        basis = pad(basis * kept[:, None] * seen[:, :end], (0, 0, 0, self.keys - end))
+        return basis, sigma * kept, right
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return what multiplies rows [space, head, row, k] by G⁻¹, and where it may be used."""
