@@ -276,17 +276,16 @@ class MaskedRows(RowProjector):
             torch.where(full, one, 0.0) for one in (moved, square, outside.flatten(0, 1))
         )
         coordinates = torch.where(full[..., None], coordinates, 0.0)
-        left = given
         if not outputs:
-            left = (given - even[:, None]) * self.seen(rows)
-            moved = torch.where(equal, left.sum(-1), moved)
-            square = torch.where(equal, left.square().sum(-1), square)
+            total = given.sum(-1) - 1
+            own = given.square().sum(-1) - even * (2 * total + 1)
+            moved, square = torch.where(equal, total, moved), torch.where(equal, own, square)
         found = ProjectedRows(even, moved, square, outside, coordinates, equal)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
         if not len(heads):
             return found
         projected = [
-            self._decomposed(rows, found, left, outputs, (heads[part], places[part]))
+            self._decomposed(rows, found, given, outputs, (heads[part], places[part]))
             for part in self._parts(len(heads))
         ]
         return found._replace(decomposed=Decomposed(heads, places, torch.cat(projected)))
@@ -299,14 +298,15 @@ class MaskedRows(RowProjector):
         outputs: bool,
         here: tuple[Int[Tensor, " some"], Int[Tensor, " some"]],
     ) -> Float[Tensor, "some key"]:
-        """Return P a of rows by a decomposition, from w or from outputs; write the sums of w."""
+        """Return P a of rows by a decomposition, from weights or outputs; write the sums of w."""
         basis, sigma, right = self._decompose(here[0], rows.start + here[1])
         if outputs:
             inverse = torch.where(sigma > 0, 1 / torch.where(sigma > 0, sigma, 1.0), 0.0)
             inside = (given[here][:, None] @ right.mT)[:, 0] * inverse
         else:
             share, constant = found.even[here[1], None], basis.sum(1)
-            inside = (given[here][:, None] @ basis)[:, 0]
+            left = (given[here] - share) * self.seen(rows)[here[1]]
+            inside = (left[:, None] @ basis)[:, 0]
             found.moved[here] = (inside * constant).sum(-1)
             found.moved_square[here] = inside.square().sum(-1)
             sizes = self._sizes[rows][here[1]]
