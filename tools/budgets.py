@@ -21,9 +21,9 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "nodes": 350_590,
-    "nodes of the core": 293_430,
-    "nodes of linalg": 21_460,
+    "nodes": 350_620,
+    "nodes of the core": 293_470,
+    "nodes of linalg": 21_490,
     "nodes of measures": 43_620,
     "nodes of models": 66_870,
     "nodes of runs": 24_240,
@@ -33,7 +33,7 @@ LIMITS = {
     "nodes of cli": 7_320,
     "nodes of lab": 43_750,
     "nodes of reproduce": 13_410,
-    "nodes of tests": 279_790,
+    "nodes of tests": 279_820,
     "nodes of tools and benchmarks": 29_850,
     "lines of scripts, styles and templates": 2_480,
     "mean characters of a line of code": 40,

@@ -86,10 +86,10 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("batch-size = 0", "bad.toml: expected batch_size of at least 1; got 0."),
         ("matrices = 1", "bad.toml: expected matrices to be True or False; got 1."),
         ("text = 3", "bad.toml: expected text"),
-        ('stream = "often"', "bad.toml: expected stream to be auto or"),
+        ('effects = "often"', "bad.toml: expected effects to be auto or"),
         (
-            'matrices = true\nstream = "always"',
-            "bad.toml: expected stream auto or never with matrices",
+            'matrices = true\nqueries = "1"',
+            "bad.toml: expected queries to be left out with matrices",
         ),
         ("folds = 3", "bad.toml: audit has no option folds; it has model, device"),
         ('config = "x"', "audit has no option config"),

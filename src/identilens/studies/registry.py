@@ -22,7 +22,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",
-        "The proven interval of each weight, claim and source of a logit.",
+        "The proven interval of each weight, claim and source.",
     ),
     "answer": Entry(
         "identilens.studies.answer.study:AnswerStudy",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
 from identilens.measures.attention.entropy import maximum_entropy_alternative
 from identilens.measures.attention.realisable.dimension import realisable_dimension
+from identilens.measures.attention.realisable.softmax_map import softmax_map
 from identilens.measures.attention.samplers import sample_alternatives
 
 
@@ -68,7 +69,7 @@ def test_a_real_head_could_have_attended_otherwise(bundled_path):
     assert lost < 1e-9
     assert float((found.weights - head.weights).abs().sum(-1).mean() / 2) > 0.1
     # It is a point of the same family: queries and keys of the head's own size, with the same dimension.
-    dimension = realisable_dimension(found.queries, found.keys, T, scaling=1.0)
+    dimension = realisable_dimension(softmax_map(found.queries, found.keys, T, scaling=1.0))
     assert dimension.dimension == dimension.formula
 
 

@@ -210,7 +210,7 @@ class Certainty(Result):
         if not len(put):
             return
         beyond = len(put.filter(pl.col("measured") > pl.col("allowed")))
-        cast: Any = put["cast"].max() or 0
+        cast: Any = put["cast"].max() or 0.0
         yield (
             "Put into the model, the farthest alternatives changed the outcome by "
             f"{span(put['ratio'].min(), put['ratio'].max(), '.2f')} times what the first order predicts"
