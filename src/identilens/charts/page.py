@@ -199,7 +199,6 @@ _LABELS = {
     "class": "Model class",
     "family": "Model family",
     "revision": "Revision",
-    "sha256": "Digest of the parameters (sha256)",
     "digest": "Digest of the parameters",
     "dtype": "Precision (dtype)",
     "device": "Device",
@@ -233,7 +232,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 def citation(record: Mapping[str, Any]) -> str:
     """Return one line that identifies a run in a paper."""
     model = record.get("model", {})
-    digest = model.get("digest") or model.get("sha256")
+    digest = model.get("digest")
     weights = f" (parameters {digest[:25]})" if digest else ""
     texts = record.get("texts", {})
     text = "".join(f" (sha256 {one[:16]})" for one in texts.get("sha256") or [])

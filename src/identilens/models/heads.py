@@ -271,7 +271,7 @@ class CapturedLayer:
         """
         part = call if only is None else call.rows(only)
         rows, columns = part.query.shape[-2], call.key.shape[-2]
-        visible, bias, scaling = part.visible(), part.bias, call.arguments.get("scaling")
+        visible, bias = part.visible(), part.bias
         layer = cls(
             site,
             call.query[0].clone(),
@@ -282,7 +282,7 @@ class CapturedLayer:
             None
             if visible is None or bool(visible.all())
             else visible[0].expand(rows, columns).clone(),
-            call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            call.scaling,
             None if bias is None else bias[0].expand(-1, rows, columns),
             call.arguments.get("softcap"),
             call.has_sink,

@@ -116,6 +116,12 @@ class AttentionCall:
         )
 
     @property
+    def scaling(self) -> float:
+        """What q · k is multiplied with: one over the root of the size of a query, unless the call has another."""
+        given = self.arguments.get("scaling")
+        return self.query.shape[-1] ** -0.5 if given is None else float(given)
+
+    @property
     def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
         """Terms that are added to the logits and hide no key: the position bias and the finite part of a mask."""
         given = self.arguments.get("position_bias")

@@ -55,11 +55,12 @@ class LayerBatch(Layer):
         self.has_sink = call.has_sink
         self.n_query, self.d_k = call.query.shape[-2:]
         groups, self.n_key, self.d_v = call.value.shape[1:]
-        self._bias = None if value_bias is None else value_bias.double()[:, None]
+        bias = None if value_bias is None else value_bias.double()[:, None]
+        self._bias = None if bias is None else bias.repeat_interleave(self.heads // groups, 0)
         self.query_types, self.key_types = (torch.stack([*side]).to(factor.lower) for side in types)
         # The last type contains every token without a type of its own.
         self.structural = torch.stack([*types[1]])[..., :-1].any(-1)
-        values = call.value.double() if self._bias is None else call.value.double() - self._bias
+        values = call.value.double() if bias is None else call.value.double() - bias
         output = factor.grouped(len(texts), groups)
         self.projected = ProjectedValues(values[:, :, None], factor.d_model, None, output)
         self.require_finite(self.projected.compact.flatten(0, 2), "values")
@@ -76,8 +77,7 @@ class LayerBatch(Layer):
                 weights = self._recomputed(rows, weights)
             outputs = output.transpose(1, 2).double()
             if self._bias is not None:
-                bias = self._bias.repeat_interleave(self.heads // len(self._bias), 0)
-                outputs = outputs - weights.double().sum(-1, keepdim=True) * bias
+                outputs = outputs - weights.double().sum(-1, keepdim=True) * self._bias
             outputs = outputs @ self.factor.lower
             yield Block(rows, weights.flatten(0, 1), outputs.flatten(0, 1))
 
@@ -89,8 +89,7 @@ class LayerBatch(Layer):
         call = self.call.rows(queries)
         mixed = self.projector.compact
         if self._bias is not None:
-            bias = self._bias.repeat_interleave(self.heads // len(self._bias), 0)
-            mixed = mixed + bias @ self.factor.lower
+            mixed = mixed + self._bias @ self.factor.lower
         layer = CapturedLayer.of(call, self.site, *call.attend())
         return layer, ProjectedValues(mixed.cpu(), self.factor.d_model)
 
@@ -128,16 +127,14 @@ class LayerBatch(Layer):
     ) -> Float[Tensor, "text head row key"]:
         """Return the weights of a model in half precision, computed again from Q and K where that is possible."""
         call = self.call.rows(range(self.n_query)[rows])
-        scaling = call.arguments.get("scaling")
-        scaling = self.d_k**-0.5 if scaling is None else float(scaling)
         keys = call.key.repeat_interleave(self.heads // call.key.shape[1], 1)
         visible = call.visible()
         visible = None if visible is None else visible[:, None]
         logits = attention_logits(
-            call.query, keys, scaling, call.bias, call.arguments.get("softcap")
+            call.query, keys, call.scaling, call.bias, call.arguments.get("softcap")
         )
         exact = visible_softmax(logits, visible)
-        follows = follow_logits(weights, exact, logits, call.query, keys, scaling, visible)
+        follows = follow_logits(weights, exact, logits, call.query, keys, call.scaling, visible)
         if self.has_sink:
             follows = torch.zeros_like(follows)
         self.unproven |= set((~follows).any(0).nonzero().flatten().tolist())

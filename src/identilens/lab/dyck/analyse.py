@@ -101,7 +101,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         """Return the models."""
         name = ", ".join(map(str, self.settings.models))
         return Identity(
-            {"name": name, "sha256": self.lenses[0].digest}, [lens.digest for lens in self.lenses]
+            {"name": name, "digest": self.lenses[0].digest}, [lens.digest for lens in self.lenses]
         )
 
     def sizes(self) -> Sequence[int]:
