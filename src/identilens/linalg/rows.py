@@ -356,7 +356,7 @@ class MaskedRows(RowProjector):
         """
         seen = self.visible[rows].double()
         squares, own_squares = (
-            (seen @ one.square().sum(-1)[..., None])[..., 0] for one in (self.compact, self.white)
+            one.square().sum(-1) @ seen.mT for one in (self.compact, self.white)
         )
         accurate = (own * own_squares < ACCURATE).repeat_interleave(self.share, 0)
         return (
