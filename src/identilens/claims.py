@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,7 @@ from torch import Tensor
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.detectors import PATTERNS, pattern_keys
 from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.models.chats import read_place
 from identilens.models.heads import Head
 from identilens.models.spelling import Spelling
 
@@ -45,6 +47,9 @@ _LIKE = (
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 """A number in a claim: decimal, in ASCII."""
+
+_COMPARED = 3
+"""Segments that are named at most where each is compared with every other one."""
 
 Keys = int | str
 """A key by its position, negative ones from the end, or all keys that spell some words."""
@@ -241,16 +246,40 @@ def mass(words: str, *, above: float | None = None, below: float | None = None) 
     return weight(words, above=above, below=below)
 
 
-def segment(name: str, keys: Iterable[int]) -> Claim:
+def segment(name: str, place: Iterable[int] | str) -> Claim:
     """Return a claim on the attention to some keys together, such as those of a document or a question.
+
+    Args:
+        name: The name of the segment in tables.
+        place: Positions of its keys; or its words, or its first character and the one after its last as ``120:480``.
 
     Examples:
         >>> import identilens as idl
         >>> idl.claims.segment("document 1", range(4, 20)).subject
         "attention to 'document 1'"
     """
-    own = tuple(keys)
-    return Claim(name, f"attention to {name!r}", partial(_segment, own), digest=str(own))
+    own = place if isinstance(place, str) else tuple(place)
+    words = (own,) if isinstance(own, str) and isinstance(read_place(own), str) else ()
+    counting = partial(_segment, own)
+    return Claim(name, f"attention to {name!r}", counting, digest=str(own), keys=words)
+
+
+def read_segment(words: str) -> tuple[str, str]:
+    """Return the name of a segment and its place from ``name=words`` or ``name=first:last``.
+
+    Raises:
+        SettingError: If they have another form.
+    """
+    name, _, place = words.partition("=")
+    if not (name and place):
+        raise SettingError("segment", "as name=words or name=start:end", words)
+    return name, place
+
+
+def compared(named: Sequence[Claim], others: Sequence[Claim]) -> list[Claim]:
+    """Return the differences of a few named segments from all others; none where more than three are named."""
+    pairs = product(named, others) if len(named) <= _COMPARED else ()
+    return [difference(one, other) for one, other in pairs if one.words != other.words]
 
 
 def difference(first: Claim, second: Claim) -> Claim:
@@ -402,10 +431,29 @@ def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
     )
 
 
-def _segment(keys: Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
+def _segment(place: str | Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
     found = torch.zeros(len(row.tokens), dtype=torch.float64)
-    found[list(keys)] = 1.0
+    found[_positions(place, row)] = 1.0
     return found
+
+
+def _positions(place: str | Sequence[int], row: ClaimRow) -> list[int]:
+    """Return the keys of a segment: of characters, those that have most of theirs within it."""
+    if not isinstance(place, str):
+        return list(place)
+    spelling, where = row.spelling or Spelling(row.tokens), read_place(place)
+    if isinstance(where, str):
+        runs = _runs(where, spelling, row.text)
+        return [key for start, end in runs for key in range(start, end)]
+    first, last = where
+    keys = [
+        key
+        for key, (start, end) in enumerate(spelling.spans)
+        if 2 * (min(end, last) - max(start, first)) > end - start
+    ]
+    if not keys:
+        raise InputError(f"text {row.text} has no tokens at the characters {place}.")
+    return keys
 
 
 def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " key"] | None:

@@ -13,7 +13,8 @@ from helpers.zoo import ids
 
 def certify(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.certify(lens, texts, order=True, tolerance=0, **options)
-    return {"table": found.table, "rows": found.rows, "order": found.order}
+    table = found.table.rename({"value": "weight"})
+    return {"table": table, "rows": found.rows, "order": found.order}
 
 
 def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -36,8 +37,15 @@ def answer() -> Tables:
     lens = tiny("llama")
     lens.tokenizer = tokenizer("chatml")
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
-    found = idl.answer(lens, messages, bounded=3)
-    return {name: getattr(found, name) for name in ("table", "intervals", "positions")}
+    found = idl.answer(lens, messages, rows=3)
+    table = found.table.rename({"functional": "segment", "value": "mass"})
+    table = table.filter(~pl.col("segment").str.contains("−"))
+    whole = table.unique(["token", "layer", "head", "segment"], keep="first", maintain_order=True)
+    return {
+        "table": whole.drop("tolerance", "lo", "hi"),
+        "intervals": table.drop_nulls("lo"),
+        "positions": found.positions,
+    }
 
 
 def patterns(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
@@ -53,7 +61,7 @@ def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     table = pl.concat(
         [
             claims.select(*row, "contribution", "lo", "hi"),
-            found.table.select("key", "token", "weight"),
+            found.weights.select("key", "token", weight="value"),
         ],
         how="horizontal",
     )

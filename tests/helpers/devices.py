@@ -118,11 +118,11 @@ WORK: dict[str, Callable[[Any], Any]] = {
         _lens("llama", device), TEXT, layers=(1,), queries="last", source=(torch.ones(32),)
     ),
     "answer": lambda device: idl.answer(
-        idl.load("bundled-decoder", device=device), PROMPT, bounded=1, layers=(3,)
+        idl.load("bundled-decoder", device=device), PROMPT, rows=1
     ),
     "generated answer": lambda device: idl.answer(
-        idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, bounded=0,
-        layers=(3,), max_new_tokens=2, needed=False,
+        idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, rows=0,
+        max_new_tokens=2, needed=False,
     ),
     "explorer": _explored,
 }  # fmt: skip

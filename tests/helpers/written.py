@@ -53,7 +53,8 @@ def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("
                     less = 0.125 * key * (1 + looser) + 0.0625 * head
                     pinned = key == 0 and head == 0
                     table.append({
-                        **named, "key": key, "token": "abc"[key], "weight": weight, "lo": max(0.0, weight - less),
+                        **named, "outcome": "head", "functional": f"key {key}", "key": key,
+                        "token": "abc"[key], "value": weight, "lo": max(0.0, weight - less),
                         "hi": weight + less, "radius": 0.125, "pinned": pinned, "effective": weight - 0.125,
                         "minimum_norm": 0.375, "norm_share": (0.5, 0.375, 0.125)[key], "contribution": 0.25,
                         "removal": 0.0625, "verdict": _VERDICTS[key],
@@ -355,7 +356,7 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
     The second conversation has no document. Ends are an eighth below the mass, and twice as much with a rounding.
     Without the document, tokens keep an eighth and a quarter of their probability, without the question most of it.
     """
-    table, intervals, positions, needed = [], [], [], []
+    table, positions, needed = [], [], []
     for text in range(texts):
         names = ["template", "question", *["document"][text:], "answer so far"]
         tokens = [*zip(("<bos>", "who", "ferry"), names, strict=False), (" no", names[-1])]
@@ -379,23 +380,23 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
                     masses = [0.25, 0.125 + 0.125 * layer, 0.375 - 0.125 * head, 0.125 * token]
                     masses = masses if text == 0 else [0.5, 0.25 + 0.125 * head, 0.125 * token]
                     rows = [
-                        {**at, "segment": name, "mass": mass}
+                        {**at, "functional": name, "value": mass}
                         for name, mass in zip(names, masses, strict=True)
                     ]
-                    table += rows
                     if head != token or not bounded:
+                        table += rows
                         continue
                     for size, tolerance in enumerate(tolerances, 1):
-                        intervals += [
+                        table += [
                             {
                                 **row,
                                 "tolerance": tolerance,
-                                "lo": max(row["mass"] - 0.125 * size - layer / 30, 0.0),
-                                "hi": min(row["mass"] + 0.0625 * size + 0.0625 * layer, 1.0),
+                                "lo": max(row["value"] - 0.125 * size - layer / 30, 0.0),
+                                "hi": min(row["value"] + 0.0625 * size + 0.0625 * layer, 1.0),
                             }
                             for row in rows
                         ]
-    return written(Answers, table=table, intervals=intervals, positions=positions, needed=needed)
+    return written(Answers, table=table, positions=positions, needed=needed)
 
 
 def mixed(texts=2, kind="encoder"):

@@ -69,7 +69,7 @@ def test_intervals_are_those_of_the_rows_own_values():
         apart = float((own[keys[first]] - own[keys[second]]).norm())
         step = min(limit / apart, float(head.attention[13, keys[second]]))
         row = loose.row(first, named=True)
-        assert row["hi"] >= row["weight"] + step - 1e-9
+        assert row["hi"] >= row["value"] + step - 1e-9
 
 
 def test_a_closed_gate_leaves_a_row_more_alternatives():

@@ -60,7 +60,7 @@ def test_intervals_and_tolerances_are_those_of_the_mixture():
         assert lo == pytest.approx(least.fun, abs=1e-6)
     limit = 0.1 * float((row @ head.values).norm())
     step = limit / float((head.values[keys[0]] - head.values[keys[1]]).norm())
-    assert loose["hi"][0] >= min(loose["weight"][0] + min(step, row[keys[1]]), 1) - 1e-9
+    assert loose["hi"][0] >= min(loose["value"][0] + min(step, row[keys[1]]), 1) - 1e-9
     [text] = [one.text for one in certified.sections() if one.anchor == "intervals"]
     assert any("The model normalises what its heads mix" in part for part in text)
 

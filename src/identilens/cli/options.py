@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,6 +13,7 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
+from identilens.claims import read_segment
 from identilens.errors import InputError, SettingError
 from identilens.models.chats import Chat, read_chats, read_place
 from identilens.models.lens import Lens
@@ -192,11 +192,8 @@ class ChatOptions(Settings):
                     "answer", f"with a single conversation, not {len(chats)}", self.answer
                 )
             chats = [replace(chats[0], answer=self.answer)]
-        for words in self.segment:
-            if not re.fullmatch(r"[^=]+=.+", words, re.DOTALL):
-                raise SettingError("segment", "as name=words or name=start:end", words)
-        named = (words.partition("=") for words in self.segment)
-        more = {name: read_place(place) for name, _, place in named}
+        named = map(read_segment, self.segment)
+        more = {name: read_place(place) for name, place in named}
         return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
 
     def _content(self) -> Any:

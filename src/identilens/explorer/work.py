@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -30,8 +31,7 @@ from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_a
 from identilens.studies.answer.study import answer
 from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
-from identilens.studies.certify.rows import certified_columns
-from identilens.studies.certify.views import exactness
+from identilens.studies.certify.rows import certified_row
 from identilens.studies.faithfulness.decisions import Decision, answers
 from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
@@ -147,8 +147,9 @@ def proven_row(
     [read] = outcomes.tolerances([tolerance], stays, "float32")
     # A page shows no radius.
     radii = torch.full((2, 1), torch.nan, dtype=torch.float64)
-    columns = certified_columns(kept, kept.allowed(read), radii=radii).keys
-    words = f"{OUTCOMES[stays].removesuffix(',')}, {exactness(read.name, stays)}"
+    row = certified_row(kept, [""] * len(head.keys), kept.allowed(read), radii=radii)
+    columns = pl.DataFrame(row.functionals).rename({"value": "weight"}).to_dict(as_series=False)
+    words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
     told = {"outcome": stays, "tolerance": read.name, "effect": kept.effect}

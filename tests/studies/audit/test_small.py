@@ -11,7 +11,7 @@ import torch
 from identilens.charts.packing import BASIS_BITS, BITS
 from identilens.linalg import ProjectedValues
 from identilens.models.heads import Head
-from identilens.studies.audit.certain import certain_rows, mean_and_error, sampled_rows
+from identilens.studies.audit.certain import certain_rows, mean_and_error
 from identilens.studies.audit.heads import (
     GROUPS,
     certain_error,
@@ -22,6 +22,7 @@ from identilens.studies.audit.heads import (
 from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
+from identilens.studies.drawn import drawn_rows
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -156,10 +157,10 @@ def test_layers_whose_heads_can_trade():
 
 
 def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
-    assert sampled_rows(0, 0, 0, "encoder", 9, 0) == []
-    assert sampled_rows(0, 0, 0, "encoder", 3, 5) == [0, 1, 2]
-    drawn = sampled_rows(0, 0, 0, "encoder", 1000, 5)
-    assert drawn == sorted(set(drawn)) == sampled_rows(0, 0, 0, "encoder", 1000, 5)
+    assert drawn_rows(0, 0, 0, "encoder", 9, 0) == []
+    assert drawn_rows(0, 0, 0, "encoder", 3, 5) == [0, 1, 2]
+    drawn = drawn_rows(0, 0, 0, "encoder", 1000, 5)
+    assert drawn == sorted(set(drawn)) == drawn_rows(0, 0, 0, "encoder", 1000, 5)
     assert len(drawn) == 5
     others = [
         (1, 0, 0, "encoder"),
@@ -167,7 +168,7 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
         (0, 0, 1, "encoder"),
         (0, 0, 0, "decoder"),
     ]
-    assert all(sampled_rows(*place, 1000, 5) != drawn for place in others)
+    assert all(drawn_rows(*place, 1000, 5) != drawn for place in others)
     assert mean_and_error([0.5, 0.75], 2) == (0.625, 0.0)
 
 

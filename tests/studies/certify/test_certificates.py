@@ -117,7 +117,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_number_is_found(written, name):
     found = written["head"]
-    row = found.claims.filter(tolerance="0", claim="storm > ferry").row(0, named=True)
+    row = found.claims.filter(tolerance="0", functional="storm > ferry").row(0, named=True)
     file = found.folder / row["certificate"]
     assert not CertificateFile.read(changed(file, **CHANGES[name])).certificate.holds
 
@@ -220,13 +220,15 @@ def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
         idl.claims.source(direction),
     )
     found = idl.certify(bundled, TEXT, claim=claims, tolerance="0,10%", **PLACE)
-    own = {row["claim"]: row for row in found.claims.filter(tolerance="0").iter_rows(named=True)}
+    own = {
+        row["functional"]: row for row in found.claims.filter(tolerance="0").iter_rows(named=True)
+    }
     assert set(own) == {
         "key 3 > 0.5", "key 0 > key 3", "the storm < 0.9", "storm → u", "all keys → the direction"
     }  # fmt: skip
     weight = found.table.filter(tolerance="0", key=3).row(0, named=True)
     assert [own["key 3 > 0.5"][name] for name in ("value", "lo", "hi")] == pytest.approx(
-        [weight[name] for name in ("weight", "lo", "hi")], abs=1e-6
+        [weight[name] for name in ("value", "lo", "hi")], abs=1e-6
     )
     assert own["key 3 > 0.5"]["verdict"] == "false in every alternative"
     # What the whole head adds is a function of its output, and fixed.

@@ -14,7 +14,7 @@ from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError
 from identilens.models.spelling import Spelling
-from identilens.studies.certify.rows import certified_columns
+from identilens.studies.certify.rows import certified_row
 from identilens.studies.heads import TextHeads
 from identilens.studies.outcomes import of_head
 
@@ -75,19 +75,14 @@ def test_only_runs_that_the_row_sees_to_their_end_count():
     keys = {1: [], 5: [1, 2, 3], 7: [1, 2, 3, 5, 6, 7]}
     for row in found.claims.iter_rows(named=True):
         counted = found.table.filter(pl.col("key").is_in(keys[row["query"]]), query=row["query"])
-        assert row["value"] == pytest.approx(counted["weight"].sum())
+        assert row["value"] == pytest.approx(counted["value"].sum())
         names = [
             f"key {key} {token.strip()!r}" for key, token in counted.select("key", "token").rows()
         ]
-        assert row["keys"] == ", ".join(names)
-    first, *_, last = (
-        replace(found, claims=found.claims.filter(query=query)).summary().text for query in keys
-    )
-    assert first.startswith(
-        "Claim 'karl': attention to 'karl' (no key: the row does not see it, or not to its end) is 0, and 0 in the "
-    )
-    assert "'karl' (key 1 'K', key 2 'ar', key 3 'l', key 5 'K', key 6 'ar', key 7 'l') is " in last
-    assert "Claim 'karl': attention to 'karl' is " in found.summary().text
+        assert row["token"] == ", ".join(names)
+    first = replace(found, table=found.table.filter(query=1)).summary().text
+    assert first.startswith("Claim 'karl' is 0, and between 0 and 0 in the alternatives.")
+    assert found.summary().text.startswith("Claim 'karl' is ")
 
 
 @pytest.mark.parametrize(
@@ -117,10 +112,9 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     claims = {Claim.read("a > b"): counted, Claim.read("c"): counted.clamp_min(0)}
     keys = slice(0, 9 if masked else 12)
     kept = kept_basis(T[keys])
-    for one, (claim, coefficients) in zip(
-        certified_columns(of_head(row, T, visible), claims=claims, certificates=True).claims,
-        claims.items(),
-        strict=True,
+    made = certified_row(of_head(row, T, visible), "abcdefghijkl", claims=claims, certificates=True)
+    for columns, certificate, (claim, coefficients) in zip(
+        made.functionals[-2:], made.certificates, claims.items(), strict=True
     ):
         ends = [
             sign
@@ -131,12 +125,11 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
             ).fun
             for sign in (1, -1)
         ]
-        columns = one.columns
         assert [columns["lo"], columns["hi"]] == pytest.approx(ends, abs=1e-7)
         assert columns["value"] == pytest.approx(float(coefficients @ row))
-        assert one.claim is claim
+        assert columns["functional"] == claim.words
         assert columns["verdict"] == claim.verdict(columns["lo"], columns["hi"])
-        assert one.certificate.holds
+        assert certificate.holds
     assert columns["lo"] >= 0
 
 
@@ -149,7 +142,7 @@ def test_a_claim_on_one_key_is_its_weights_interval(bundled, outcome):
         )
         rope = claims.row(0, named=True)
         assert [rope[name] for name in ("value", "lo", "hi")] == pytest.approx(
-            [key[name] for name in ("weight", "lo", "hi")], abs=1e-6
+            [key[name] for name in ("value", "lo", "hi")], abs=1e-6
         )
         assert rope["verdict"] is None
         order = claims.row(1, named=True)
@@ -167,7 +160,7 @@ def test_claims_agree_with_the_certified_order(bundled):
         (query, names[above], names[below])
         for query, above, below in found.order.select("query", "above", "below").iter_rows()
     }
-    for query, claim, verdict in found.claims.select("query", "claim", "verdict").iter_rows():
+    for query, claim, verdict in found.claims.select("query", "functional", "verdict").iter_rows():
         above, below = claim.split(" > ")
         expected = TRUE if (query, above, below) in pairs else FALSE
         assert verdict == (
@@ -197,7 +190,7 @@ def test_words_are_found_by_their_characters(model, text, words, tokens):
         in (words.casefold()[:3])
     )
     found = idl.certify(lens, text, layers=0, heads=0, queries="last", tolerance=0, claim=words)
-    assert found.claims["subject"].item() == f"attention to '{words}'"
+    assert found.claims["functional"].item() == words
 
 
 def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):

@@ -4,39 +4,43 @@ from dataclasses import replace
 
 import polars as pl
 
+from helpers.charts import leaves
 from helpers.written import certainty
 from identilens.studies import head_views
-from identilens.studies.certify import views
+from identilens.studies.certify import result
 
 
 def test_the_first_tolerance_is_printed():
     found = certainty(((0, 0),), ("0", "1%"))
     [(title, shown)] = found.overview().items()
-    assert title.startswith("Weights and verdicts, tolerance 0; radius")
-    assert shown.equals(views.weights_in_short(found.table.filter(tolerance="0")))
+    assert title == "Values and proven ends, tolerance 0"
+    assert shown["functional"].to_list() == ["key 0", "key 1", "key 2"]
     [line] = found.token_lines()
     assert line.title.endswith("outcome kept exactly")
-    assert len(found.token_lines(5)) == 2
+    assert len(found.lines()) == 2
 
 
 def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
     monkeypatch.setattr(head_views, "MOST_GROUPS", 5)
-    monkeypatch.setattr(views, "CELLS", 40)
-    result, layers = certainty(((0, 0),), ("0",)), pl.Series("layer", range(50))
+    monkeypatch.setattr(result, "CELLS", 40)
+    found, layers = certainty(((0, 0),), ("0",)), pl.Series("layer", range(50))
 
     def of_all_layers(table):
         every = layers.to_frame().join(table.drop("layer"), how="cross")
         return every.select(table.columns)
 
-    result = replace(result, table=of_all_layers(result.table), rows=of_all_layers(result.rows))
-    assert len(result.by_head()) == len(result.by_query()) == 50
-    assert views.within_page(result.table)["layer"].to_list() == [
-        n for n in range(5) for _ in "abc"
-    ]
-    sizes = {name: most_rows(chart) for name, chart in result.charts().items()}
-    assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 40}
-    [note] = [one.note for one in result.sections() if one.title == "Intervals and shares"]
-    assert note == "The first 5 of 50 rows are here."
+    found = replace(found, table=of_all_layers(found.table), rows=of_all_layers(found.rows))
+    assert len(found.by_head()) == len(found.by_query()) == 50
+    assert found.axes()["layer"].to_list() == [n for n in range(5) for _ in "abc"]
+    sizes = {name: most_rows(chart) for name, chart in found.charts().items()}
+    assert sizes == {"intervals": 15, "axes": 15, "certain_by_head": 50}
+
+
+def test_a_row_is_chosen_by_its_name():
+    chart = certainty().charts()["intervals"].to_dict()
+    [leaf, *_] = leaves(chart)
+    assert "row" in leaf["transform"][0]["filter"]
+    assert len({row["row"] for row in next(iter(chart["datasets"].values()))}) == 6
 
 
 def most_rows(chart):
@@ -52,4 +56,4 @@ def put_back(predicted, measured):
 
 def test_a_row_that_does_nothing_to_the_outcome_is_not_compared_with_its_first_order():
     assert "times what the first order predicts" not in put_back(0.0, 0.0)
-    assert "by 0.50 times what the first order predicts" in put_back(0.01, 0.005)
+    assert "by 0.50 to 0.50 times what the first order predicts" in put_back(0.01, 0.005)

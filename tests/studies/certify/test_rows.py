@@ -14,7 +14,7 @@ from identilens.studies.certify.rows import (
     SCHEMA,
     VERDICTS,
     WITHIN,
-    certified_columns,
+    certified_row,
 )
 from identilens.studies.outcomes import of_head
 
@@ -30,9 +30,15 @@ def row_of(seed=0, n=12, d_v=7):
     )
 
 
+def columns(kept):
+    """The columns of the weights of a row."""
+    rows = certified_row(kept, "abcdefghijklmn").functionals
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def verdicts(weights, T):
     weights, T = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, T))
-    return certified_columns(of_head(weights, T, None)).keys["verdict"]
+    return columns(of_head(weights, T, None))["verdict"]
 
 
 def test_a_short_row_is_determined_key_by_key():
@@ -54,15 +60,9 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     assert verdicts([1.0], [[1.0, 2.0]]) == [BOTH]
     angles = torch.arange(3).double() * 2 * torch.pi / 3
     T = torch.stack([angles.cos(), angles.sin()], 1)
-    assert (
-        certified_columns(of_head(torch.full((3,), 1 / 3, dtype=torch.float64), T, None)).keys[
-            "verdict"
-        ]
-        == [BOTH] * 3
-    )
-    assert certified_columns(of_head(torch.ones(1, dtype=torch.float64), T[:1], None)).keys[
-        "removal"
-    ] == [None]
+    even = torch.full((3,), 1 / 3, dtype=torch.float64)
+    assert columns(of_head(even, T, None))["verdict"] == [BOTH] * 3
+    assert columns(of_head(torch.ones(1, dtype=torch.float64), T[:1], None))["removal"] == [None]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,12 +73,12 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     if masked:
         weights = weights.masked_fill(~visible, 0)
         weights = weights / weights.sum()
-    found = certified_columns(of_head(weights, ProjectedValues.of(T), visible)).keys
-    assert {*found, "token"} >= set(SCHEMA["table"]) - set(ROW)
+    found = columns(of_head(weights, ProjectedValues.of(T), visible))
+    assert {*found, "outcome", "certificate"} >= set(SCHEMA["table"]) - set(ROW)
     keys = len(found["key"])
     assert found["key"] == list(range(9 if masked else 12))
     bounds = attention_intervals(weights, T, visible=visible)
-    assert found["weight"] == pytest.approx(weights[:keys].tolist(), abs=1e-15)
+    assert found["value"] == pytest.approx(weights[:keys].tolist(), abs=1e-15)
     for name, expected in (
         ("lo", bounds.lo), ("hi", bounds.hi), ("norm_share", norm_share(weights[None], T)[0]),
         ("removal", removal_effect(weights[None], T, relative=True)[0]),
@@ -87,7 +87,7 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     assert sum(found["contribution"]) == pytest.approx(1)
     words = []
     for a, lo, hi, share in zip(
-        *(found[name] for name in ("weight", "lo", "hi", "norm_share")), strict=True
+        *(found[name] for name in ("value", "lo", "hi", "norm_share")), strict=True
     ):
         held, influential = lo >= a * (1 - WITHIN) and hi <= a * (1 + WITHIN), share >= EVEN / keys
         small = not influential and hi < FLOOR / keys
@@ -100,7 +100,7 @@ def test_determined_rests_on_the_interval_not_on_directions():
     """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
     weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
-    found = certified_columns(of_head(weights, T, None)).keys
+    found = columns(of_head(weights, T, None))
     assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
         0, abs=1e-12
     )

@@ -32,7 +32,7 @@ def test_families_add_up(family):
         heads = parts.filter(part="heads")["value"].sum()
         assert found.claims.filter(query=query)["value"].sum() == pytest.approx(heads, abs=1e-6)
     sources = found.claims.filter(query=11, layer=0, head=0)
-    assert sources["claim"].to_list()[:2] == ["key 0 → '5' − '9'", "key 1 → '5' − '9'"]
+    assert sources["functional"].to_list()[:2] == ["key 0 → '5' − '9'", "key 1 → '5' − '9'"]
 
 
 def test_a_certain_source_is_the_largest_by_linear_programs():

@@ -24,10 +24,11 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
 from identilens.runs.tables import Row, table_of
-from identilens.studies.audit.certain import certain_rows, sampled_rows
+from identilens.studies.audit.certain import certain_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import asked_places
 from identilens.studies.items import Items
 
@@ -184,7 +185,7 @@ class Auditor:
         """Return the rows of a layer's maps on one text whose certain mass is computed."""
         count = self.settings.certain_rows
         count = self.rows.get(text, 0) if count is None else count
-        return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
+        return drawn_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
     def _certain_rows(
         self, layer: LayerBatch, measures: LayerMeasures, asked: Sequence[int]

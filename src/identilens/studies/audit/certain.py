@@ -14,6 +14,7 @@ from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
+from identilens.studies.drawn import ALIKE
 from identilens.studies.outcomes import ROUNDING
 
 ROWS = 4
@@ -21,26 +22,6 @@ ROWS = 4
 
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""
-
-ALIKE = 1e-9
-"""Spread of drawn values that says that they are alike: what they do not have in common was not met."""
-
-_STREAM = 0x5EED
-"""Tells the draw of rows apart from other uses of a run's seed."""
-
-
-def sampled_rows(
-    seed: int, text: int, layer: int, kind: str, queries: int, count: int
-) -> list[int]:
-    """Return the rows of a layer's maps on one text that are looked at, without repetition, in order.
-
-    They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
-    """
-    if not count:
-        return []
-    places = [_STREAM, seed, text, layer, *kind.encode()]
-    drawn = np.random.default_rng(places).choice(queries, size=min(count, queries), replace=False)
-    return sorted(drawn.tolist())
 
 
 def certain_rows(

@@ -4,7 +4,7 @@ import polars as pl
 
 from identilens.charts.labels import lower, upper
 from identilens.runs.tables import counted
-from identilens.studies.audit.certain import ALIKE
+from identilens.studies.drawn import ALIKE
 from identilens.studies.outcomes import (
     BRINGS,
     INFLUENTIAL,

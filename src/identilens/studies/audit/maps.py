@@ -19,15 +19,14 @@ from identilens.models.token_names import joined, unmarked
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.result import Result
 from identilens.runs.tables import HEAD, Row, counted, percent, table_of
-from identilens.studies.certify.result import Certainty
+from identilens.studies.certify.result import SIGNS, Certainty
 from identilens.studies.certify.rows import (
     EVEN,
     FLOOR,
     VERDICTS,
-    RowCertificates,
-    certified_columns,
+    certified_row,
+    frames_of,
 )
-from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name, size_in_words
 from identilens.studies.heads import named_places
 from identilens.studies.outcomes import WITHIN, of_head
@@ -245,7 +244,7 @@ def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certain
         )
     projected = ProjectedValues(values, row["d_model"])
     visible = audit.matrices.get(str(key.named("visible")))
-    rows = RowCertificates.empty()
+    rows = []
     for position in named_places(queries, query, row["text"]):
         seen = None if visible is None else visible[position]
         at = {name: row[name] for name in HEAD} | {
@@ -254,10 +253,6 @@ def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certain
             "tolerance": "0",
         }
         kept = of_head(audit.matrices[str(key)][position], projected, seen)
-        rows.add(
-            at,
-            certified_columns(kept, order=True),
-            keys,
-            {"outcome": "head", "answer": None, "measured": None},
-        )
-    return Certainty.of(rows.frames(), {**audit.provenance, "analysis": Certainty.analysis})
+        also = {"outcome": "head", "answer": None, "measured": None}
+        rows.append(certified_row(kept, keys, order=True).tables(at, also))
+    return Certainty.of(frames_of(rows), {**audit.provenance, "analysis": Certainty.analysis})

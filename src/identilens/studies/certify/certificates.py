@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from identilens.charts.labels import shortened
+from identilens.charts.labels import said, shortened
 from identilens.claims import OPEN, Claim, verdict_of
 from identilens.errors import InputError
 from identilens.linalg.certificate import Certificate
@@ -29,6 +29,15 @@ EXACT = ("head", "layer")
 
 _COUNTED = 200
 """Characters in which the keys of a claim are named."""
+
+_SENTENCES = """\
+{holds}. Stated: between {stated_lo:.6g} and {stated_hi:.6g}.
+Proven: between {proven_lo:.6g} and {proven_hi:.6g}, for all weights of the same sum that move what they mix with the \
+file's factor by at most {delta:.6g}; the row itself has {own:.6g}.
+Of these weights, some have {met_lo:.6g}, some {met_hi:.6g}.
+That it is {sign} {bound:g} is {verdict}.
+The numbers are of {keys}. Not checked, since nothing in the file ties it to the numbers: that they are of {subject}, \
+{words!r}, {where}; and that the factor and the limit stand for outcome {outcome}, up to {tolerance}{order}."""
 
 _NAME = "identilens"
 _SIZES = {
@@ -97,34 +106,32 @@ class CertificateFile:
 
     def sentences(self) -> str:
         """Return what the numbers prove, in words; the stated ends are only compared with them."""
-        certificate, said = self.certificate, self.said
-        lo, hi = certificate.proven().tolist()
-        stated = _without_rounding(certificate, certificate.ends)
-        compared = ""
-        if said["sign"]:
-            verdict = verdict_of(said["sign"], said["bound"], lo, hi) if certificate.holds else OPEN
-            compared = f" That it is {said['sign']} {said['bound']:g} is {verdict}."
+        certificate, numbers = self.certificate, dict(self.said)
+        met = [None, None] if certificate.met is None else certificate.met.tolist()
+        for name, ends in (
+            ("stated", certificate.ends.tolist()),
+            ("proven", certificate.proven().tolist()),
+            ("met", met),
+        ):
+            for side, end in zip(("lo", "hi"), ends, strict=True):
+                # A proven end may be this far from a stated one.
+                near = end is not None and abs(end) <= certificate.slack
+                numbers[f"{name}_{side}"] = 0.0 if near and name != "proven" else end
         counted = enumerate(certificate.functional.tolist())
         of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
-        met = "rows in the file are none"
-        if certificate.met is not None:
-            reached = _without_rounding(certificate, certificate.met)
-            met = "some have {:.6g}, some {:.6g}".format(*reached)
-        order = "" if said["outcome"] in EXACT else ", to first order"
-        return (
-            f"{'holds' if certificate.holds else 'does not hold'}. Stated: between {stated[0]:.6g} and "
-            f"{stated[1]:.6g}. Proven: between {lo:.6g} and {hi:.6g}, for all weights of the same sum that move what "
-            f"they mix with the file's factor by at most {float(certificate.tolerance):.6g}; the row itself has "
-            f"{float(certificate.functional @ certificate.row):.6g}. Of these weights, {met}.{compared} "
-            f"The numbers are of {shortened(of, _COUNTED) or 'no key'}. Not checked, since nothing in the file ties it "
-            f"to the numbers: that they are of {said['subject']}, {said['words']!r}, {said['where']}; and that the "
-            f"factor and the limit stand for outcome {said['outcome']}, up to {said['tolerance']}{order}."
-        )
-
-
-def _without_rounding(certificate: Certificate, ends: torch.Tensor) -> list[float]:
-    """Return numbers, those that are no farther from 0 than a proven end may be from a stated one as 0."""
-    return ends.masked_fill(ends.abs() <= certificate.slack, 0.0).tolist()
+        numbers |= {
+            "holds": "holds" if certificate.holds else "does not hold",
+            "delta": float(certificate.tolerance),
+            "own": float(certificate.functional @ certificate.row),
+            "verdict": None,
+            "keys": shortened(of, _COUNTED) or "no key",
+            "order": "" if numbers["outcome"] in EXACT else ", to first order",
+        }
+        if numbers["sign"]:
+            proven = numbers["proven_lo"], numbers["proven_hi"]
+            verdict = verdict_of(numbers["sign"], numbers["bound"], *proven)
+            numbers["verdict"] = verdict if certificate.holds else OPEN
+        return " ".join(said(_SENTENCES, numbers))
 
 
 def said_of(claim: Claim, outcome: str, tolerance: str, where: str) -> dict[str, Any]:
@@ -147,17 +154,14 @@ def _check(numbers: Mapping[str, torch.Tensor], said: Any) -> None:
         raise ValueError(f"expected the texts {', '.join(texts)} under {_NAME!r} in its metadata")
     if said["sign"] not in ("", "<", ">") or type(said.get("bound")) is not float:
         raise ValueError("expected the sign <, > or nothing, and a bound")
-    sizes: dict[Any, int] = {}
-    for name, expected in _SIZES.items():
-        tensor = numbers[name]
+    keys, columns = (*numbers["factor"].shape, 0, 0)[:2]
+    sizes = {"key": keys, "r": columns, 2: 2}
+    for name, axes in _SIZES.items():
+        tensor, shape = numbers[name], tuple(sizes[axis] for axis in axes)
         kind = torch.int64 if name == "blocks" else torch.float64
-        if tensor.dtype != kind or tensor.ndim != len(expected) or not tensor.isfinite().all():
-            raise ValueError(f"expected finite numbers of type {kind} along {expected} as {name!r}")
-        for size, axis in zip(tensor.shape, expected, strict=True):
-            if size != sizes.setdefault(axis, axis if isinstance(axis, int) else size):
-                raise ValueError(f"{name!r} has {size} entries along {axis}, others {sizes[axis]}")
+        if (tensor.dtype, tensor.shape) != (kind, shape) or not tensor.isfinite().all():
+            raise ValueError(f"expected finite numbers of type {kind}, {shape}, as {name!r}")
     if said["outcome"] != "layer" and numbers["blocks"].unique().numel() > 1:
         raise ValueError("it has several rows of attention, which only the outcome layer has")
-    row, tolerance = numbers["row"], numbers["tolerance"]
-    if not len(row) or row.min() < 0 or tolerance < 0:
+    if not keys or numbers["row"].min() < 0 or numbers["tolerance"] < 0:
         raise ValueError("expected weights of at least 0, and a tolerance of at least 0")

@@ -1,22 +1,22 @@
-"""Certificates of single rows: each weight's interval, share of the output and verdict, and the order of keys."""
+"""Certificates of rows: value, proven ends and verdict of each functional, and the order of keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.claims import FALSE, TRUE, Claim
+from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
 from identilens.measures.attention.row_solver import ORDER_MARGIN, Ends, RowSolver
 from identilens.models.token_names import unmarked
-from identilens.runs.tables import HEAD, Columns, Row, table_of
+from identilens.runs.tables import HEAD, Columns, Row, decimals, integers, table_of
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
@@ -48,186 +48,108 @@ ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance"
 SCHEMA: Mapping[str, Columns] = {
     "table": {
         **ROW,
+        "outcome": pl.String,
+        "functional": pl.String,
         "key": pl.Int64,
         "token": pl.String,
-        "weight": pl.Float64,
-        "lo": pl.Float64,
-        "hi": pl.Float64,
-        "radius": pl.Float64,
-        "pinned": pl.Boolean,
-        "effective": pl.Float64,
-        "minimum_norm": pl.Float64,
-        "norm_share": pl.Float64,
-        "contribution": pl.Float64,
-        "removal": pl.Float64,
+        **decimals("value", "lo", "hi", "radius"),
         "verdict": pl.String,
+        "certificate": pl.String,
+        "pinned": pl.Boolean,
+        **decimals("effective", "minimum_norm", "norm_share", "contribution", "removal"),
     },
     "rows": {
         **ROW,
         "outcome": pl.String,
         "answer": pl.String,
-        "allowed": pl.Float64,
-        "effect": pl.Float64,
-        "cast": pl.Float64,
-        "farthest": pl.Float64,
-        "predicted": pl.Float64,
-        "measured": pl.Float64,
-        "simplex_nullity": pl.Int64,
-        "certified_top": pl.Int64,
-        "certified_source": pl.Int64,
-        "certified_pairs": pl.Int64,
-        "pairs": pl.Int64,
+        **decimals("allowed", "effect", "cast", "farthest", "predicted", "measured"),
+        **integers("simplex_nullity", "certified_top", "certified_source"),
+        **integers("certified_pairs", "pairs"),
         "gap": pl.Float64,
     },
-    "claims": {
-        **ROW,
-        "outcome": pl.String,
-        "claim": pl.String,
-        "subject": pl.String,
-        "keys": pl.String,
-        "value": pl.Float64,
-        "lo": pl.Float64,
-        "hi": pl.Float64,
-        "verdict": pl.String,
-        "radius": pl.Float64,
-        "certificate": pl.String,
-    },
-    "order": {
-        **HEAD,
-        "query": pl.Int64,
-        "tolerance": pl.String,
-        "above": pl.Int64,
-        "below": pl.Int64,
-    },
+    "order": {**HEAD, "query": pl.Int64, "tolerance": pl.String, **integers("above", "below")},
     "parts": {
-        "text": pl.Int64,
-        "query": pl.Int64,
-        "query_token": pl.String,
-        "source": pl.String,
-        "part": pl.String,
+        **integers("text", "query"),
+        **dict.fromkeys(("query_token", "source", "part"), pl.String),
         "layer": pl.Int64,
         "value": pl.Float64,
     },
 }
-"""The tables of a certificate: one row for each weight, for each row of attention, claim, and pair of keys.
+"""The tables of a certificate: one row for each functional, for each row of attention, and for each pair of keys.
 
-``radius`` is the largest change of the outcome up to which the verdict determined or negligible, or that on a claim, is
-proven (infinite if by the signs and the sum of the weights alone); ``allowed`` the one that the tolerance allows;
-``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions they count);
-``cast`` the one that single precision makes by itself, in which the first order of a model in half precision is found.
-``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and ``measured`` are the
-changes that it makes, by the first order and put into the model. ``keys`` are those that a claim is about.
-``certified_source`` is the key that adds most to the ``source``, by absolute value, in every alternative. ``parts`` are
-those that the source is the sum of, and itself.
+The functionals of a row are the weight of each key that it sees, then claims, patterns, segments and sources. ``key``
+is that of a weight; ``token`` is what stands there, and what counts in other functionals. Columns after ``certificate``
+are of weights. ``radius`` is the largest change of the outcome up to which the verdict determined or negligible, or
+that on a claim, is proven (infinite if by the signs and the sum of the weights alone); ``allowed`` the one that the
+tolerance allows; ``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions
+they count); ``cast`` the one that single precision makes by itself, in which the first order of a model in half
+precision is found. ``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and
+``measured`` are the changes that it makes, by the first order and put into the model. ``certified_source`` is the key
+that adds most to the ``source``, by absolute value, in every alternative. ``parts`` are those that the source is the
+sum of, and itself.
 """
 
 
 @dataclass(frozen=True)
-class RowCertificates:
-    """Certificates of rows of one head: the rows of the tables in `SCHEMA`."""
-
-    tables: dict[str, list[Row]]
-
-    @classmethod
-    def empty(cls) -> "RowCertificates":
-        """Return no certificates."""
-        return cls({name: [] for name in SCHEMA})
-
-    def add(
-        self,
-        at: Row,
-        columns: "CertifiedColumns",
-        tokens: Sequence[str],
-        also: Row,
-    ) -> None:
-        """Add one row of attention; ``at`` has its `ROW` columns, ``tokens`` are those of all keys.
-
-        ``also`` has the columns of the row that its certificate does not know.
-        """
-        for values in zip(*columns.keys.values(), strict=True):
-            key = dict(zip(columns.keys, values, strict=True))
-            self.tables["table"].append({**at, "token": tokens[key["key"]], **key})
-        self.tables["rows"].append({**at, **columns.row, **also})
-        self.tables["claims"] += [
-            {
-                **at,
-                "outcome": also["outcome"],
-                "claim": one.claim.words,
-                "subject": one.claim.subject,
-                "keys": ", ".join(
-                    f"{f'{times:g} times ' * (times != 1)}key {key} {unmarked(tokens[key])!r}"
-                    for key, times in one.counted.items()
-                ),
-                **one.columns,
-            }
-            for one in columns.claims
-        ]
-        place = {name: at[name] for name in (*HEAD, "query", "tolerance")}
-        self.tables["order"] += [
-            {**place, "above": above, "below": below} for above, below in columns.order
-        ]
-
-    def frames(self) -> dict[str, pl.DataFrame]:
-        """Return the tables."""
-        return {name: table_of(columns, self.tables[name]) for name, columns in SCHEMA.items()}
-
-
-@dataclass(frozen=True)
-class CertifiedClaim:
-    """What is certain of a linear functional of one row.
+class CertifiedRow:
+    """What is certain of one row of attention.
 
     Attributes:
-        counted: The coefficient of each key that counts.
-        columns: Of the table of claims.
-        certificate: What proves the ends, where it was asked for.
-    """
-
-    claim: Claim
-    counted: dict[int, float]
-    columns: dict[str, Any]
-    certificate: Certificate | None = None
-
-
-@dataclass(frozen=True)
-class CertifiedColumns:
-    """What is certain of one row.
-
-    Attributes:
-        keys: By column of the table, a value for each visible key.
+        functionals: Their columns: of the weight of each visible key, then of each claim.
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
-        claims: What is certain of each claim.
+        certificates: What proves the ends of each claim, where it was asked for.
         farthest: The alternative met that is farthest from the row.
         radii: `row_radii` of the keys.
     """
 
-    keys: dict[str, list[Any]]
+    functionals: list[Row]
     row: Row
     order: list[list[int]]
-    claims: list["CertifiedClaim"]
+    certificates: Sequence[Certificate | None]
     farthest: Float[Tensor, " key"]
     radii: Float[Tensor, "two own"]
 
+    def tables(self, at: Row, also: Row) -> dict[str, list[Row]]:
+        """Return the rows of the tables; ``at`` has the row's place, ``also`` what its certificate does not know."""
+        place = {name: value for name, value in at.items() if name in SCHEMA["order"]}
+        same = {**dict.fromkeys(SCHEMA["table"]), **at, "outcome": also["outcome"]}
+        return {
+            "table": [{**same, **one} for one in self.functionals],
+            "rows": [{**at, **self.row, **also}],
+            "order": [{**place, "above": above, "below": below} for above, below in self.order],
+        }
 
-def certified_columns(
+
+def frames_of(rows: Iterable[Mapping[str, list[Row]]]) -> dict[str, pl.DataFrame]:
+    """Return the tables with all of these rows."""
+    rows = list(rows)
+    return {
+        name: table_of(columns, [row for one in rows for row in one.get(name, ())])
+        for name, columns in SCHEMA.items()
+    }
+
+
+def certified_row(
     kept: KeptOutcome,
+    tokens: Sequence[str],
     allowed: float = 0.0,
+    claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
     *,
     radii: Float[Tensor, "two own"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
-    claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
     added: Float[Tensor, " key"] | None = None,
     certificates: bool = False,
-) -> CertifiedColumns:
-    """Return the certificate of one row, in columns, for all alternatives that change the outcome by at most so much.
+) -> CertifiedRow:
+    """Return what is certain of one row, for all alternatives that change the outcome by at most so much.
 
-    ``lo`` and ``hi`` are the proven ends of each weight; for ``norm_share`` and ``contribution`` see the measures;
+    ``lo`` and ``hi`` are the proven ends of each functional; for ``norm_share`` and ``contribution`` see the measures;
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
     determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
-    keys are certified only with ``order``; ``claims`` come with the coefficient of each key, and ``added`` is what a
-    weight of 1 on each key adds to the source.
+    keys are certified only with ``order``; ``claims`` come with the coefficient of each key, ``tokens`` are what stands
+    at each key, and ``added`` is what a weight of 1 on each key adds to the source.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -238,31 +160,17 @@ def certified_columns(
     top = solver.top(ends)
     own = kept.own[solver.keys]
     keys = solver.keys[own] % kept.values.keys
-    weight, lo, hi = (one[own] for one in (solver.inside, *ends))
-    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weight)
-    visible, T = row.new_zeros(len(row), dtype=torch.bool), kept.values
-    visible[keys] = True
-    columns = {
-        "weight": weight,
-        "lo": lo,
-        "hi": hi,
-        "pinned": hi - lo <= pin_tolerance,
-        "effective": T.effective(row[None], visible[None])[0][keys],
-        "minimum_norm": minimum_norm_alternative(row, T, visible=visible).point[keys],
-        "norm_share": norm_share(row[None], T)[0][keys],
-        "contribution": contribution_weights(row[None], T)[0][keys],
-        "removal": removal_effect(row[None], T, relative=True)[0][keys],
-    }
-    verdict = _verdicts(weight, lo, hi, columns["norm_share"])
-    radii = row_radii(kept, solver, lo, hi, allowed) if radii is None else radii
-    determined, negligible = radii
-    columns["radius"] = torch.where(
-        verdict < 2, determined, torch.where(verdict == len(VERDICTS) - 1, negligible, torch.nan)
-    )
-    listed = {"key": keys.tolist()} | {name: column.tolist() for name, column in columns.items()}
-    for name in ("removal", "radius"):
-        listed[name] = [value if isfinite(value) else None for value in listed[name]]
-    listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
+    weights = [one[own] for one in (solver.inside, *ends)]
+    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weights[0])
+    visible = row.new_zeros(len(row), dtype=torch.bool).index_fill(0, keys, True)
+    radii = row_radii(kept, solver, *weights[1:], allowed) if radii is None else radii
+    functionals = _weights(kept.values, row, visible, weights, radii, pin_tolerance)
+    for one in functionals:
+        one["token"] = tokens[one["key"]]
+    claims = claims or {}
+    proven = certified(kept, solver, claims, allowed, ends, certificates=certificates)
+    for (one, _), coefficients in zip(proven, claims.values(), strict=True):
+        one["token"] = _counted(coefficients, keys.tolist(), tokens)
     pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
     met = solver.farthest()
     farthest = row.scatter(0, keys, met[own])
@@ -272,15 +180,61 @@ def certified_columns(
         "cast": kept.answer and kept.answer.cast,
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
         "predicted": float(kept.change(solver.length(met))),
-        "simplex_nullity": T.simplex_space(visible).nullity,
+        "simplex_nullity": kept.values.simplex_space(visible).nullity,
         "certified_top": None if top is None else top % len(row),
         "certified_source": _largest_source(kept, solver, ends, added),
         "certified_pairs": None if pairs is None else len(pairs),
         "pairs": len(keys) * (len(keys) - 1) // 2,
         "gap": solver.gap,
     }
-    said = certified(kept, solver, claims or {}, allowed, ends, certificates=certificates)
-    return CertifiedColumns(listed, whole, pairs or [], said, farthest, radii)
+    functionals += [one for one, _ in proven]
+    held = [certificate for _, certificate in proven]
+    return CertifiedRow(functionals, whole, pairs or [], held, farthest, radii)
+
+
+def _weights(
+    T: ProjectedValues,
+    row: Float[Tensor, " key"],
+    visible: Bool[Tensor, " key"],
+    weights: Sequence[Float[Tensor, " own"]],
+    radii: Float[Tensor, "two radius"],
+    pin_tolerance: float,
+) -> list[Row]:
+    """Return the columns of each visible key's weight, given itself and its ends."""
+    value, lo, hi = weights
+    columns = {
+        "key": visible.nonzero()[:, 0],
+        "value": value,
+        "lo": lo,
+        "hi": hi,
+        "pinned": hi - lo <= pin_tolerance,
+        "effective": T.effective(row[None], visible[None])[0][visible],
+        "minimum_norm": minimum_norm_alternative(row, T, visible=visible).point[visible],
+        "norm_share": norm_share(row[None], T)[0][visible],
+        "contribution": contribution_weights(row[None], T)[0][visible],
+        "removal": removal_effect(row[None], T, relative=True)[0][visible],
+    }
+    verdict = _verdicts(value, lo, hi, columns["norm_share"])
+    determined, negligible = radii
+    small = verdict == len(VERDICTS) - 1
+    columns["radius"] = determined.where(verdict < 2, negligible.where(small, torch.nan))
+    listed = {name: column.tolist() for name, column in columns.items()}
+    for name in ("removal", "radius"):
+        listed[name] = [number if isfinite(number) else None for number in listed[name]]
+    listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
+    listed["functional"] = [f"key {key}" for key in listed["key"]]
+    return [dict(zip(listed, one, strict=True)) for one in zip(*listed.values(), strict=True)]
+
+
+def _counted(
+    coefficients: Float[Tensor, " key"], keys: Sequence[int], tokens: Sequence[str]
+) -> str:
+    """Return the keys that count in a functional, with what stands there."""
+    times = {key: float(coefficients[key]) for key in keys if coefficients[key]}
+    return ", ".join(
+        f"{f'{one:g} times ' * (one != 1)}key {key} {unmarked(tokens[key])!r}"
+        for key, one in times.items()
+    )
 
 
 def _largest_source(
@@ -302,21 +256,17 @@ def certified(
     ends: Ends | None = None,
     *,
     certificates: bool = False,
-) -> list[CertifiedClaim]:
+) -> list[tuple[Row, Certificate | None]]:
     """Return value, proven ends, verdict and radius of each functional, and with ``certificates`` what proves them.
 
     ``ends`` are those of the weights, where they are known.
     """
     if not functionals:
         return []
-    coefficients = torch.stack([*functionals.values()])
-    costs = solver_costs(kept, solver, coefficients)
-    numbers = functional_ends(solver, costs, ends)
-    keys = (solver.keys[kept.own[solver.keys]] % kept.values.keys).tolist()
+    costs = solver_costs(kept, solver, torch.stack([*functionals.values()]))
+    numbers = functional_ends(solver, costs, ends).T.tolist()
     found = []
-    for claim, own, cost, (value, lo, hi) in zip(
-        functionals, coefficients.tolist(), costs, numbers.T.tolist(), strict=True
-    ):
+    for claim, cost, (value, lo, hi) in zip(functionals, costs, numbers, strict=True):
         certificate = solver.certificate(cost) if certificates else None
         if certificate is not None:
             lo, hi = certificate.ends.tolist()
@@ -324,9 +274,8 @@ def certified(
         if verdict in (TRUE, FALSE):
             sign = 1.0 if lo > claim.bound else -1.0
             radius = _radius(kept, solver, sign * cost, sign * claim.bound + ORDER_MARGIN, allowed)
-        columns = {"value": value, "lo": lo, "hi": hi, "verdict": verdict, "radius": radius}
-        counted = {key: own[key] for key in keys if own[key]}
-        found.append(CertifiedClaim(claim, counted, {**columns, "certificate": None}, certificate))
+        named = {"functional": claim.words, "value": value, "lo": lo, "hi": hi}
+        found.append(({**named, "verdict": verdict, "radius": radius}, certificate))
     return found
 
 

@@ -1,7 +1,8 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,12 +10,12 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from identilens import claims as functionals
 from identilens.claims import Claim, ClaimRow, row_sources
-from identilens.claims import pattern as pattern_claim
-from identilens.claims import source as source_claim
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
@@ -29,11 +30,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import (
-    CertifiedClaim,
-    RowCertificates,
-    certified_columns,
-)
+from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
 from identilens.studies.certify.sources import Source, read_source
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.outcomes import (
@@ -43,6 +40,9 @@ from identilens.studies.outcomes import (
     kept_outcome,
     tolerances,
 )
+
+_SOURCES = 1_024
+"""Positions whose sources are in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,8 @@ class CertifySettings(RowSettings):
             end, counts. In Python also what `identilens.claims` makes.
         pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
             induction, separator, punctuation.
+        segment: A part of the text whose attention is certified as a claim, as name=words, or as name=start:end by
+            characters. Of two or three segments also how much more attention one gets than another.
         source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
             text such as " river", a number, or "most likely"; of two, the difference of their logits. In Python also a
             direction of the residual stream.
@@ -76,6 +78,7 @@ class CertifySettings(RowSettings):
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
     claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
     pattern: Annotated[tuple[str, ...], LIST] = ()
+    segment: Annotated[tuple[str | Claim, ...], WORDED] = ()
     source: Annotated[tuple[str | Tensor, ...], WORDED] = ()
     certificates: Switch = False
     order: bool = False
@@ -91,7 +94,8 @@ class CertifySettings(RowSettings):
                 self.tolerance,
             )
         if self.certificates and not (self.claims or self.source):
-            raise SettingError("certificates", "with a claim, a pattern or a source", True)
+            words = "with a claim, a pattern, a segment or a source"
+            raise SettingError("certificates", words, True)
         tensors = [one for one in self.source if isinstance(one, Tensor)]
         finite = all(one.ndim == 1 and bool(one.isfinite().all()) for one in tensors)
         if len(self.source) > 2 or (tensors and len(self.source) > 1) or not finite:
@@ -108,15 +112,24 @@ class CertifySettings(RowSettings):
             SettingError: For words that are no claim, or an unknown pattern.
         """
         read = [one if isinstance(one, Claim) else Claim.read(one) for one in self.claim]
-        return [*read, *map(pattern_claim, self.pattern)]
+        segments = [
+            one if isinstance(one, Claim) else functionals.segment(*functionals.read_segment(one))
+            for one in self.segment
+        ]
+        patterns = map(functionals.pattern, self.pattern)
+        return [*read, *patterns, *segments, *functionals.compared(segments, segments)]
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers; claims that were made in Python in words."""
-        claims = [one.recorded if isinstance(one, Claim) else one for one in self.claim]
+        claims, segments = (
+            [one.recorded if isinstance(one, Claim) else one for one in made]
+            for made in (self.claim, self.segment)
+        )
         source = [
-            source_claim(one).digest if isinstance(one, Tensor) else one for one in self.source
+            functionals.source(one).digest if isinstance(one, Tensor) else one
+            for one in self.source
         ]
-        return {**super().recorded(), "claim": claims, "source": source}
+        return {**super().recorded(), "claim": claims, "segment": segments, "source": source}
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -166,9 +179,9 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
         super().__init__(lens, texts, settings)
         # What the heads of a layer share is made once.
-        self._layer: tuple[Any, list[Head]] = None, []
+        self._layer = lru_cache(1)(self._read_layer)
+        self._source = lru_cache(_SOURCES)(self._read_source)
         self._answers: dict[int, tuple[Answer, str]] = {}
-        self._sources: dict[tuple[int, int], Source] = {}
         self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
         self._moves = settings.outcome != "head" or any(one.size for one in self._tolerances)
         if settings.source:
@@ -204,87 +217,81 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
-        tokens, settings = self.heads.tokens(head, place.text), self.settings
-        side = sides(head.kind, self.heads.items[place.text].tokens)
-        spelling = Spelling.of(self.heads.items[place.text], side.key, tokens[side.key])
-        rows = RowCertificates.empty()
-        for query in queries:
-            kept = kept_outcome(
-                settings.outcome,
-                head,
-                query,
-                lambda: self._heads_beside(place, head.rows),
-                lambda: self._answer(place, tokens)[0],
+        return Output(frames_of(one for query in queries for one in self._row(place, head, query)))
+
+    def _row(self, place: Place, head: Head, query: int) -> Iterator[dict[str, list[Row]]]:
+        """Yield the rows of the tables for each tolerance."""
+        settings, item = self.settings, self.heads.items[place.text]
+        names, side = self.heads.tokens(head, place.text), sides(head.kind, item.tokens)
+        tokens = names[side.key]
+        kept = kept_outcome(
+            settings.outcome,
+            head,
+            query,
+            lambda: self._layer(place.text, place.site, head.rows and (*head.rows,)),
+            lambda: self._answer(place, names)[0],
+        )
+        at = {**place.row, "query": query, "query_token": names[side.query][query]}
+        spelling = Spelling.of(item, side.key, tokens)
+        row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
+        counted = ((one, one.coefficients(row)) for one in settings.claims)
+        claims, added = {one: each for one, each in counted if each is not None}, None
+        if settings.source:
+            source = self._source(place.text, query)
+            sources = row_sources(row, source.direction, source.name)
+            claims |= sources
+            added = torch.stack([*sources.values()]).sum(0)
+            if (place.site, place.head) == self.heads.chosen[0]:
+                told = {name: at[name] for name in ("text", "query", "query_token")}
+                yield {"parts": [{**told, "source": source.name, **one} for one in source.parts]}
+        found, radii = {}, None
+        # Radii are found for the smallest change: what is not determined there is so for no larger one.
+        for tolerance in sorted(self._tolerances, key=kept.allowed):
+            found[tolerance] = certified_row(
+                kept,
+                tokens,
+                kept.allowed(tolerance),
+                claims,
+                radii=radii,
+                pin_tolerance=settings.pin_tolerance,
+                order=settings.order,
+                added=added,
+                certificates=settings.certificates,
             )
-            at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            row = ClaimRow(head, query, tokens[side.key], place.text, spelling, self._moves)
-            counted = {one: one.coefficients(row) for one in settings.claims}
-            claims, added = {one: each for one, each in counted.items() if each is not None}, None
-            if settings.source:
-                source = self._source(place, query)
-                sources = row_sources(row, source.direction, source.name)
-                claims |= sources
-                added = torch.stack([*sources.values()]).sum(0)
-                if (place.site, place.head) == self.heads.chosen[0]:
-                    told = {"text": place.text, "query": query, "query_token": at["query_token"]}
-                    rows.tables["parts"] += [
-                        {**told, "source": source.name, **part} for part in source.parts
-                    ]
-            asked, found, radii = self._tolerances, {}, None
-            # Radii are found for the smallest change: what is not determined there is so for no larger one.
-            for tolerance in sorted(asked, key=kept.allowed):
-                found[tolerance] = certified_columns(
-                    kept,
-                    kept.allowed(tolerance),
-                    radii=radii,
-                    pin_tolerance=settings.pin_tolerance,
-                    order=settings.order,
-                    claims=claims,
-                    added=added,
-                    certificates=settings.certificates,
-                )
-                radii = found[tolerance].radii
-            for tolerance in asked:
-                columns = found[tolerance]
-                put = Rows([query], columns.farthest[None])
-                measured = kept.answer and kept.answer.with_rows(head, put)
-                said = kept.answer and self._answer(place, tokens)[1]
-                also = {"outcome": settings.outcome, "answer": said, "measured": measured}
-                if settings.certificates:
-                    self._write(columns.claims, {**at, "tolerance": tolerance.name})
-                rows.add({**at, "tolerance": tolerance.name}, columns, tokens[side.key], also)
-        return Output(rows.frames())
+            radii = found[tolerance].radii
+        for tolerance in self._tolerances:
+            put = Rows([query], found[tolerance].farthest[None])
+            measured = kept.answer and kept.answer.with_rows(head, put)
+            said = kept.answer and self._answer(place, names)[1]
+            also = {"outcome": settings.outcome, "answer": said, "measured": measured}
+            where = {**at, "tolerance": tolerance.name}
+            if settings.certificates:
+                self._write(found[tolerance], claims, where)
+            yield found[tolerance].tables(where, also)
 
-    def _source(self, place: Place, query: int) -> Source:
-        """Return what a logit is the sum of at a query; that of the current text is stored."""
-        at = place.text, query
-        if at not in self._sources:
-            if self._sources and next(iter(self._sources))[0] != place.text:
-                self._sources.clear()
-            item = self.heads.items[place.text]
-            self._sources[at] = read_source(self.heads.lens, item, query, self.settings.source)
-        return self._sources[at]
+    def _read_source(self, text: int, query: int) -> Source:
+        """Return what a logit is the sum of at a query."""
+        heads = self.heads
+        return read_source(heads.lens, heads.items[text], query, self.settings.source)
 
-    def _write(self, claims: Sequence[CertifiedClaim], at: Row) -> None:
-        """Write the certificates of a row, and note their files."""
+    def _write(self, row: CertifiedRow, claims: Iterable[Claim], at: Row) -> None:
+        """Write the certificates of a row's claims, and note their files."""
         where = (
             f"text {at['text']}, {at['kind']} layer {at['layer']}, head {at['head']}, query {at['query']} "
             f"({at['query_token']!r}) of {self._model}"
         )
         place = MatrixKey(at["text"], at["layer"], at["head"], at["kind"], f"query{at['query']}")
-        for number, one in enumerate(claims):
-            name = f"{FOLDER}/{place}.claim{number}.{at['tolerance'].replace('%', 'percent')}.safetensors"
-            said = said_of(one.claim, self.settings.outcome, at["tolerance"], where)
-            CertificateFile(one.certificate, said).write(self.folder / name)  # pyright: ignore
-            one.columns["certificate"] = name
+        last = at["tolerance"].replace("%", "percent")
+        for number, (claim, certificate) in enumerate(zip(claims, row.certificates, strict=True)):
+            name = f"{FOLDER}/{place}.claim{number}.{last}.safetensors"
+            said = said_of(claim, self.settings.outcome, at["tolerance"], where)
+            CertificateFile(certificate, said).write(self.folder / name)  # pyright: ignore
+            row.functionals[number - len(row.certificates)]["certificate"] = name
 
-    def _heads_beside(self, place: Place, rows: Sequence[int] | None) -> list[Head]:
+    def _read_layer(self, text: int, site: Site, rows: tuple[int, ...] | None) -> list[Head]:
         """Return all heads of a layer."""
-        lens, item = self.heads.lens, self.heads.items[place.text]
-        number = lens.sites(item).index(place.site)
-        if self._layer[0] != (place.text, number):
-            self._layer = (place.text, number), list(read_layer(lens, item, number, rows).heads)
-        return self._layer[1]
+        lens, item = self.heads.lens, self.heads.items[text]
+        return list(read_layer(lens, item, lens.sites(item).index(site), rows).heads)
 
     def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> tuple[Answer, str]:
         """Return the model's answer to a text, and what it is in words; that to the current text is stored."""

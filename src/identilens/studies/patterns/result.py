@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose_present, scatter
-from identilens.charts.page import Section
+from identilens.charts.kit import scatter
+from identilens.charts.views import View
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
@@ -15,9 +14,6 @@ from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 MEANS = ("score", "lo", "hi", "largest", "certified")
-_CELLS = 5_000
-"""Points of a chart."""
-
 IDENTIFIED, CALLED, POSSIBLE, OTHER = (
     "identified",
     "called, not identified",
@@ -60,6 +56,31 @@ class PatternScores(Result):
     }
     keys: ClassVar = {"table": ["text", *_PLACE]}
 
+    words: ClassVar = {
+        "score": "Score: mean attention to the keys of the pattern",
+        "lo": "Lo: mean of the proven least values in any alternative",
+        "hi": "Hi: mean of the proven greatest values in any alternative",
+        "error": "Error: standard error over texts, which says nothing about alternatives",
+        "place": "Head, in the order of the table",
+        "state": "By the threshold",
+    }
+    views: ClassVar = {
+        "scores": View(
+            scatter,
+            ("place", "score", "state"),
+            title="Patterns by layer and head",
+            text="The point is a head's mean attention to the keys of a pattern. The line runs over the means of the "
+            "proven ends: no choice of alternatives with the same outputs has a score outside.\n{normed}",
+            table="by_head",
+            also=("name", "lo", "hi"),
+            choices=("pattern", "corpus", "tolerance"),
+            look={"span": ("lo", "hi"), "y_domain": (0, 1)},
+        ),
+        "counts": View(title="Heads called by a pattern", table="counts", listed=True),
+        "heads": View(title="Heads in numbers", table="by_head", listed=True),
+        "texts": View(title="Texts in numbers", listed=True),
+    }
+
     def by_head(self) -> pl.DataFrame:
         """Return the means of each head over all drawn rows, and what the threshold says.
 
@@ -75,7 +96,8 @@ class PatternScores(Result):
         state = pl.lit(OTHER)
         for end, word in (("hi", POSSIBLE), ("score", CALLED), ("lo", IDENTIFIED)):
             state = pl.when(pl.col(end) >= limit).then(pl.lit(word)).otherwise(state)
-        return means.with_columns(state=state, name=pl.format("L{}H{}", "layer", "head"))
+        named = means.with_columns(state=state, name=pl.format("L{}H{}", "layer", "head"))
+        return named.with_row_index("place")
 
     def counts(self) -> pl.DataFrame:
         """Return how many heads each pattern calls, and how many of these in every alternative."""
@@ -87,71 +109,34 @@ class PatternScores(Result):
                 pl.len().alias("heads"),
                 state.is_in([CALLED, IDENTIFIED]).sum().alias("called"),
                 state.eq(IDENTIFIED).sum().alias("identified"),
-                pl.col("name", "score").sort_by("score").last().name.prefix("highest "),
+                pl.col("name", "score").sort_by("score").last().name.prefix("highest_"),
             )
         )
 
     def summary(self) -> Finding:
         """Return how many heads are called by a pattern, in how many every alternative says so, and the highest."""
-        counts, limit = self.counts(), self.provenance["settings"]["least_score"]
+        counts = self.counts()
         tolerance = counts["tolerance"][0]
         first = counts.filter(tolerance=tolerance)
-        called, identified = int(first["called"].sum()), int(first["identified"].sum())
-        top = first.sort("highest score", maintain_order=True).row(-1, named=True)
-        corpus = " on repeated random tokens" * (top["corpus"] != "texts")
-        lines = [
-            f"In {called:,} of {int(first['heads'].sum()):,} cases a head is called by a pattern: its mean attention "
-            f"to its keys is at least {limit:g}. In {identified:,} of them every alternative with the same outputs, "
-            f"{exactness(tolerance)}, has that.",
-            f"The highest score is {top['highest score']:.2f}: {top['pattern']}{corpus} by {top['kind']} head "
-            f"{top['highest name']}.",
-        ]
-        if (self.table["hi"] - self.table["lo"] < PIN_TOLERANCE).all():
-            lines.append(f"No other weights with the same outputs change a score. {FEW_KEYS}")
-        headline = [
-            (f"{called:,}", "times a head is called by a pattern"),
-            (f"{identified:,}", "times it is so in every alternative: identified"),
-        ]
-        numbers = {"called": called, "identified": identified, "heads": int(counts["heads"].sum())}
-        return Finding("\n".join(lines), numbers, headline)
-
-    def overview(self) -> dict[str, pl.DataFrame]:
-        """Return how many heads each pattern calls."""
-        return {"Heads called by a pattern": self.counts()}
-
-    def charts(self) -> dict[str, AnyChart]:
-        """Return ``scores``: the score of each head with its proven interval, by layer and head."""
-        heads = self.by_head().head(_CELLS).with_row_index("place")
-        chart = scatter(
-            heads,
-            "place",
-            "score",
-            "state",
-            span=("lo", "hi"),
-            also=("name", "lo", "hi"),
-            y_domain=(0, 1),
-            x_title="Head, in the order of the table",
-            y_title="Score and its proven interval",
-            color_title="By the threshold",
-            title="Patterns by layer and head",
-        )
-        for column in ("pattern", "corpus", "kind", "tolerance"):
-            chart = choose_present(chart, heads, column, column.capitalize())
-        return {"scores": chart}
-
-    def sections(self) -> list[Section]:
-        """Return the chart and all tables, heads with high scores first."""
-        heads = self.by_head().sort("score", descending=True, maintain_order=True)
-        text = _SCORES, *normed_heads(self.provenance["model"])
-        return [
-            Section("scores", "Scores", text, ["scores"], self.counts()),
-            Section("heads", "Heads in numbers", frame=heads),
-            Section("texts", "Texts in numbers", frame=self.table),
-        ]
+        top = first.sort("highest_score", maintain_order=True).row(-1, named=True)
+        fixed = (self.table["hi"] - self.table["lo"] < PIN_TOLERANCE).all()
+        numbers = {
+            **top,
+            "limit": self.provenance["settings"]["least_score"],
+            "exactly": exactness(tolerance),
+            "few": FEW_KEYS if fixed else None,
+            "normed": "".join(normed_heads(self.provenance["model"])) or None,
+            **{name: int(first[name].sum()) for name in ("heads", "called", "identified")},
+        }
+        return Finding.of(_FINDING, _TILES, **numbers)
 
 
-_SCORES = (
-    "The point is a head's mean attention to the keys of a pattern. The line runs over the means of the proven ends: "
-    "no choice of alternatives with the same outputs has a score outside. The standard error over texts is another "
-    "thing: it says how far the score depends on the texts that were chosen."
-)
+_FINDING = """\
+In {called:,} of {heads:,} cases a head is called by a pattern: its mean attention to its keys is at least {limit:g}. \
+In {identified:,} of them every alternative with the same outputs, {exactly}, has that.
+The highest score is {highest_score:.2f}: {pattern} by {kind} head {highest_name} ({corpus}).
+No other weights with the same outputs change a score. {few}"""
+
+_TILES = """\
+{called:,} | times a head is called by a pattern
+{identified:,} | times it is so in every alternative: identified"""

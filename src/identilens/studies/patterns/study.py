@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.claims import ClaimRow
-from identilens.claims import pattern as pattern_claim
+from identilens.claims import ClaimRow, pattern
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
@@ -27,6 +26,7 @@ from identilens.runs.settings import LIST, NonNegative, Part, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.certify.rows import functional_ends
+from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import KindSettings, TextStudy
 from identilens.studies.items import Items, token_places, word_at
 from identilens.studies.outcomes import Tolerance, ToleranceSettings, of_head
@@ -49,8 +49,8 @@ class PatternSettings(ToleranceSettings, KindSettings):
     Attributes:
         pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: these.
             Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
-        rows: Rows (or arcs) of each text and pattern that the score rests on, drawn by the seed from those that have
-            the pattern.
+        rows: Rows (or arcs) of each text, layer and pattern that the score rests on, drawn by the seed from those that
+            have the pattern; the same for all heads of a layer.
         least_score: Score from which on a head is called by the pattern.
         repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
             usually measured on them.
@@ -113,15 +113,10 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         super().__init__(lens, texts, settings)
         self.given = len(self.items)
         self.arcs = not {*settings.pattern} <= {*PATTERNS}
-        if self.arcs and settings.max_length is not None:
-            words = "to be left out: arcs are of whole sentences"
-            raise SettingError("max_length", words, settings.max_length)
-        for item in self.items:
-            if self.arcs and not isinstance(item.text, TaggedText):
-                raise InputError(
-                    f"{item.text!r:.60} has no dependency arcs. Take sentences of a treebank (.conllu), "
-                    "or leave out the patterns of arcs."
-                )
+        tagged = all(isinstance(item.text, TaggedText) for item in self.items)
+        if self.arcs and not (tagged and settings.max_length is None):
+            words = "of arcs with whole sentences of a treebank (.conllu), without max_length"
+            raise SettingError("pattern", words, settings.pattern)
         if settings.repeated:
             entries = [*self.items.entries, *lens.read(self._repeated())]
             self.items = Items(lens, entries, settings.max_length)
@@ -176,17 +171,17 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         tagged = self.arcs and part < self.given and side == "encoder"
         arcs = arc_cases(item, self.lens.tokenizer, head) if tagged else {}
         cases: dict[str, list[Case]] = {}
-        for pattern in self.settings.pattern:
-            if pattern in PATTERNS:
-                keys = [(row.query, pattern_claim(pattern).coefficients(row)) for row in rows]
-                cases[pattern] = [{query: one[None]} for query, one in keys if one is not None]
+        for name in self.settings.pattern:
+            if name in PATTERNS:
+                keys = [(row.query, pattern(name).coefficients(row)) for row in rows]
+                cases[name] = [{query: one[None]} for query, one in keys if one is not None]
             else:
-                cases |= arcs if pattern == ARCS else {pattern: arcs.get(pattern, [])}
-        generator = torch.Generator().manual_seed(self.settings.seed + part)
-        for pattern, own in cases.items():
-            order = torch.randperm(len(own), generator=generator)[: self.settings.rows].tolist()
-            cases[pattern] = [own[place] for place in order]
-        return cases
+                cases |= arcs if name == ARCS else {name: arcs.get(name, [])}
+        place = self.settings.seed, part, head.layer, head.kind
+        return {
+            name: [own[at] for at in drawn_rows(*place, len(own), self.settings.rows)]
+            for name, own in cases.items()
+        }
 
 
 patterns = study_function(PatternStudy, "patterns")
@@ -207,11 +202,11 @@ def _scores(head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Toleranc
         rows = [functional_ends(solver(q), c[asked, solver(q).keys]) for q, c in case.items()]
         return torch.stack(rows).sum(0)
 
-    for pattern, cases in drawn.items():
+    for name, cases in drawn.items():
         numbers = []
         for case in cases:
             query, own = next(iter(case.items()))
-            if pattern in PATTERNS:
+            if name in PATTERNS:
                 largest = bool(own[0, head.attention[query].argmax()])
                 certain = largest and solver(query).top(None) is not None
             else:
@@ -221,7 +216,7 @@ def _scores(head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Toleranc
             numbers.append([*ends(case, slice(1))[:, 0].tolist(), largest, certain])
         if cases:
             means = torch.tensor(numbers, dtype=torch.float64).mean(0).tolist()
-            yield {"pattern": pattern, "rows": len(cases), **dict(zip(MEANS, means, strict=True))}
+            yield {"pattern": name, "rows": len(cases), **dict(zip(MEANS, means, strict=True))}
 
 
 def arc_cases(item: Item, tokenizer: Any, head: Head) -> dict[str, list[Case]]:

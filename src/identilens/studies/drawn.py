@@ -1,0 +1,84 @@
+"""Rows that are drawn from all: which ones these are, and what they say of the mean over all rows."""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+import polars as pl
+
+ALIKE = 1e-9
+"""Spread of drawn values that says that they are alike: what they do not have in common was not met."""
+
+_FEW = 4
+"""Fewest drawn rows whose spread says something of a mean."""
+
+_STREAM = 0x5EED
+"""Tells the draw of rows apart from other uses of a run's seed."""
+
+
+def drawn_rows(
+    seed: int, text: int, layer: int, kind: str, population: int, count: int
+) -> list[int]:
+    """Return the numbers of rows of a layer on one text that are drawn, without repetition, in order.
+
+    They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
+    """
+    if not count:
+        return []
+    places = [_STREAM, seed, text, layer, *kind.encode()]
+    count = min(count, population)
+    drawn = np.random.default_rng(places).choice(population, size=count, replace=False)
+    return sorted(drawn.tolist())
+
+
+def mean_of_rows(
+    table: pl.DataFrame,
+    by: Sequence[str],
+    row: Sequence[str],
+    least: float = -inf,
+    most: float = inf,
+) -> pl.DataFrame:
+    """Return the mean value of functionals over all rows, and the mean ends that the drawn rows tell.
+
+    Rows that were not drawn have no ends. The mean end is the mean value plus the mean of end − value in the drawn
+    rows, within the values that it can have (Cochran 1977, section 7.2, b = 1): unbiased, as each row is drawn with the
+    same probability. ``lo_error`` and ``hi_error`` are standard errors, of ``rows`` drawn from ``population`` as if
+    without regard to layers: 0 where all rows were, null from fewer than four, or if all drawn rows are alike.
+
+    Args:
+        table: Functionals of rows, with ``functional``, ``tolerance``, ``value``, ``lo`` and ``hi``.
+        by: Columns by which means are taken.
+        row: Columns that name a row.
+        least: Least value that a functional can have.
+        most: Greatest value that it can have.
+    """
+    ends, value, rows = pl.col("lo", "hi"), pl.col("value"), pl.col("rows")
+    whole = table.unique([*row, "functional"], keep="first", maintain_order=True)
+    means = whole.group_by([*by, "functional"], maintain_order=True).agg(
+        value.mean(), population=pl.len()
+    )
+    drawn = table.drop_nulls(["lo", "hi"]).with_columns(ends - value)
+    known = drawn.group_by([*by, "functional", "tolerance"], maintain_order=True).agg(
+        ends.mean(), ends.std().name.suffix("_error"), rows=pl.len()
+    )
+    left = 1 - rows / pl.col("population")
+    errors = [
+        pl.when(left == 0)
+        .then(0.0)
+        .when(rows >= _FEW, pl.col(error) > ALIKE)
+        .then(pl.col(error) * (left / rows).sqrt())
+        .alias(error)
+        for error in ("lo_error", "hi_error")
+    ]
+    found = means.join(known, on=[*by, "functional"], how="left", maintain_order="left")
+    return found.select(
+        *by,
+        "functional",
+        "tolerance",
+        "value",
+        (pl.col("lo") + value).clip(least, value),
+        (pl.col("hi") + value).clip(value, most),
+        *errors,
+        "rows",
+        "population",
+    )
