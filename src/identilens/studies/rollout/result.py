@@ -3,13 +3,21 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
+import altair as alt
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.cells import on_pictures
-from identilens.charts.encoding import MOST_MARKS, AnyChart
+from identilens.charts.encoding import (
+    MOST_MARKS,
+    AnyChart,
+    Look,
+    base_chart,
+    field,
+    inline,
+    layered,
+)
 from identilens.charts.kit import Charts, choose, intervals
 from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.packing import BITS
@@ -33,6 +41,7 @@ _ROW: Columns = {
     "tolerance": pl.String,
 }
 _PLACE = ["text", "query", "tolerance"]
+_COVER, _PANEL = "#d55e00", 140
 _LINES, _SHOWN, _CELLS, _DRAWN, _PICTURES = 24, 3, 5_000, 40, 12
 """Lines of tokens in a page, in a terminal, values to draw bars of, bars of a row, and pictures."""
 
@@ -265,7 +274,7 @@ class Rollouts(Result):
         ).with_columns(pl.col("end").replace({"lo": "least", "value": "rollout", "hi": "most"}))
         addresses = {one: picture(self.matrices[picture_key(one)]) for one in found}
         drawn = rows.select("row", address=pl.col("text").replace_strict(addresses))
-        chart = on_pictures(
+        chart = _on_pictures(
             cells,
             "end",
             ("down", "across"),
@@ -399,3 +408,56 @@ _BARS = (
     "and reached by maps up to the gap in the table of rows. Of a row at most the "
     f"{_DRAWN} largest values are drawn, in the order of the text; the table below has all."
 )
+
+
+def _on_pictures(
+    frame: pl.DataFrame,
+    panel: str,
+    place: tuple[str, str],
+    value: str,
+    pictures: pl.DataFrame,
+    picture: str,
+    **look: Unpack[Look],
+) -> alt.LayerChart:
+    """Return cells on top of a picture, a panel for each value of ``panel``: the larger a value, the more is covered.
+
+    Args:
+        frame: A row for each cell.
+        panel: The column that tells panels apart.
+        place: The columns with the row and the column of a cell in the picture.
+        value: The values, from 0 up.
+        pictures: A row for each picture, with the columns that it can be chosen by.
+        picture: The column with the picture's address.
+        look: Words; see `Look`.
+    """
+    panels = frame[panel].unique(maintain_order=True).to_list()
+    look = Look(height=_PANEL) | look
+    look["also"] = (*place, value, *look.get("also", ()))
+    base = base_chart(frame, panel, place[0], grouped="xy", **look)
+    base.encoding.y["axis"] = None
+    base.encoding.x["axis"]["labelAngle"] = 0
+    base.encoding.x["scale"] = alt.Scale(paddingInner=0.03, paddingOuter=0)
+    cells = base.mark_rect(color=_COVER).encode(
+        xOffset=alt.XOffset(field(place[1]), type="ordinal", scale=alt.Scale(padding=0)),
+        opacity=alt.Opacity(
+            field(value),
+            type="quantitative",
+            title=look.get("color_title", value),
+            scale=alt.Scale(domain=[0, float(f"{frame[value].max():.2g}")], range=[0, 0.85]),
+            legend=alt.Legend(orient="bottom"),
+        ),
+    )
+    rows = [{**one, panel: name} for one in pictures.iter_rows(named=True) for name in panels]
+    below = alt.Chart(inline([{field(name): one[name] for name in one} for one in rows]))
+    below = below.mark_image(
+        aspect=False, width=alt.expr("bandwidth('x')"), height=alt.expr("height")
+    ).encode(
+        x=base.encoding.x,
+        y=alt.value(alt.expr("height / 2")),
+        url=alt.Url(field(picture), type="nominal"),
+    )
+    whole = layered([cells, below])
+    whole.layer.reverse()
+    # The page makes the panels square.
+    whole["usermeta"] = {"panels": len(panels)}
+    return whole
