@@ -32,7 +32,7 @@ BELOW = {
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "studies", "lab"},
     "explorer": {"errors", "measures", "models", "charts", "runs.settings", "studies"},
-    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo", "explorer"},
+    "cli": {"errors", "models", "claims", "runs", "studies", "reproduce", "demo", "explorer"},
     "__main__": {"cli"},
 }
 """What each package may import, beside itself."""
@@ -127,6 +127,7 @@ def test_a_study_knows_no_other_study_and_its_views_no_result():
     shared = {
         "registry",
         "reports",
+        "drawn",
         "heads",
         "head_views",
         "items",

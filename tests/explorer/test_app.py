@@ -198,8 +198,8 @@ def test_a_row_is_that_of_the_study(client, held, bundled):
     for tolerance in ("0", "1%"):
         (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": tolerance})
         options = {"layers": (3,), "heads": (10,), "queries": (12,), "tolerance": tolerance}
-        found = idl.certify(bundled, [TEXT], **options).table.rename({"value": "weight"})
-        for name in ("weight", "lo", "hi"):
+        found = idl.certify(bundled, [TEXT], **options).table
+        for name in ("value", "lo", "hi"):
             assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
     for change, words in (({"query": 999}, "queries 0 to"), ({"outcome": "model"}, "outcome")):
         (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": "0", **change})

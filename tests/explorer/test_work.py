@@ -69,8 +69,8 @@ def test_a_row_is_proven_by_what_must_stay(at, lens, outcome, tolerance):
     found = proven_row(at, at.head(1, 2, "decoder"), 13, outcome, tolerance)
     stays = "prediction" if outcome == "answer" else outcome
     options = {"layers": 1, "heads": 2, "queries": 13, "outcome": stays, "tolerance": tolerance}
-    study = idl.certify(lens, [TEXT], **options).table.rename({"value": "weight"})
-    for name in ("weight", "lo", "hi", "norm_share"):
+    study = idl.certify(lens, [TEXT], **options).table
+    for name in ("value", "lo", "hi", "norm_share"):
         assert found[name] == pytest.approx(study[name].to_list(), abs=1e-7)
     assert (found["outcome"], found["tolerance"]) == (stays, tolerance)
     assert ("to first order" in found["kept"]) == (outcome == "answer")

@@ -37,7 +37,7 @@ def answer() -> Tables:
     lens = tiny("llama")
     lens.tokenizer = tokenizer("chatml")
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
-    found = idl.answer(lens, messages, rows=3)
+    found = idl.answer(lens, messages, bounded=3)
     table = found.table.rename({"functional": "segment", "value": "mass"})
     table = table.filter(~pl.col("segment").str.contains("−"))
     whole = table.unique(["token", "layer", "head", "segment"], keep="first", maintain_order=True)

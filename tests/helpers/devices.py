@@ -118,10 +118,10 @@ WORK: dict[str, Callable[[Any], Any]] = {
         _lens("llama", device), TEXT, layers=(1,), queries="last", source=(torch.ones(32),)
     ),
     "answer": lambda device: idl.answer(
-        idl.load("bundled-decoder", device=device), PROMPT, rows=1
+        idl.load("bundled-decoder", device=device), PROMPT, bounded=1
     ),
     "generated answer": lambda device: idl.answer(
-        idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, rows=0,
+        idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, bounded=0,
         max_new_tokens=2, needed=False,
     ),
     "explorer": _explored,

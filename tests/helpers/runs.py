@@ -33,7 +33,7 @@ CASES = {
         answering("llama"),
         ["snow fell.", "nobody came.", "a ferry"],
         max_new_tokens=3,
-        rows=1,
+        bounded=1,
         **run,
     ),
     "influence": lambda at, **run: idl.influence(

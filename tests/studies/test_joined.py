@@ -43,13 +43,13 @@ def test_texts_keep_the_numbers_of_the_audit_and_others_come_after(join):
 
 def test_runs_of_a_study_come_as_one_and_the_last_counts(join):
     first, other = placed(certainty(), "t1"), placed(certainty(((0, 0),)), "t1")
-    later = replace(other, table=other.table.with_columns(weight=pl.lit(0.125)))
+    later = replace(other, table=other.table.with_columns(value=pl.lit(0.125)))
     found, second = join(first, placed(faithfulness(1), "t0"), later)
     assert (type(found), type(second)) == (type(first), type(faithfulness()))
     assert len(found.table) == len(first.table)
     again = found.table.filter(head=0, query=0)
-    assert set(again["weight"]) == {0.125}
-    assert 0.125 not in found.table.filter(head=1)["weight"].to_list()
+    assert set(again["value"]) == {0.125}
+    assert 0.125 not in found.table.filter(head=1)["value"].to_list()
     assert found.rows["text"].unique().to_list() == [1]
     assert len(join(first, later, unfinished=(0,))[0].table) == len(later.table)
 

@@ -3,7 +3,7 @@
 A mark is a sign and words beside its colour, so that nothing rests on colour alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -107,17 +107,6 @@ def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:
     count = len(rows)
     more = f", the first {LONGEST:,} of {count:,} tokens" if count > LONGEST else ""
     return title + more, rows.head(LONGEST)
-
-
-def marked_line(
-    title: str, rows: pl.DataFrame, marks: Mapping[str, Mark], shares: Mapping[str, str]
-) -> TokenLine:
-    """Return a line of the columns ``token``, ``mark``, ``value`` and ``note``; shares of the marks are its legend."""
-    title, shown = first_tokens(title, rows.select("token", "mark", "value", "note"))
-    tokens = [
-        MarkedToken(token, marks[mark], value, note) for token, mark, value, note in shown.rows()
-    ]
-    return TokenLine(title, tokens, [(marks[name], share) for name, share in shares.items()])
 
 
 def style() -> str:

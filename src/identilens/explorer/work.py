@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -146,14 +145,13 @@ def proven_row(
     )
     [read] = outcomes.tolerances([tolerance], stays, "float32")
     # A page shows no radius.
-    radii = torch.full((2, 1), torch.nan, dtype=torch.float64)
-    row = certified_row(kept, [""] * len(head.keys), kept.allowed(read), radii=radii)
-    columns = pl.DataFrame(row.functionals).rename({"value": "weight"}).to_dict(as_series=False)
+    radii = torch.full((2, 1), torch.nan)
+    row = certified_row(kept, " " * len(head.keys), kept.allowed(read), radii=radii)
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
-    told = {"outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    return {**columns, "kept": words, **told}
+    told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
+    return {**row.columns, **told}
 
 
 def alternative(at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What charts of heads share: names, choices, and how much of a table a page contains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.models.sequences import Kind, names_at, sides
 from identilens.runs.matrices import Tokens
 from identilens.runs.tables import HEAD, Row, counted
@@ -47,6 +48,17 @@ def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     """Return a chart with a drop-down of the kinds of attention in a table, where there are several."""
     kinds = [kind for kind in get_args(Kind) if kind in frame["kind"]]
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
+
+
+def marked_line(
+    title: str, rows: pl.DataFrame, marks: Mapping[str, Mark], shares: Mapping[str, str]
+) -> TokenLine:
+    """Return a line of the columns ``token``, ``mark``, ``value`` and ``note``; shares of the marks are its legend."""
+    title, shown = first_tokens(title, rows.select("token", "mark", "value", "note"))
+    tokens = [
+        MarkedToken(token, marks[mark], value, note) for token, mark, value, note in shown.rows()
+    ]
+    return TokenLine(title, tokens, [(marks[name], share) for name, share in shares.items()])
 
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:

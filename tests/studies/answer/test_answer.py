@@ -67,7 +67,7 @@ FAMILIES = [
 def test_rows_are_those_of_generation(family):
     lens = idl.load(family) if family == "bundled-decoder" else answering(family)
     prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
-    found = idl.answer(lens, CHAT, max_new_tokens=7, rows=0)
+    found = idl.answer(lens, CHAT, max_new_tokens=7, bounded=0)
     answer, layers = generated_attention(lens, prompt.ids, 7)
     asked = found.positions.filter(pl.col("answer").is_not_null())
     assert asked["token"].to_list() == list(lens.reader.names(answer))
@@ -90,7 +90,7 @@ def test_rows_are_those_of_generation(family):
 
 def test_only_the_rows_of_the_answer_are_computed(monkeypatch):
     lens = answering("llama")
-    found = idl.answer(lens, CHAT, max_new_tokens=5, rows=0)
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     computed, attend = [], AttentionCall.attend
 
     def counted(call, rows=slice(None)):
@@ -100,7 +100,7 @@ def test_only_the_rows_of_the_answer_are_computed(monkeypatch):
 
     # Capture is proven by now, which takes other rows.
     monkeypatch.setattr(AttentionCall, "attend", counted)
-    again = idl.answer(lens, CHAT, max_new_tokens=5, rows=0)
+    again = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     assert computed == [5, 5]
     assert again.table.equals(found.table)
 
@@ -108,7 +108,7 @@ def test_only_the_rows_of_the_answer_are_computed(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3"])
 def test_ends_are_those_of_the_measure(family):
     lens = answering(family)
-    found = idl.answer(lens, CHAT, max_new_tokens=4, rows=3, tolerance=(0, "1%"))
+    found = idl.answer(lens, CHAT, max_new_tokens=4, bounded=3, tolerance=(0, "1%"))
     own = found.positions["segment"].to_list()
     ids = lens.tokenizer.convert_tokens_to_ids(found.positions["token"].to_list())
     [item] = lens.read([ids])
@@ -157,7 +157,7 @@ def only(whole, seed, count):
 
 def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     lens = answering("llama")
-    whole = idl.answer(lens, CHAT, max_new_tokens=6, tolerance=0, rows=99)
+    whole = idl.answer(lens, CHAT, max_new_tokens=6, tolerance=0, bounded=99)
     names = {"functional": "segment"}
     drawn = whole.table.drop_nulls("lo").group_by("functional")
     exact = drawn.agg(pl.col("value", "lo", "hi").mean()).rename(names)
@@ -171,7 +171,7 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     assert len(said.text.splitlines()) <= 3
     assert said.numbers["certain_mass"] == pytest.approx(whole.segments()["lo"].sum())
     assert '"area"' in whole.charts()["layers"].to_json()
-    part = idl.answer(lens, CHAT, max_new_tokens=6, rows=9, tolerance=0, seed=5)
+    part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=9, tolerance=0, seed=5)
     assert only(whole, 5, 9).table.equals(part.table)
     assert re.search("at least .* % .estimated, standard error .* points", part.summary().text)
     inside = []
@@ -220,16 +220,16 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
     lens = answering("llama", "chatml")
     twice = [{"role": "user", "content": "a"}, *MESSAGES[1:]]
     assert {"user 1", "user 2"} < set(read_prompt(lens.tokenizer, read_chats(twice)[0], 0).segments)
-    given = idl.answer(lens, messages, rows=1)
+    given = idl.answer(lens, messages, bounded=1)
     answered = given.positions.filter(pl.col("answer").is_not_null())
     assert "".join(answered["token"]) == "nobody."
-    also = idl.answer(lens, {"messages": MESSAGES, "answer": "nobody."}, rows=1)
+    also = idl.answer(lens, {"messages": MESSAGES, "answer": "nobody."}, bounded=1)
     assert also.table.equals(given.table)
 
 
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
-    one = idl.answer(lens, CHAT, max_new_tokens=1, rows=1)
+    one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
     assert "(estimated, from 2 rows)" in one.summary().text
     assert one.table["token"].unique().to_list() == [0]
     so_far = one.table.filter(functional="answer so far")["value"]
@@ -237,13 +237,13 @@ def test_an_answer_of_one_token_and_a_stop_token():
     first = one.positions["token"][-1]
     # Whatever the model says first is its stop token now.
     lens.model.generation_config.eos_token_id = lens.tokenizer.convert_tokens_to_ids(first)
-    stopped = idl.answer(lens, CHAT, max_new_tokens=9, rows=0)
+    stopped = idl.answer(lens, CHAT, max_new_tokens=9, bounded=0)
     assert stopped.positions.filter(pl.col("answer").is_not_null())["token"].to_list() == [first]
 
 
 def test_what_is_drawn_with_a_temperature_follows_the_seed_and_leaves_other_draws_alone():
     lens = answering("gpt2")
-    run = {"max_new_tokens": 12, "rows": 0, "temperature": 1.5, "top_k": 20}
+    run = {"max_new_tokens": 12, "bounded": 0, "temperature": 1.5, "top_k": 20}
     torch.manual_seed(3)
     before = torch.rand(3)
     torch.manual_seed(3)
@@ -257,9 +257,9 @@ def test_what_is_drawn_with_a_temperature_follows_the_seed_and_leaves_other_draw
 
 def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     lens = answering("llama")
-    greedy = idl.answer(lens, PROMPT, max_new_tokens=5, rows=0)
+    greedy = idl.answer(lens, PROMPT, max_new_tokens=5, bounded=0)
     assert greedy.positions["rank"].drop_nulls().to_list() == [1] * 5
-    other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, rows=0)
+    other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, bounded=0)
     assert (other.positions["rank"].drop_nulls() > 1).any()
     ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
     likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
@@ -272,7 +272,7 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
 def test_a_difference_is_certain_where_ranges_overlap():
     """Its ends are those of the functional with 1 on one segment and −1 on the other, in the rows and in the mean."""
     lens = answering("llama")
-    found = idl.answer(lens, CHAT, max_new_tokens=3, tolerance=(0, "1%"), rows=99)
+    found = idl.answer(lens, CHAT, max_new_tokens=3, tolerance=(0, "1%"), bounded=99)
     own = found.positions["segment"].to_list()
     pairs = {
         f"{one} − {other}": (one, other) for one in ("where", "who") for other in {*own} - {one}
@@ -324,7 +324,7 @@ def test_a_difference_is_certain_where_ranges_overlap():
 def test_many_named_segments_are_not_compared():
     named = {name: [3 * at, 3 * at + 2] for at, name in enumerate("abcd")}
     found = idl.answer(
-        answering("llama"), {"prompt": PROMPT, "segments": named}, max_new_tokens=2, rows=2
+        answering("llama"), {"prompt": PROMPT, "segments": named}, max_new_tokens=2, bounded=2
     )
     assert {*found.table["functional"]} == {*found.positions["segment"]}
     assert found.order().is_empty()

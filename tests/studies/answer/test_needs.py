@@ -26,7 +26,7 @@ def likely(lens, ids, answer):
 def test_it_is_that_of_a_plain_run_without_the_segment(family):
     lens = idl.load(family) if family == "bundled-decoder" else answering(family)
     prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
-    found = idl.answer(lens, CHAT, max_new_tokens=5, rows=0)
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     own = found.positions.drop_nulls("answer")
     given = torch.tensor([prompt.ids])
     made = lens.model.generate(
@@ -62,7 +62,7 @@ def test_it_is_that_of_a_plain_run_without_the_segment(family):
 def test_messages_lose_their_text_and_keep_what_the_template_adds():
     lens = answering("llama", "chatml")
     given = [*MESSAGES, {"role": "assistant", "content": "nobody."}]
-    found = idl.answer(lens, given, rows=0)
+    found = idl.answer(lens, given, bounded=0)
     assert set(found.needed["segment"]) == {"system", "user", "assistant", "question"}
     prompt = read_prompt(lens.tokenizer, read_chats(given)[0], 0)
     kept = [
@@ -75,13 +75,13 @@ def test_messages_lose_their_text_and_keep_what_the_template_adds():
 
 def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
     lens = idl.load("bundled-decoder")
-    found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, rows=0)
+    found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, bounded=0)
     # The last token stays.
     [row] = found.needs().iter_rows(named=True)
     answer = lens.tokenizer.encode(" harbour.", add_special_tokens=False)
     first, *_, last = lens.tokenizer.encode("Snow fell on the")
     assert row["without"] == pytest.approx(prod(likely(lens, [first, last], answer)), rel=1e-3)
     assert "measured in the model" in found.summary().text
-    chosen = idl.answer(answering("llama"), CHAT, max_new_tokens=2, rows=0, needed=False)
+    chosen = idl.answer(answering("llama"), CHAT, max_new_tokens=2, bounded=0, needed=False)
     assert chosen.needed.is_empty()
     assert len(chosen.summary().headline) == 1

@@ -32,8 +32,7 @@ def row_of(seed=0, n=12, d_v=7):
 
 def columns(kept):
     """The columns of the weights of a row."""
-    rows = certified_row(kept, "abcdefghijklmn").functionals
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    return certified_row(kept, "abcdefghijklmn").columns
 
 
 def verdicts(weights, T):

@@ -512,7 +512,7 @@ class Pane {
     // By hand, the head's output stays exactly: other ends that are listed allow more.
     const kept = this.kept.value, exact = await this.ranges(choices, query, "head 0").catch((error) => { if (error.name !== "AbortError") this.complain(error.message); }), place = exact?.key.indexOf(key);
     if (!exact || this.row.query !== query || this.row.choices !== choices) return;
-    const [lo, hi, weight] = [exact.lo[place], exact.hi[place], exact.weight[place]];
+    const [lo, hi, weight] = [exact.lo[place], exact.hi[place], exact.value[place]];
     this.where = this.hand;
     const at = this.viewer.now(), slider = made("input", { type: "range", min: 0, max: 1, step: 0.001, value: weight, ariaLabel: `Weight of ${plain(keys[key])}` });
     const range = made("span", { className: "range" }, slider);

@@ -8,12 +8,13 @@ import polars as pl
 
 from identilens.charts.kit import lines
 from identilens.charts.labels import lower, upper
-from identilens.charts.token_lines import Mark, TokenLine, marked_line
+from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Row, counted, decimals, integers, percent
 from identilens.studies.drawn import mean_of_rows
+from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import exactness
 
 _PLACE = ["text", "token", "layer", "head"]
@@ -59,7 +60,7 @@ class Answers(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
-        >>> found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, rows=64)
+        >>> found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, bounded=64)
         >>> found.segments().filter(tolerance="0")["segment"].to_list()
         ['template', 'prompt', 'answer so far']
         >>> found.segments("layer").columns[:4]
@@ -142,7 +143,7 @@ class Answers(Result):
         """
         names = self.positions["segment"].unique(maintain_order=True).to_list()
         pairs = [(f"{one} − {other}", one, other) for one, other in permutations(names, 2)]
-        columns = dict.fromkeys(("functional", "segment", "other"), pl.String)
+        columns = pl.Schema(dict.fromkeys(("functional", "segment", "other"), pl.String))
         own = self.table.join(
             pl.DataFrame(pairs, columns, orient="row"), on="functional", maintain_order="left"
         )

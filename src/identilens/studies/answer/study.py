@@ -55,8 +55,8 @@ class AnswerSettings(Settings):
         temperature: Draw each token with this temperature. Default: take the most likely one.
         top_p: Draw from the most likely tokens that together have this probability. With a temperature.
         top_k: Draw from this number of most likely tokens. With a temperature.
-        rows: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all heads
-            and tokens of the answer. Attention itself is measured in all rows.
+        bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
+            heads and tokens of the answer. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32).
         needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
@@ -68,7 +68,7 @@ class AnswerSettings(Settings):
     temperature: Annotated[float | None, Gt(0)] = None
     top_p: Annotated[float | None, Gt(0), Le(1)] = None
     top_k: Positive | None = None
-    rows: NonNegative = 8
+    bounded: NonNegative = 8
     tolerance: Tolerances | None = ("0", "bfloat16")
     needed: bool = True
     seed: NonNegative = 0
@@ -219,7 +219,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             layer = CapturedLayer.of(rows, self._sites[call.index], *rows.attend())
             heads = list(layer.heads)
             row = ClaimRow(heads[0], first - 1, [*own, SINK], part)
-            costs = {one: one.counting(row) for one in claims}
+            costs: Any = {one: one.counting(row) for one in claims}
             frames.append(_values(heads, costs))
             frames.append(pl.DataFrame(self._ends(part, heads, len(answer), costs)))
             self.tell(f"attention {call.index}", self.sizes()[part] - len(self._sites) + call.index)
@@ -253,7 +253,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         """Yield the drawn rows of a layer again for each tolerance, with the proven ends of each functional."""
         place = part, heads[0].layer, heads[0].kind
         count = len(heads) * tokens
-        for row in drawn_rows(self.settings.seed, *place, count, self.settings.rows):
+        for row in drawn_rows(self.settings.seed, *place, count, self.settings.bounded):
             number, token = divmod(row, tokens)
             head = heads[number]
             weights, T, visible = head.distributions(head.at(token))

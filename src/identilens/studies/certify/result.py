@@ -9,14 +9,14 @@ from identilens.charts.cells import heat
 from identilens.charts.kit import intervals, scatter
 from identilens.charts.labels import lower, shortened, upper, visible_text
 from identilens.charts.page import citation
-from identilens.charts.token_lines import Mark, TokenLine, marked_line
+from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, Row, ends, some_of
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
-from identilens.studies.head_views import head_name, of_whole_groups
+from identilens.studies.head_views import head_name, marked_line, of_whole_groups
 from identilens.studies.outcomes import ONLY_FEW, UNITS, exactness, normed_heads
 
 PLACE = [name for name in ROW if name != "query_token"]

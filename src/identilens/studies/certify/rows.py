@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Any
 
 import polars as pl
 import torch
@@ -110,6 +111,11 @@ class CertifiedRow:
     farthest: Float[Tensor, " key"]
     radii: Float[Tensor, "two own"]
 
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of the functionals."""
+        return {name: [one[name] for one in self.functionals] for name in self.functionals[0]}
+
     def tables(self, at: Row, also: Row) -> dict[str, list[Row]]:
         """Return the rows of the tables; ``at`` has the row's place, ``also`` what its certificate does not know."""
         place = {name: value for name, value in at.items() if name in SCHEMA["order"]}
@@ -160,11 +166,11 @@ def certified_row(
     top = solver.top(ends)
     own = kept.own[solver.keys]
     keys = solver.keys[own] % kept.values.keys
-    weights = [one[own] for one in (solver.inside, *ends)]
-    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weights[0])
+    weight, lo, hi = (one[own] for one in (solver.inside, *ends))
+    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weight)
     visible = row.new_zeros(len(row), dtype=torch.bool).index_fill(0, keys, True)
-    radii = row_radii(kept, solver, *weights[1:], allowed) if radii is None else radii
-    functionals = _weights(kept.values, row, visible, weights, radii, pin_tolerance)
+    radii = row_radii(kept, solver, lo, hi, allowed) if radii is None else radii
+    functionals = _weights(kept.values, row, visible, (lo, hi), radii, pin_tolerance)
     for one in functionals:
         one["token"] = tokens[one["key"]]
     claims = claims or {}
@@ -196,15 +202,15 @@ def _weights(
     T: ProjectedValues,
     row: Float[Tensor, " key"],
     visible: Bool[Tensor, " key"],
-    weights: Sequence[Float[Tensor, " own"]],
+    ends: Ends,
     radii: Float[Tensor, "two radius"],
     pin_tolerance: float,
 ) -> list[Row]:
-    """Return the columns of each visible key's weight, given itself and its ends."""
-    value, lo, hi = weights
+    """Return the columns of each visible key's weight, given its ends."""
+    lo, hi = ends
     columns = {
         "key": visible.nonzero()[:, 0],
-        "value": value,
+        "value": row[visible],
         "lo": lo,
         "hi": hi,
         "pinned": hi - lo <= pin_tolerance,
@@ -214,7 +220,7 @@ def _weights(
         "contribution": contribution_weights(row[None], T)[0][visible],
         "removal": removal_effect(row[None], T, relative=True)[0][visible],
     }
-    verdict = _verdicts(value, lo, hi, columns["norm_share"])
+    verdict = _verdicts(columns["value"], lo, hi, columns["norm_share"])
     determined, negligible = radii
     small = verdict == len(VERDICTS) - 1
     columns["radius"] = determined.where(verdict < 2, negligible.where(small, torch.nan))
