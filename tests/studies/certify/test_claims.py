@@ -204,3 +204,38 @@ def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):
     claim = idl.claims.weight(7)
     with pytest.raises(InputError, match="text"):
         idl.certify(idl.load("bundled"), texts, layers=0, heads=0, claim=claim)
+
+
+def test_segments_are_named_by_words_characters_or_keys_and_compared(bundled):
+    whole = idl.claims.segment("keys", range(5, 8))
+    segments = (
+        "words=the storm",
+        f"characters={TEXT.index('before')}:{TEXT.index(', and')}",
+        whole,
+    )
+    found = idl.certify(bundled, TEXT, segment=segments, tolerance=0, **PLACE)
+    weights = dict(found.weights.select("key", "value").rows())
+    names = dict(found.weights.select("token", "key").rows())
+    words, X - 1, names["storm"]), (names["dawn"] - 1, names["dawn"])
+    sums = {"words": words, "characters": dawn, "keys": (5, 6, 7)}
+    sums = {name: sum(weights[key] for key in keys) for name, keys in sums.items()}
+    claims = {row["functional"]: row for row in found.claims.rows(named=True)}
+    pairs = {f"{one} − {other}": (one, other) for one in sums for other in sums if one != other}
+    assert [*claims] == [*sums, *pairs]
+    for name, value in sums.items():
+        assert claims[name]["value"] == pytest.approx(value)
+        assert claims[name]["lo"] <= value <= claims[name]["hi"]
+    for name, (one, other) in pairs.items():
+        assert claims[name]["value"] == pytest.approx(sums[one] - sums[other])
+        assert claims[name]["lo"] >= claims[one]["lo"] - claims[other]["hi"] - 1e-7
+    means = found.mean("layer")
+    assert means.rows(named=True)[0]["value"] == pytest.approx(sums["words"])
+    assert set(means["lo_error"]) == {0.0}
+    assert found.provenance["settings"]["segment"][2].startswith("keys, (5, 6, 7)")
+    for segment, words in (
+        ("a=9000:9001", "characters"),
+        ("a=nowhere", "nowhere"),
+        ("a", "name=words"),
+    ):
+        with pytest.raises(InputError, match=words):
+            idl.certify(bundled, TEXT, segment=segment, **PLACE)

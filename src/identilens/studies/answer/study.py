@@ -150,11 +150,11 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
         >>> chat = {"prompt": idl.examples()[0], "segments": {"first words": "0:60"}}
-        >>> found = idl.answer(lens, chat, max_new_tokens=2)
-        >>> found.segments().select("segment", "tolerance", "mass", "lo", "hi").filter(segment="first words")
+        >>> found = idl.answer(lens, chat, max_new_tokens=2, bounded=16)
+        >>> found.segments().select("segment", "tolerance", "value", "lo", "hi").filter(segment="first words")
         shape: (2, 5)
         ┌─────────────┬───────────┬──────────┬──────────┬──────────┐
-        │ segment     ┆ tolerance ┆ mass     ┆ lo       ┆ hi       │
+        │ segment     ┆ tolerance ┆ value    ┆ lo       ┆ hi       │
         │ ---         ┆ ---       ┆ ---      ┆ ---      ┆ ---      │
         │ str         ┆ str       ┆ f64      ┆ f64      ┆ f64      │
         ╞═════════════╪═══════════╪══════════╪══════════╪══════════╡
