@@ -216,7 +216,7 @@ def test_segments_are_named_by_words_characters_or_keys_and_compared(bundled):
     found = idl.certify(bundled, TEXT, segment=segments, tolerance=0, **PLACE)
     weights = dict(found.weights.select("key", "value").rows())
     names = dict(found.weights.select("token", "key").rows())
-    words, X - 1, names["storm"]), (names["dawn"] - 1, names["dawn"])
+    words, dawn = (names["storm"] - 1, names["storm"]), (names["dawn"] - 1, names["dawn"])
     sums = {"words": words, "characters": dawn, "keys": (5, 6, 7)}
     sums = {name: sum(weights[key] for key in keys) for name, keys in sums.items()}
     claims = {row["functional"]: row for row in found.claims.rows(named=True)}
