@@ -186,7 +186,9 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         rank = _CONTENT, pl.col("segment") != REST, "value"
         first = means.sort(rank, maintain_order=True).row(-1, named=True)
-        numbers = {**first, "tokens": len(self.positions.drop_nulls("answer")), "proven": ""}
+        texts = self.positions.filter(segment=first["segment"])["text"].unique().to_list()
+        answered = self.positions.filter(pl.col("text").is_in(texts))["answer"].count()
+        numbers = {**first, "tokens": answered, "proven": ""}
         if first["tolerance"] is not None:
             numbers["proven"] = (
                 f"; in every alternative with the same output of each head, {exactness(first['tolerance'])}, at least "

@@ -102,7 +102,7 @@ class Certainty(Result):
         "radius": "Radius: largest change of the outcome up to which the verdict is proven",
         "certain_mass": "Certain mass: attention that every alternative keeps on the same keys",
         "norm_share": "Norm share: length of what the key adds, over the sum of all such lengths",
-        "certain": "Share of the weight that is certain (lo / value)",
+        "certain": "Certain share of the weight",
         "even_shares": "Norm share, in even shares",
         "determinacy": "Weight",
         "bar": "Key",
@@ -381,7 +381,8 @@ class Certainty(Result):
         even = pl.col("norm_share") * pl.len().over(PLACE)
         weights = of_whole_groups(self.weights, PLACE, CELLS).with_columns(even_shares=even)
         certain = pl.col("lo") / pl.col("value")
-        return _classified(weights.filter(pl.col("value") > 0)).with_columns(certain=certain)
+        drawn = _classified(weights.filter(pl.col("value") > 0)).with_columns(certain=certain)
+        return drawn.sort(pl.col("determinacy").cast(_DETERMINACY), maintain_order=True)
 
 
 def _classified(table: pl.DataFrame) -> pl.DataFrame:
@@ -398,6 +399,7 @@ def _name(row: Row) -> str:
     return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
 
 
+_DETERMINACY = pl.Enum(["determined", "not determined", "negligible"])
 _OF_KEYS = ("pinned", "effective", "minimum_norm", "norm_share", "contribution", "removal")
 _SOURCE = pl.col("functional").str.contains(r"^key \d+ → ")
 _PAIRS = (pl.col("certified_pairs").mean() / pl.col("pairs").mean()).fill_nan(None)

@@ -61,7 +61,7 @@ class PatternScores(Result):
         "lo": "Lo: mean of the proven least values in any alternative",
         "hi": "Hi: mean of the proven greatest values in any alternative",
         "error": "Error: standard error over texts, which says nothing about alternatives",
-        "place": "Head, in the order of the table",
+        "place": "Head, counted through the layers",
         "state": "By the threshold",
     }
     views: ClassVar = {
@@ -96,8 +96,9 @@ class PatternScores(Result):
         state = pl.lit(OTHER)
         for end, word in (("hi", POSSIBLE), ("score", CALLED), ("lo", IDENTIFIED)):
             state = pl.when(pl.col(end) >= limit).then(pl.lit(word)).otherwise(state)
-        named = means.with_columns(state=state, name=pl.format("L{}H{}", "layer", "head"))
-        return named.with_row_index("place")
+        layer, head = pl.col("layer"), pl.col("head")
+        place = layer * (head.max() + 1) + head
+        return means.with_columns(state=state, name=pl.format("L{}H{}", layer, head), place=place)
 
     def counts(self) -> pl.DataFrame:
         """Return how many heads each pattern calls, and how many of these in every alternative."""
