@@ -1,6 +1,5 @@
 """Decompositions that do not converge on a device are made on the processor, or end in a clear error."""
 
-import pytest
 import torch
 
 from identilens.linalg.decompositions import eigh, singular_values, svd
@@ -22,10 +21,9 @@ def failing(monkeypatch, name, times):
     return calls
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_fails_on_a_device_is_made_on_the_processor(monkeypatch, name):
-    expected = CASES[name](GRAM)
-    calls = failing(monkeypatch, name, 1)
-    found = CASES[name](GRAM)
+def test_what_fails_on_a_device_is_made_on_the_processor(monkeypatch):
+    expected = eigh(GRAM)
+    calls = failing(monkeypatch, "eigh", 1)
+    found = eigh(GRAM)
     assert calls == [torch.device("cpu")] * 2
     assert all(map(torch.equal, expected, found))

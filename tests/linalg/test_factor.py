@@ -5,7 +5,7 @@ import torch
 
 from identilens.linalg.factor import (
     certified_full_rank,
-    certified_rank,
+    factorise,
     inverse_cholesky,
     least_share,
 )
@@ -34,4 +34,17 @@ def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values()
     for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
         sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
         sigma[0] = small
-        assert int(certified_rank(left @ torch.diag(sigma) @ right, 1e-6)) == rank
+        assert int(factorise(left @ torch.diag(sigma) @ right, 1e-6).rank) == rank
+
+
+def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(1, 30, 5, generator=generator, dtype=torch.float64).repeat(3, 1, 1)
+    values[:, :, 0] *= 1e-4
+    found = factorise(values, torch.tensor([1e-6, 1e-3, 1e-5], dtype=torch.float64))
+    assert found.rank.tolist() == [5, 4, 5]
+    for index, tolerance in enumerate((1e-6, 1e-3, 1e-5)):
+        alone = factorise(values[index], tolerance)
+        torch.testing.assert_close(
+            found.basis[index] @ found.inner[index], alone.basis @ alone.inner
+        )

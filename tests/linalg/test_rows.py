@@ -5,7 +5,7 @@ import torch
 
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
-from identilens.linalg.rows import CausalRows
+from identilens.linalg.masked_rows import CausalRows
 
 KINDS = ("random", "low rank", "nearly low rank", "repeated", "scales over 1e4")
 
@@ -109,3 +109,18 @@ def test_heads_of_a_group_share_their_values():
     assert isinstance(projector, CausalRows)
     assert len(projector.white) == 2
     assert len(projector.compact) == 6
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "irregular", "prefix"])
+@pytest.mark.parametrize("seed", [3, 8, 13, 18, 23, 11, 12, 14])
+def test_ranks_of_rows_are_those_of_a_decomposition(seed, name):
+    values, projection, patterns, _ = random_layer(seed)
+    T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+    n, visible = values.shape[2], patterns[name]
+    seen = torch.ones(n, n, dtype=torch.bool).tril() if name == "causal" else visible
+    projector = T.projector(n, visible)
+    expected = [
+        [int(torch.linalg.matrix_rank(head[keys], rtol=T.tolerance_of(int(keys.sum())))) for keys in seen]
+        for head in projector.compact
+    ]  # fmt: skip
+    assert projector.row_ranks().tolist() == expected

@@ -107,7 +107,6 @@ INPUTS = {
     ],
     "functional": [lambda: functional_interval(A[0], T, torch.ones(6))],
     "round": [lambda: certain_mass_bounds(A, T, rounds=0)],
-    "neither": [lambda: effective_attention(T)],
     "as many queries": [lambda: effective_attention(T, weights=A[:3], visible="causal")],
     "at least one key": [
         lambda: effective_attention(T[:0], weights=A[:, :0]),

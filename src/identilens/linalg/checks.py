@@ -1,72 +1,14 @@
 """Checks of values and masks, with errors that name the remedy."""
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from inspect import signature
-from types import UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import ParamSpec, TypeVar
 
 import torch
-from jaxtyping import jaxtyped
 from torch import Tensor
 
-from identilens.errors import IdentilensError, InputError, NumericalError
+from identilens.errors import InputError, NumericalError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that names the argument that is not as annotated, where it ends in an error of Python or torch.
-
-    Arguments are looked at only then. If all are as annotated, the error is the function's own.
-    """
-
-    @wraps(function)
-    def explaining(*given: P.args, **options: P.kwargs) -> R:
-        try:
-            return function(*given, **options)
-        except IdentilensError:
-            raise
-        except Exception as error:
-            _require_as_annotated(
-                function, signature(function).bind(*given, **options).arguments, error
-            )
-            raise
-
-    return explaining
-
-
-def _require_as_annotated(
-    function: Callable[..., Any], arguments: dict[str, Any], error: Exception
-) -> None:
-    hints = get_type_hints(function)
-    # Axes of one name must be equal in all arguments.
-    with jaxtyped("context"):
-        for name, value in arguments.items():
-            if not _is_as_annotated(value, hints[name]):
-                got = type(value).__name__
-                if isinstance(value, Tensor):
-                    dtype = str(value.dtype).removeprefix("torch.")
-                    got = f"one of {dtype}, shape {tuple(value.shape)}; axes of one name are equal in all arguments"
-                raise InputError(
-                    f"{function.__name__} needs {name} as {getattr(hints[name], '__name__', hints[name])}; got {got}."
-                ) from error
-
-
-def _is_as_annotated(value: Any, hint: Any) -> bool:
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        return any(_is_as_annotated(value, one) for one in get_args(hint))
-    if isinstance(value, Tensor) and value.layout != torch.strided:
-        return False
-    if isinstance(value, list):
-        return origin is Sequence and all(_is_as_annotated(one, get_args(hint)[0]) for one in value)
-    kind = float | int if hint is float else origin or hint
-    try:
-        return isinstance(value, kind)
-    except TypeError:
-        return True
 
 
 def check_finite(**tensors: Tensor | None) -> None:

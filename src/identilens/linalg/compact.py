@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.checks import explained
 from identilens.linalg.factor import inverse_cholesky, inverse_of
 
 
@@ -53,7 +52,6 @@ class OutputFactor:
         return OutputFactor(lower, inverse, self.d_model)
 
 
-@explained
 def compact_values(
     values: Float[Tensor, "*batch n d_v"],
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,

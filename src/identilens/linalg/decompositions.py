@@ -1,4 +1,4 @@
-"""Decompositions on the tensors' device, and on the processor where the device's own method does not converge."""
+"""Decompositions: singular values on the processor, eigenvalues on the tensors' device where they converge there."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,12 +16,12 @@ Svd = tuple[Tensor, Tensor, Tensor]
 
 
 def svd(matrix: Float[Tensor, "*batch n m"], full_matrices: bool = False) -> Svd:
-    """Return U, σ and Vᵀ with U diag(σ) Vᵀ = matrix.
+    """Return U, σ and Vᵀ with U diag(σ) Vᵀ = matrix, computed on the processor: a GPU takes one matrix at a time.
 
     Raises:
-        NumericalError: If the decomposition does not converge on the processor either.
+        NumericalError: If the decomposition does not converge.
     """
-    return _decomposed(lambda one: tuple(torch.linalg.svd(one, full_matrices)), matrix)
+    return _on_processor(lambda one: tuple(torch.linalg.svd(one, full_matrices)), matrix)
 
 
 def singular_values(matrix: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch least"]:
@@ -30,7 +30,7 @@ def singular_values(matrix: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batc
     Raises:
         NumericalError: As `svd`.
     """
-    return _decomposed(torch.linalg.svdvals, matrix)
+    return _on_processor(torch.linalg.svdvals, matrix)
 
 
 def eigh(matrix: Float[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
@@ -39,14 +39,14 @@ def eigh(matrix: Float[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
     Raises:
         NumericalError: As `svd`.
     """
-    return _decomposed(lambda one: tuple(torch.linalg.eigh(one)), matrix)
-
-
-def _decomposed(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
     try:
-        return decompose(matrix)
+        return tuple(torch.linalg.eigh(matrix))
     except LinAlgError:
         pass
+    return _on_processor(lambda one: tuple(torch.linalg.eigh(one)), matrix)
+
+
+def _on_processor(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
     try:
         result: Any = decompose(matrix.cpu())
     except LinAlgError as error:

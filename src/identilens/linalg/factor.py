@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,14 +59,17 @@ class Factor(Span):
         return Factor(basis, self.rank.reshape(-1), coordinates, inner)
 
 
-def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
+Tolerance = float | Float[Tensor, " matrix"]
+
+
+def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
     Full rank is certified by a Cholesky factorisation G = L Lᵀ of the Gram matrix: its least eigenvalue is at least
     1 / ‖L⁻¹‖_F², and where that is not enough, a factorisation of the shifted Gram matrix decides. The limit is at
     least tolerance² times the trace, and the trace is at least σ_max². For other matrices a singular value
-    decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as zero. Cost O(n r²) for a
-    certified matrix of n >= r rows.
+    decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as zero. The tolerance is one
+    for all matrices, or one for each. Cost O(n r²) for a certified matrix of n >= r rows.
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
@@ -76,13 +80,15 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     else:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
         coordinates, inner = (inverse @ flat).mT @ inverse, flat.clone()
-    for index in torch.nonzero(~certified).flatten().tolist():
-        left, sigma, right = svd(flat[index])
-        kept = sigma > tolerance * sigma.max() if k else sigma.bool()
-        rank[index] = kept.sum()
-        basis[index] = left * kept
-        inner[index] = (kept * sigma)[:, None] * right
-        coordinates[index] = right.mT * torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
+    if not bool(certified.all()):
+        rest = ~certified
+        left, sigma, right = svd(flat[rest])
+        kept = sigma > _of(tolerance, rest) * sigma[:, :1]
+        rank[rest] = kept.sum(-1)
+        basis[rest] = left * kept[:, None]
+        inner[rest] = (kept * sigma)[..., None] * right
+        inverses = torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
+        coordinates[rest] = right.mT * inverses[:, None]
     batch = matrix.shape[:-2]
     parts = (basis, rank, coordinates, inner)
     return Factor(*(part.reshape((*batch, *part.shape[1:])) for part in parts))
@@ -123,13 +129,20 @@ def _orthonormal(
     return basis @ again, whitener @ again, lower.mT @ root
 
 
-def least_share(tolerance: float) -> float:
+def least_share(tolerance: Any) -> Any:
     """Return the share of the trace that every eigenvalue of a Gram matrix must exceed for a certificate."""
+    if isinstance(tolerance, Tensor):
+        return tolerance.square().clamp_min(SAFE_SHARE)
     return max(tolerance**2, SAFE_SHARE)
 
 
+def _of(tolerance: Tolerance, some: Bool[Tensor, " matrix"]) -> Any:
+    """Return the tolerance of some matrices, as a column where each has its own."""
+    return tolerance[some, None] if isinstance(tolerance, Tensor) else tolerance
+
+
 def inverse_cholesky(
-    gram: Float[Tensor, "*batch k k"], tolerance: float
+    gram: Float[Tensor, "*batch k k"], tolerance: Tolerance
 ) -> tuple[Float[Tensor, "*batch k k"], Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
     """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity.
 
@@ -141,7 +154,8 @@ def inverse_cholesky(
     certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
     if not bool(certified.all()):
         open_ = ~certified
-        certified[open_] = certified_full_rank(gram[open_], tolerance)
+        own = tolerance[open_] if isinstance(tolerance, Tensor) else tolerance
+        certified[open_] = certified_full_rank(gram[open_], own)
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         inverse = torch.where(certified[..., None, None], inverse, identity)
     return lower, inverse, certified
@@ -155,7 +169,7 @@ def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"
 
 def certified_full_rank(
     gram: Float[Tensor, "*batch k k"],
-    tolerance: float,
+    tolerance: Tolerance,
     growth: float | Float[Tensor, "*batch"] = 1.0,
 ) -> Bool[Tensor, "*batch"]:
     """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
@@ -169,18 +183,6 @@ def certified_full_rank(
     return (torch.linalg.cholesky_ex(shifted).info == 0) & (trace > 0)
 
 
-def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
-    """Return the number of singular values above ``tolerance * σ_max``; by Cholesky where it certifies full rank."""
-    flat = matrix.reshape(-1, *matrix.shape[-2:])
-    certified = certified_full_rank(smaller_gram(flat), tolerance)
-    rank = torch.full(
-        flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device
-    )
-    if not certified.all():
-        rank[~certified] = torch.linalg.matrix_rank(flat[~certified], rtol=tolerance)
-    return rank.reshape(matrix.shape[:-2])
-
-
 def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     """Return the rank of stored weights: the number of singular values above 8 ε_float32 σ_max.
 
@@ -189,8 +191,9 @@ def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     full rank is certified by Cholesky where it can be, which takes a tenth of the time of the eigenvalues.
     """
     gram, share = smaller_gram(matrix.double()), (8 * FLOAT32_EPS) ** 2
-    limit = share * gram.trace() * torch.eye(len(gram)).to(gram)
-    if torch.linalg.cholesky_ex(gram - limit).info == 0:
+    shifted = gram.clone()
+    shifted.diagonal().sub_(share * gram.trace())
+    if torch.linalg.cholesky_ex(shifted).info == 0:
         return len(gram)
     squares = torch.linalg.eigvalsh(gram)
     return int((squares > share * squares[-1]).sum())

@@ -2,7 +2,7 @@
 
 import torch
 
-PROCESSOR_BYTES, DEVICE_BYTES = 32 * 2**20, 256 * 2**20
+PROCESSOR_BYTES, DEVICE_BYTES = 32 * 2**20, 2**30
 """Memory that one step may take: on a processor, little enough to stay near its cache."""
 
 

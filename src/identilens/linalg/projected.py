@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError
-from identilens.linalg.checks import check_finite, check_mask, check_values, explained
+from identilens.linalg.checks import check_finite, check_mask, check_values
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.decompositions import singular_values
 from identilens.linalg.factor import Factor, Span, factorise, factorise_product
-from identilens.linalg.rows import CausalRows, FullRows, MaskedRows, RowProjector
+from identilens.linalg.masked_rows import CausalRows, MaskedRows
+from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
     centred_rank,
@@ -85,13 +86,13 @@ class ProjectedValues:
         """Number of rows of T."""
         return self.values.shape[-2]
 
-    def tolerance_of(self, keys: int) -> float:
-        """Return the share of σ_max up to which a singular value of ``keys`` rows of T counts as zero."""
-        return (
-            relative_tolerance(keys, self.d_model)
-            if self.fixed_tolerance is None
-            else self.fixed_tolerance
-        )
+    def tolerance_of(self, keys: Any) -> Any:
+        """Return the share of σ_max up to which a singular value of so many rows of T counts as zero."""
+        if self.fixed_tolerance is None:
+            return relative_tolerance(keys, self.d_model)
+        if isinstance(keys, Tensor):
+            return torch.full_like(keys, self.fixed_tolerance, dtype=torch.float64)
+        return self.fixed_tolerance
 
     @property
     def tolerance(self) -> float:
@@ -206,7 +207,6 @@ HeadValues = Float[Tensor, "key d_model"] | ProjectedValues
 """T of one head, as a tensor or as factors."""
 
 
-@explained
 def projected(
     values: Float[Tensor, "*head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
@@ -225,7 +225,6 @@ def projected(
     return values
 
 
-@explained
 def head_values(projected_values: HeadValues) -> ProjectedValues:
     """Return T of one head as factors."""
     if isinstance(projected_values, Tensor):

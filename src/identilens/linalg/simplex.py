@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -137,16 +138,14 @@ def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
 
 
 def least_outside(
-    sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
+    sizes: Int[Tensor, " row"], tolerance: Callable[[Any], Any]
 ) -> Float[Tensor, " row"]:
     """Return up to which ‖(I − P_i) 1‖² the ones of a row count as inside: a share of its size within the tolerance.
 
     Where they do, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
     but it needs a decomposition per row.
     """
-    return torch.tensor(
-        [tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=torch.float64
-    ).to(sizes.device)
+    return tolerance(sizes).square() * sizes
 
 
 @one_thread()

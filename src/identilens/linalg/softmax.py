@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg.checks import explained
 from identilens.linalg.tolerance import FLOAT32_EPS
 
 STORED_ROUNDINGS = 2
@@ -13,7 +12,6 @@ SUM_ROUNDINGS = 32
 """Number of roundings to float32 in the sum of q · k, relative to the product of their norms."""
 
 
-@explained
 def attention_logits(
     queries: Float[Tensor, "*batch query d_k"],
     keys: Float[Tensor, "*batch key d_k"],
@@ -28,7 +26,6 @@ def attention_logits(
     return logits if bias is None else logits + bias.double()
 
 
-@explained
 def visible_softmax(
     logits: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "*#batch query key"] | None
 ) -> Float[Tensor, "*batch query key"]:

@@ -1,6 +1,7 @@
 """What tells one model from another, and a lens in two lines of text."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.layout import Site
-from identilens.models.offloading import tensor_of
+from identilens.models.offloading import device_of, tensor_of
 
 _BESIDE = ("ADAPTION_PROMPT", "POLY", "SHADOW", "XLORA")
 """Methods of peft beside prompt learning that compute more than the layers of the model inside the wrapper."""
@@ -26,10 +27,15 @@ def digest_of(model: nn.Module) -> str:
 
     Each tensor is read where it is. The checksum tells models apart; it is no proof against forgery.
     """
-    sums = []
+    names, checksums = [], []
     for name, tensor in sorted(model.state_dict().items()):
         tensor = (tensor_of(model, name) if tensor.is_meta else tensor).detach()
-        sums.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {_checksum(tensor)}")
+        parts = _checksums(tensor)
+        names.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {len(parts)}")
+        checksums += parts
+    # Read at once, since each reading waits for the device.
+    device = device_of(model)
+    sums = [*names, str(torch.cat([one.to(device) for one in checksums]).tolist())]
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
@@ -42,22 +48,21 @@ def digest_of(model: nn.Module) -> str:
     return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def _checksum(tensor: Tensor) -> list[Any]:
+def _checksums(tensor: Tensor) -> list[Int[Tensor, " block"]]:
     """Return Σ w_i x_i modulo 2⁶⁴ of each block of 64-bit words x, with fixed odd w; of quantised weights by part."""
     if is_traceable_wrapper_subclass(tensor):
-        parts = tensor.__tensor_flatten__()[0]
-        return [_checksum(getattr(tensor, part).detach()) for part in parts]
+        parts = (getattr(tensor, part).detach() for part in tensor.__tensor_flatten__()[0])
+        return [one for part in parts for one in _checksums(part)]
     bits = tensor.contiguous().flatten().view(torch.uint8)
-    words = pad(bits, (0, -len(bits) % 8)).view(torch.int64)
+    words = (pad(bits, (0, -len(bits) % 8)) if len(bits) % 8 else bits).view(torch.int64)
     factors = _factors(words.device)
-    sums = [(part * factors[: len(part)]).sum() for part in words.split(len(factors))]
-    return torch.stack(sums).tolist()
+    return [(part * factors[: len(part)]).sum()[None] for part in words.split(len(factors))]
 
 
 @cache
 def _factors(device: torch.device) -> Int[Tensor, " word"]:
     """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a block."""
-    factors = torch.arange(1, 2**18 + 1, device=device) * _FACTOR
+    factors = torch.arange(1, 2**22 + 1, device=device) * _FACTOR
     return (factors ^ (factors >> 29)) * _FACTOR | 1
 
 
@@ -106,29 +111,16 @@ def _refuse_adapter(adapter: str, what: str) -> NoReturn:
     )
 
 
-_WAYS = {
-    "interface": "captured where the model hands it over",
-    "followed": "captured by following it from the softmax to the output projection",
-}
-
-
 def described(lens: Any, sites: Sequence[Site] | None) -> str:
     """Return what a lens is on: the model, its attention once it was found."""
-    model, config = type(lens.model).__name__, lens.model.config
+    model = type(lens.model).__name__
     dtype = str(lens.dtype).removeprefix("torch.")
-    head = f"Lens({lens.name!r}: {model}, {config.model_type}, {dtype} on {lens.device}"
+    head = f"Lens({lens.name!r}: {model}, {lens.model.config.model_type}, {dtype} on {lens.device}"
     if sites is None:
         return f"{head}; attention is looked for on the first text)"
-    sizes = ""
-    for kind in dict.fromkeys(site.kind for site in sites):
-        own = [site for site in sites if site.kind == kind]
-        heads, widths = {site.heads for site in own}, {site.value_bias.shape[-1] for site in own}
-        sizes += f"{kind}: {len(own)} layers × {_range(heads)} heads, d_v {_range(widths)}; "
-    return f"{head},\n     {sizes}{_WAYS[lens.capture_way]})"
-
-
-def _range(numbers: set[int]) -> str:
-    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)}-{max(numbers)}"
+    counts = Counter(site.kind for site in sites)
+    sizes = "".join(f"{kind}: {count} layers; " for kind, count in counts.items())
+    return f"{head},\n     {sizes}capture: {lens.capture_way})"
 
 
 def state_of(model: nn.Module) -> tuple:

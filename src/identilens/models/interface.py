@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg.memory import blocks
 from identilens.models.offloading import device_of
 from identilens.models.threads import attribute, restored
 
@@ -22,9 +23,6 @@ Attend = Callable[..., tuple[Tensor, Tensor]]
 
 SUM_ERROR = 1e-2
 """Rows of weights that sum to one within this error have no sink; large enough for half precision."""
-
-_WEIGHTS = 2**22
-"""Weights that are held at a time where only what they mix is asked for."""
 
 READABLE = ("eager", "sdpa")
 """Implementations whose masks can be read. During capture, others (flash, flex) are replaced by one of these."""
@@ -199,9 +197,8 @@ class AttentionCall:
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
         batch, heads, queries, _ = self.query.shape
-        step = max(1, _WEIGHTS // (batch * heads * self.key.shape[2]))
-        starts = range(0, queries, step)
-        return torch.cat([self.attend(slice(start, start + step))[0] for start in starts], 1)
+        steps = blocks(queries, 16 * batch * heads * self.key.shape[2], self.query.device)
+        return torch.cat([self.attend(rows)[0] for rows in steps], 1)
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture; it runs once."""

@@ -100,7 +100,7 @@ class LayerBatch(Layer):
             NumericalError: Naming the first text and the layer.
         """
         # A sum is finite only if every term is, and costs one pass.
-        if bool(torch.isfinite(sizes.sum())):
+        if isfinite(sizes.sum().item()):
             return
         by_text = sizes.unflatten(0, (len(self.texts), -1)).flatten(1).sum(1)
         bad = [

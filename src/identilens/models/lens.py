@@ -16,6 +16,7 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
+from identilens.linalg.factor import stored_rank
 from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.families import refuse_sparse_blocks
@@ -79,15 +80,8 @@ class Lens:
         >>> again = other.substitute({(3, 5): weights}, "Snow fell on the harbour.")
         >>> bool((again.hidden_states["encoder"] - captured.hidden_states["encoder"]).abs().max() < 1e-4)
         True
-        >>> lens.to(dtype="float64").dtype
-        torch.float64
-        >>> lens.facts["digest"] == lens.digest, str(lens.device), type(lens.body).__name__
-        (True, 'cpu', 'BertModel')
         >>> lens.run(texts).last_hidden_state.shape
         torch.Size([2, 8, 384])
-        >>> lens.prove_once(texts)
-        >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
-        ((), [[1, 0]])
         >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):
         ...     states = lens.plain(texts[:1], lens.body).last_hidden_state
         >>> states.shape
@@ -119,6 +113,7 @@ class Lens:
         self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
+        self._ranks_of, self._ranks = "", dict[Site, int]()
 
     def __repr__(self) -> str:
         return described(self, self._sites)
@@ -170,7 +165,16 @@ class Lens:
 
         Every tensor is read each time, because weights can change unnoticed; it is read on its device.
         """
-        return digest_of(self.model)
+        digest = digest_of(self.model)
+        if self._ranks_of != digest:
+            self._ranks_of, self._ranks = digest, {}
+        return digest
+
+    def stacked_rank(self, site: Site) -> int:
+        """Return the rank of a layer's output projection with the heads' blocks stacked, as of the last `digest`."""
+        if site not in self._ranks:
+            self._ranks[site] = stored_rank(site.output_projection.flatten(0, 1))
+        return self._ranks[site]
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ _ROW_ENTRIES = 2**16
 """Number of attention weights in the rows whose effective attention is checked, if that is no fewer rows."""
 _LEAST_ROWS = 8
 
+Number = float | int
 _OTHER_MODEL = (
     "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
 )
@@ -58,8 +59,8 @@ class Check:
     """One check; its figure is the largest deviation found, in the units named in the remark."""
 
     name: str
-    figure: float
-    limit: float
+    figure: Number
+    limit: Number
     remark: str
 
     @property
@@ -165,12 +166,12 @@ class Proof:
     def _note(
         self,
         name: str,
-        figure: float | int,
-        limit: float | int,
+        figure: Number,
+        limit: Number,
         remark: str,
         remedy: str = _OTHER_MODEL,
     ) -> None:
-        check = Check(name, float(figure), float(limit), remark)
+        check = Check(name, figure, limit, remark)
         before = self.checks.get(name)
         # Nothing is worse than a figure that is not a number.
         if before is None or isnan(check.figure) or check.figure > before.figure:
@@ -181,8 +182,8 @@ class Proof:
     def _refuse(
         self,
         name: str,
-        figure: float | int,
-        limit: float | int,
+        figure: Number,
+        limit: Number,
         remark: str,
         remedy: str = _OTHER_MODEL,
     ) -> NoReturn:
@@ -214,9 +215,11 @@ class Proof:
         self._check_effective(call)
 
     def _check_layout(self, call: AttentionCall) -> None:
-        self._check_calls(call)
         batch = call.query.shape[0]
         who = type(call.module).__name__
+        if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
+            remark = f"number of the call that does not belong there, {who}"
+            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
         if batch != len(self.items):
             remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
             self._refuse(_ROWS, batch, len(self.items), remark, ONE_TEXT)
@@ -232,11 +235,6 @@ class Proof:
             )
         if call.mask is not None and call.mask.ndim != 4:
             self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
-
-    def _check_calls(self, call: AttentionCall) -> None:
-        if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
-            remark = f"number of the call that does not belong there, {type(call.module).__name__}"
-            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
 
     def _check_text(
         self,
@@ -274,7 +272,7 @@ class Proof:
         )
         self._note(_OWN, relative(reference, own), self.noise, remark)
         sums, least = weights.double().sum(-1), float(weights.min())
-        over = float((sums - 1).max()) if call.has_sink else float((sums - 1).abs().max())
+        over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         name = "rows sum to 1, or to 1 less a sink"
         self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
         seen = torch.ones_like(weights[0], dtype=torch.bool)
@@ -297,8 +295,8 @@ class Proof:
         batch, heads, queries, _ = call.query.shape
         size = batch * heads * call.key.shape[2]
         few = queries if queries * size <= _ENTRIES else max(_LEAST_ROWS, _DRAWN // size)
-        kind, texts = self.sites[call.index].kind, range(len(self.items))
-        kept = [self.lengths.of(text, kind, call)[0] for text in texts]
+        kind = self.sites[call.index].kind
+        kept = [self.lengths.of(text, kind, call)[0] for text in range(len(self.items))]
         drawn = {*drawn_places(queries, few, call.index)}
         last = {count - 1 for count in kept}
         return sorted(drawn | last | {*drawn_places(min(kept), _LEAST_ROWS, call.index)})

@@ -126,7 +126,7 @@ def _effective(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
     group = len(layer.queries) // len(layer.values)
     return effective_attention(
         layer.values.repeat_interleave(group, 0),
-        weights=layer.weights,
+        weights=cast(Tensor, layer.weights),
         visible=layer.visible,
         output_projection=layer.site.output_projection.to(layer.values.device),
     ).effective

@@ -5,18 +5,13 @@ import torch
 
 from helpers.heads import causal, random_weights
 from identilens.errors import InputError
-from identilens.linalg import relative_tolerance
-from identilens.linalg.checks import explained
-from identilens.linalg.softmax import attention_logits, visible_softmax
 from identilens.measures.attention import (
-    chain_mixing,
     effective_attention,
     far_alternatives,
     least_logit_rank,
     maximum_entropy_alternative,
     numerical_rank,
     sample_alternatives,
-    uniform_alternatives,
 )
 
 METHODS = ("brunner", "bhardwaj", "uniform")
@@ -47,9 +42,6 @@ def test_no_query_gives_no_alternative(visible):
     _, T = random_weights(0, 5, 2)
     none = torch.zeros(0, 5, dtype=torch.float64)
     assert effective_attention(T, weights=none, visible=visible).effective.shape == (0, 5)
-    assert effective_attention(
-        T, head_output=torch.zeros(0, 2), visible=visible
-    ).effective.shape == (0, 5)
     for method in METHODS:
         assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)
     assert far_alternatives(none, T, visible=visible).shape == (0, 5)
@@ -60,33 +52,10 @@ def test_no_query_gives_no_alternative(visible):
 @pytest.mark.parametrize("visible", [None, "causal", causal(5), causal(5).T | causal(5)])
 def test_no_head_gives_empty_results(visible):
     values, weights = torch.zeros(0, 3, 5, 2), torch.zeros(0, 3, 5, 5)
-    for given in ({"weights": weights}, {"head_output": values}):
-        found = effective_attention(values, visible=visible, **given)
-        assert found.effective.shape == (0, 3, 5, 5)
-        assert found.rank.shape == found.nullity.shape == ((0, 3) if visible is None else (0, 3, 5))
+    found = effective_attention(values, weights=weights, visible=visible)
+    assert found.effective.shape == (0, 3, 5, 5)
+    assert found.rank.shape == found.nullity.shape == ((0, 3) if visible is None else (0, 3, 5))
     report = numerical_rank(values, torch.zeros(3, 2, 8))
     assert report.rank.shape == report.simplex_nullity.shape == (0, 3)
     assert least_logit_rank(torch.zeros(0, 5, 5)).shape == (0,)
     assert int(least_logit_rank(torch.zeros(0, 5))) == 0
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_an_argument_that_is_not_as_annotated_is_named():
-    generator, rows = torch.Generator(), torch.eye(3)
-    for call, words in (
-        (lambda: relative_tolerance([1], 2), "relative_tolerance needs n as int; got list"),
-        (lambda: attention_logits("a", rows, 1.0), r"needs queries as Float\[Tensor, '\*batch query d_k'\]; got str"),
-        (lambda: attention_logits(rows, rows[:, :2], 1.0), r"needs keys .*float32, shape \(3, 2\); axes of one"),
-        (lambda: chain_mixing(rows, 2, generator), "chain_mixing needs spaces as .*Sequence.*; got int"),
-        (lambda: chain_mixing(rows, [[]], generator), "chain_mixing needs spaces as .*Sequence.*; got list"),
-        (lambda: visible_softmax(rows.to_sparse(), None), "visible_softmax needs logits as Float"),
-        (lambda: uniform_alternatives(rows, 1, 2), "needs weights_row as "),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=words):
-            call()
-    # An error that no argument explains stays what it is.
-    with pytest.raises(ZeroDivisionError):
-        explained(lambda: 1 / 0)()
-    assert attention_logits(rows, rows, 1).equal(rows.double()), (
-        "whole numbers are decimal ones, too"
-    )

@@ -77,18 +77,6 @@ def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
     torch.testing.assert_close(found.null, weights - found.effective)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("n", [6, 40])
-def test_head_output_is_enough(mask, n):
-    visible = make_mask(mask, n)
-    values, projection, weights = make_head(n, 8, 24, dtype=torch.float64, mask=visible)
-    options = {"output_projection": projection, "visible": visible}
-    from_weights = effective_attention(values, weights=weights, **options).effective
-    from_output = effective_attention(values, head_output=weights @ values, **options)
-    assert from_output.null is None
-    torch.testing.assert_close(from_output.effective, from_weights, atol=1e-7, rtol=0)
-
-
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])
 def test_repeated_tokens_lower_the_rank(mask):
     """Tokens that occur again have the very same values in a layer without positions."""

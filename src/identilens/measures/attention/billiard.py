@@ -10,7 +10,6 @@ from torch.nn.functional import pad
 
 from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
-from identilens.linalg.checks import explained
 from identilens.linalg.decompositions import svd
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import check_numbers, checked_row
@@ -168,7 +167,6 @@ class Mixing:
         return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
 
 
-@explained
 def uniform_alternatives(
     weights_row: Float[Tensor, " key"],
     space: SimplexSpace,
@@ -211,7 +209,6 @@ def uniform_alternatives(
     return chains.points[0]
 
 
-@explained
 def chain_mixing(
     weights: Float[Tensor, "row key"], spaces: Sequence[SimplexSpace], generator: Generator = None
 ) -> Mixing:

@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import (
@@ -193,7 +193,6 @@ class FunctionalIntervals:
     gap: float
 
 
-@explained
 def certain_mass(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -270,7 +269,6 @@ class CertainBounds:
         return float((self.hi - self.lo).mean())
 
 
-@explained
 def certain_mass_bounds(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -310,7 +308,6 @@ def certain_mass_bounds(
     return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
 
-@explained
 def functional_interval(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,

@@ -8,14 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
-from identilens.linalg import (
-    ProjectedValues,
-    Visible,
-    compact_values,
-    projected,
-)
-from identilens.linalg.checks import check_finite, check_mask, check_values, check_width, explained
+from identilens.linalg import ProjectedValues, Visible, projected
+from identilens.linalg.checks import check_finite, check_mask, check_values, check_width
 from identilens.measures.attention.checks import without_hidden
 
 
@@ -25,47 +19,41 @@ class EffectiveAttention:
 
     Attributes:
         effective: A^⊥, the minimum-norm weights with the same head output; rows need not sum to 1.
-        weights: A, as given; None when a head output was given.
+        weights: A, as given.
         rank: Rank of T, one per head. For masked rows one per query: the rank of T restricted to its visible keys.
         nullity: Number of visible keys minus rank, with the shape of ``rank``.
         tolerance: Relative threshold: singular values at most this share of the largest count as zero.
     """
 
     effective: Float[Tensor, "*batch query key"]
-    weights: Float[Tensor, "*batch query key"] | None
+    weights: Float[Tensor, "*batch query key"]
     rank: Int[Tensor, "..."]
     nullity: Int[Tensor, "..."]
     tolerance: float
 
     @cached_property
-    def null(self) -> Float[Tensor, "*batch query key"] | None:
-        """A^∥ = weights - effective, in LN(T); None when no weights were given."""
-        return None if self.weights is None else self.weights - self.effective
+    def null(self) -> Float[Tensor, "*batch query key"]:
+        """A^∥ = weights - effective, in LN(T)."""
+        return self.weights - self.effective
 
 
-@explained
 def effective_attention(
     values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     *,
-    weights: Float[Tensor, "*batch query key"] | None = None,
-    head_output: Float[Tensor, "*batch query d_v"] | None = None,
+    weights: Float[Tensor, "*batch query key"],
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
     visible: Visible = None,
 ) -> EffectiveAttention:
     """Return the part of attention weights that the head output depends on.
 
     effective = A - Projection_LN(T) A (Brunner Eq. 9) = A P with P the orthogonal projector on col(T) ⊂ R^n. Because
-    P T = T it is also the minimum-norm solution (A T) T^+, so the head output is enough and weights are not needed.
-    For a query that sees only the keys S, T is restricted to the rows S, and effective attention is 0 elsewhere.
+    P T = T it is also the minimum-norm solution (A T) T^+: the head output determines it. For a query that sees only
+    the keys S, T is restricted to the rows S, and effective attention is 0 elsewhere.
     Weights on other keys must be 0.
-
-    From weights, the result has their precision (they are projected with an orthonormal basis). From a head output in
-    float32, the condition number of T amplifies rounding. Where that matters, pass outputs in float64, or weights.
 
     Args:
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
-        weights: A after softmax, zero on hidden keys. One of ``weights`` and ``head_output`` is needed.
-        head_output: A V (or A T without a projection; in the basis of ``compact`` for `ProjectedValues`).
+        weights: A after softmax, zero on hidden keys.
         output_projection: W_O, one head's block, without its bias.
         visible: Boolean mask (query, key), ``"causal"``, or None when every query sees every key.
 
@@ -84,31 +72,20 @@ def effective_attention(
         (True, tensor(2))
 
     Raises:
-        InputError: For shapes that do not fit, neither weights nor head output, or weight on a hidden key.
+        InputError: For shapes that do not fit, or weight on a hidden key.
         NumericalError: For NaN or infinite entries.
     """
     mixed = values.values if isinstance(values, ProjectedValues) else values
     check_values(mixed, output_projection)
-    given = weights if weights is not None else head_output
-    if given is None:
-        raise InputError(
-            "effective_attention needs weights or head_output; got neither. Pass one of them."
-        )
-    check_finite(weights=weights, head_output=head_output)
+    check_finite(weights=weights)
     check_width("weights", weights, mixed, mixed.shape[-2])
-    check_width("head_output", head_output, mixed, mixed.shape[-1])
-    check_mask(visible, given.shape[-2], mixed.shape[-2])
-    batch, queries = mixed.shape[:-2], given.shape[-2]
-    dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
-    if weights is not None:
-        weights = without_hidden(weights.to(dtype), visible)
+    check_mask(visible, weights.shape[-2], mixed.shape[-2])
+    batch, queries = mixed.shape[:-2], weights.shape[-2]
+    dtype = torch.promote_types(torch.promote_types(mixed.dtype, weights.dtype), torch.float32)
+    weights = without_hidden(weights.to(dtype), visible)
     T = projected(values, output_projection)
     projector, heads = T.projector(queries, visible), math.prod(batch)
-    if weights is not None:
-        effective = projector.effective(weights.reshape(heads, queries, T.keys))
-    else:
-        outputs = compact_values(given, output_projection)
-        effective = projector.from_outputs(outputs.reshape(heads, *outputs.shape[-2:]))
+    effective = projector.effective(weights.reshape(heads, queries, T.keys))
     effective = effective.to(dtype).reshape(*batch, queries, T.keys)
     if visible is None:
         rank, sizes = projector.rank.reshape(batch), T.keys

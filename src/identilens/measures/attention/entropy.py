@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.checks import check_finite
 from identilens.linalg.factor import least_squares
 from identilens.measures.attention.checks import checked_weights
 
@@ -46,7 +46,6 @@ class EntropyAlternative:
         return self.keys.shape[1]
 
 
-@explained
 def maximum_entropy_alternative(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,

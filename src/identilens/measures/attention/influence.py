@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
-from identilens.linalg.checks import check_blocks, check_finite, explained
+from identilens.linalg.checks import check_blocks, check_finite
 
 _EXACT = "donot_use_mm_for_euclid_dist"
 
@@ -18,7 +18,6 @@ Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
 """T of one or several heads, as a tensor or as factors; the heads of a group share an axis of length 1."""
 
 
-@explained
 def norm_share(
     weights: Float[Tensor, "*head query key"], projected_values: Values
 ) -> Float[Tensor, "*head query key"]:
@@ -40,7 +39,6 @@ def norm_share(
     return share_of(lengths, lengths.sum(-1, keepdim=True))
 
 
-@explained
 def contribution_weights(
     weights: Float[Tensor, "*head query key"], projected_values: Values
 ) -> Float[Tensor, "*head query key"]:
@@ -63,7 +61,6 @@ def contribution_weights(
     return share_of(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
 
 
-@explained
 def removal_effect(
     weights: Float[Tensor, "*head query key"], projected_values: Values, *, relative: bool = False
 ) -> Float[Tensor, "*head query key"]:
@@ -95,7 +92,6 @@ def removal_effect(
     return effect / torch.linalg.vector_norm(outputs, dim=-1, keepdim=True) if relative else effect
 
 
-@explained
 def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
     """Return the length of each key's value, divided by the median over all keys: ‖t_j‖ / median_k ‖t_k‖.
 
@@ -114,7 +110,6 @@ def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
     return torch.where(lengths > 0, lengths / lengths.quantile(0.5, dim=-1, keepdim=True), 0.0)
 
 
-@explained
 def residual_share(
     head_output: Float[Tensor, "*head query d_v"],
     residual: Float[Tensor, "query d_model"],

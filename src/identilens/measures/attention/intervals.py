@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.checks import explained
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import LeastNorm
 from identilens.measures.attention.row_solver import (
@@ -64,7 +63,6 @@ class RowCertificate:
     top: int | None
 
 
-@explained
 def attention_intervals(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,
@@ -97,7 +95,6 @@ def attention_intervals(
     return _intervals(row, space, solver, solver.ends(), (tolerance, pin_tolerance))
 
 
-@explained
 def certify_row(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,
@@ -132,7 +129,6 @@ def certify_row(
     )
 
 
-@explained
 def minimum_norm_alternative(
     weights_row: Float[Tensor, " key"],
     projected_values: HeadValues,

@@ -10,12 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.rows import (
-    FullRows,
-    MaskedRows,
-    ProjectedRows,
-    RowProjector,
-)
+from identilens.linalg.masked_rows import MaskedRows
+from identilens.linalg.rows import FullRows, ProjectedRows, RowProjector
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 

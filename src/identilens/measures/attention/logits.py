@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
-from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.checks import check_finite
 from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import least_squares
 from identilens.measures.attention.checks import check_precision
@@ -76,7 +76,6 @@ class LogitRankStudy:
         return float((self.ranks <= self.d_k).double().mean())
 
 
-@explained
 def logit_alternative(
     logits: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -169,7 +168,6 @@ def check_logit_alternative(
     )
 
 
-@explained
 def least_logit_rank(
     weights: Float[Tensor, "*batch query key"],
     *,
@@ -211,13 +209,13 @@ def least_logit_rank(
     logarithms = torch.log(rows)
     shift = logarithms.mean(-1, keepdim=True) if choice == "centred" else logarithms[..., :1]
     sigma = singular_values(logarithms - shift)
-    tolerance = relative_tolerance(*rows.shape[-2:]) if tolerance is None else tolerance
+    if tolerance is None:
+        tolerance = float(relative_tolerance(*rows.shape[-2:]))
     # For uniform rows the difference is only rounding: compare it with the rounding of log A'.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
 
 
-@explained
 def uncapped_logits(
     weights: Float[Tensor, "query key"],
     softcap: float,
@@ -263,7 +261,6 @@ def uncapped_logits(
     return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
 
-@explained
 def logit_rank_study(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,

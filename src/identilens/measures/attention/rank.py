@@ -6,7 +6,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import explained
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,6 @@ class RankReport:
     singular_values: Float[Tensor, "*batch k"]
 
 
-@explained
 def numerical_rank(
     values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,

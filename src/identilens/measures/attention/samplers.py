@@ -10,7 +10,6 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.checks import explained
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
@@ -24,7 +23,6 @@ TURNED = 1 / 7
 """Share of the keys whose slope changes its sign in a new start of the search for a far alternative."""
 
 
-@explained
 def iterate_alternatives(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -78,7 +76,6 @@ def iterate_alternatives(
     return _scaled_directions(rows, spaces, count, method, share, generator)
 
 
-@explained
 def sample_alternatives(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,
@@ -115,7 +112,6 @@ def sample_alternatives(
     )
 
 
-@explained
 def far_alternative(
     weights_row: Float[Tensor, " key"],
     space: SimplexSpace,
@@ -178,7 +174,6 @@ def _farther(programs: RowPrograms, row: Tensor, best: Tensor, slope: Tensor) ->
         reached, slope = distance, torch.sign(vertex - row)
 
 
-@explained
 def far_alternatives(
     weights: Float[Tensor, "query key"],
     projected_values: HeadValues,

@@ -6,11 +6,9 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.checks import explained
 from identilens.measures.attention.checks import check_precision
 
 
-@explained
 def simplex_space(
     projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None
 ) -> SimplexSpace:
@@ -56,7 +54,6 @@ def largest_step(
     return torch.where((direction == 0).all(-1), 0.0, ratio.amin(-1))
 
 
-@explained
 def total_variation(
     weights: Float[Tensor, "*#rows key"], alternative: Float[Tensor, "*#rows key"]
 ) -> Float[Tensor, "*broadcast"]:

@@ -8,13 +8,12 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import check_finite, explained
+from identilens.linalg.checks import check_finite
 
 TIE = 1e-6
 """Scores of a row are equal if they differ by at most this share of its largest: about eight roundings of float32."""
 
 
-@explained
 def rank_agreement(
     first: Float[Tensor, "*row part"],
     second: Float[Tensor, "*row part"],

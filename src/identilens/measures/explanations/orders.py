@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 from identilens.measures.explanations.agreement import TIE
 
 Effect = Callable[[Bool[Tensor, "set part"]], Float[Tensor, " set"]]
@@ -57,7 +56,6 @@ def removal_sets(
     return ranks[..., None, :] < torch.tensor(list(sizes), device=order.device)[:, None]
 
 
-@explained
 def normalised_area(
     areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0
 ) -> Float[Tensor, "*row"]:
@@ -82,7 +80,6 @@ def normalised_area(
     return ((areas - bounds.lowest) / reach).clamp(0, 1)
 
 
-@explained
 def order_bounds(
     effect: Effect,
     singles: Float[Tensor, " part"],

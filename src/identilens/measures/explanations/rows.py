@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.checks import explained
 from identilens.measures.attention.determined import certain_weights
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 
@@ -35,7 +34,6 @@ ROW_EXPLANATIONS: dict[str, Callable[[Rows, ProjectedValues, Mask], Rows]] = {
 least value in any alternative (certain)."""
 
 
-@explained
 def explain_rows(
     weights: Rows, projected_values: ProjectedValues, visible: Mask = None
 ) -> dict[str, Rows]:
@@ -61,7 +59,6 @@ def explain_rows(
     }
 
 
-@explained
 def value_zeroing(
     output: Float[Tensor, "row d_model"], without: Float[Tensor, "key row d_model"]
 ) -> Float[Tensor, "row key"]:

@@ -4,10 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.checks import explained
 
-
-@explained
 def alti_contributions(
     parts: Float[Tensor, "*query key d_model"], output: Float[Tensor, "*query d_model"]
 ) -> Float[Tensor, "*query key"]:

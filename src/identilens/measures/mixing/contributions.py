@@ -9,7 +9,6 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from identilens.errors import NumericalError
-from identilens.linalg.checks import explained
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class Contributions:
     margins: Float[Tensor, "*layer hidden input"]
 
 
-@explained
 def contributions(
     squares: Float[Tensor, "*layer hidden input"],
     variances: Float[Tensor, "*layer hidden input"],

@@ -2,8 +2,6 @@
 
 import polars as pl
 
-from identilens.linalg.checks import explained
-
 NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
     "1st": (1, 1),
     "2nd": (2, 2),
@@ -15,7 +13,6 @@ NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
 """Groups of neighbours by distance, both ends included (Brunner 5.3)."""
 
 
-@explained
 def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
     """Return how much neighbours at each distance contribute in each layer (Brunner Fig. 4a, 41a, 43a).
 
@@ -50,7 +47,6 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@explained
 def by_relative_position(table: pl.DataFrame) -> pl.DataFrame:
     """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 
 
 def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
@@ -40,7 +39,6 @@ def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame
     return joined.select(*columns).collect()
 
 
-@explained
 def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) -> pl.DataFrame:
     """Return the five numbers of a box plot of contributions in each group (Brunner Fig. 3a, 26–37, 40a, 42a).
 
@@ -76,7 +74,6 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
     )
 
 
-@explained
 def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     """Return own contributions as boxes, one for each kind, layer and part of speech (Brunner Fig. 26–37).
 

@@ -5,8 +5,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.checks import explained
-
 
 def attention_rollout(
     weights: Float[Tensor, "layer query key"],
@@ -81,7 +79,6 @@ def norm_weights(
     )
 
 
-@explained
 def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
     """Return the correlation of raw and effective rollout with contributions, layer by layer.
 

@@ -6,11 +6,9 @@ from typing import Literal
 import polars as pl
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 from identilens.measures.mixing.neighbours import first_middle_last
 
 
-@explained
 def context_of_token(
     table: pl.DataFrame,
     tokens: pl.DataFrame,
@@ -52,7 +50,6 @@ def context_of_token(
     return rows
 
 
-@explained
 def track_token(
     table: pl.DataFrame,
     tokens: pl.DataFrame,

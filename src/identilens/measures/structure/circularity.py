@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import check_width, explained
+from identilens.linalg.checks import check_width
 from identilens.measures.attention.simplex import largest_step
 
 _LEAST_MOVE = 1e-6
@@ -45,7 +45,6 @@ class Circularity:
         return self.able & (self.first <= tolerance) & (self.second > tolerance)
 
 
-@explained
 def circularity(
     weights: Float[Tensor, "head query key"],
     first: Float[Tensor, "head key d_v"] | ProjectedValues,

@@ -8,14 +8,13 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import check_finite, check_width, explained
+from identilens.linalg.checks import check_finite, check_width
 
 Relation = Literal["output", "row_sums", "simplex"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 TOLERANCE = 1e-6
 
 
-@explained
 def equivalent(
     first: Float[Tensor, "query key"],
     second: Float[Tensor, "query key"],

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import check_finite, check_width, explained
+from identilens.linalg.checks import check_finite, check_width
 
 _ROUNDING = 1e-9
 
@@ -32,7 +32,6 @@ class EfficientAttention:
     tolerance: float
 
 
-@explained
 def efficient_attention(
     weights: Float[Tensor, "*batch query key"],
     values: Float[Tensor, "*batch key d_v"] | ProjectedValues,

@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,6 @@ class MatrixNorms:
     frobenius: float
 
 
-@explained
 def structure_norm(
     matrix: Float[Tensor, "*batch query key"], structure: Float[Tensor, "*#batch query key"]
 ) -> Float[Tensor, "*batch"]:
@@ -46,7 +44,6 @@ def structure_norm(
     return (structure * matrix.abs()).mean((-2, -1))
 
 
-@explained
 def matrix_norms(
     matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]
 ) -> MatrixNorms:
@@ -66,7 +63,6 @@ def matrix_norms(
     )
 
 
-@explained
 def positive_structure(
     structure: Float[Tensor, "*batch query key"], floor: float = 1e-3
 ) -> Float[Tensor, "*batch query key"]:

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.checks import explained
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
@@ -34,7 +33,6 @@ class PatternScore:
     place: int | None = None
 
 
-@explained
 def pattern_scores(
     weights: Float[Tensor, "q k"], special: Sequence[int] | None = None
 ) -> tuple[PatternScore, ...]:

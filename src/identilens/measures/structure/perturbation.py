@@ -7,14 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 from identilens.measures.structure.norm import check_structure
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Perturbation = Literal["aware", "breaking", "random"]
 
 
-@explained
 def perturbation_directions(
     weights: Float[Tensor, "query key"], structure: Float[Tensor, "query key"], seed: int = 0
 ) -> dict[Perturbation, Float[Tensor, "query key"]]:
@@ -61,7 +59,6 @@ def perturbation_directions(
     }
 
 
-@explained
 def perturbed(
     weights: Float[Tensor, "query key"], direction: Float[Tensor, "query key"], size: float
 ) -> Float[Tensor, "query key"]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, relative_tolerance
-from identilens.linalg.checks import explained
 from identilens.linalg.decompositions import eigh
 
 
@@ -104,7 +103,6 @@ class AgainstR:
     outside: Float[Tensor, " head"]
 
 
-@explained
 def against_subspace(
     weights: Float[Tensor, "head query key"],
     column: Float[Tensor, "head key key"],

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 from identilens.measures.structure.norm import check_structure
 
 Scale = Literal["mean", "sum"]
@@ -16,7 +15,6 @@ Penalty = float | Callable[[Tensor], Tensor]
 """h of Eq. 8: a share in [0, 1) of the entry, or a function."""
 
 
-@explained
 def cut(
     summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
 ) -> Float[Tensor, "*batch query key"]:
@@ -68,7 +66,6 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
     return torch.where(total > 0, matrix / torch.where(total > 0, total, 1.0), 0.0)
 
 
-@explained
 def structure_weights(
     mean: Float[Tensor, "*batch query key"],
     threshold: float,

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import OutputFactor
-from identilens.linalg.factor import stored_rank
 from identilens.linalg.memory import blocks
 from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
@@ -68,7 +67,7 @@ class Auditor:
         used = items.names or {"[CLS]"}
         special = [token for token in special if token in used]
         self.type_names = type_names(special)
-        self._factors: dict[int, tuple[OutputFactor, int]] = {}
+        self._factors: dict[int, OutputFactor] = {}
         self.start_part()
 
     def start_part(self) -> None:
@@ -108,11 +107,8 @@ class Auditor:
         if settings.layers is not None and site.layer not in settings.layers:
             return call.run()
         if call.index not in self._factors:
-            self._factors[call.index] = (
-                OutputFactor.of(site.fixed_projection),
-                stored_rank(site.output_projection.flatten(0, 1)),
-            )
-        factor, stacked_rank = self._factors[call.index]
+            self._factors[call.index] = OutputFactor.of(site.fixed_projection)
+        factor = self._factors[call.index]
         output = call.query.new_zeros(
             len(call.query), call.query.shape[2], site.heads, call.value.shape[-1]
         )
@@ -148,7 +144,7 @@ class Auditor:
                 "d_k": layer.d_k,
                 "d_v": layer.d_v,
                 "d_model": factor.d_model,
-                "stacked_rank": stacked_rank,
+                "stacked_rank": self.lens.stacked_rank(site),
             }
             tokens = [side.tokens for side in keys]
             self._layers.append(LayerRows(texts, site, counts, scalars(measures), certain, tokens))

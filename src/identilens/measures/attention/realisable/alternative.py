@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg.checks import explained
 from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT, refuse_size
 from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, output_constraints
 from identilens.measures.attention.simplex import total_variation
@@ -50,7 +49,6 @@ class RealisableAlternative:
     steps: int
 
 
-@explained
 def realisable_alternative(
     heads: SoftmaxMap,
     *,

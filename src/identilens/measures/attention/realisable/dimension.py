@@ -7,7 +7,6 @@ from itertools import accumulate
 import torch
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg.checks import explained
 from identilens.measures.attention.checks import check_numbers
 from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT
 from identilens.measures.attention.realisable.softmax_map import (
@@ -68,7 +67,6 @@ class RealisableDimension:
         return self.jacobian_rank == self.output_rank
 
 
-@explained
 def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     """Return the generic dimension for rows with nested visible sets (bidirectional, causal, prefix, cross).
 
@@ -121,7 +119,6 @@ def nested_rank(reached: Sequence[int], ranks: Sequence[int]) -> int:
     return min(inner + outer for inner, outer in zip(reached, reversed(rest), strict=True))
 
 
-@explained
 def realisable_dimension(
     heads: SoftmaxMap,
     *,

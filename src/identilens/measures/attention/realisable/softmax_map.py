@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
-from identilens.linalg.checks import check_finite, check_mask, explained
+from identilens.linalg.checks import check_finite, check_mask
 from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable.coordinates import (
@@ -49,7 +49,6 @@ class SoftmaxMap:
         return [row @ basis for row, basis in zip(weights, self.kept, strict=True)]
 
 
-@explained
 def softmax_map(
     queries: Float[Tensor, "query d_k"],
     keys: Float[Tensor, "key d_k"],

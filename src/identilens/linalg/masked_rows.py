@@ -1,0 +1,342 @@
+"""Rows of attention under a mask, projected on the column space of T restricted to the keys that each row sees."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from identilens.linalg.factor import Factor, factorise, least_share
+from identilens.linalg.memory import blocks
+from identilens.linalg.rows import BLOCK, Decomposed, ProjectedRows, RowProjector, Tolerance
+
+SAME = 1e-14
+"""Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
+
+NEAR = 1e-11
+"""The same of squared differences that a Gram matrix gives: rows that may be the same."""
+
+ACCURATE = 1e8
+"""Up to this product of the traces of a Gram matrix and its inverse the inverse is used; beyond it a decomposition."""
+
+
+class MaskedRows(RowProjector):
+    """Each query sees some keys: the Gram matrices of a few rows at a time are inverted together.
+
+    P a is the mean of a over keys with the same row of T where the different rows of T up to the row's last key are
+    certified to be independent. A row is decomposed where full rank of its T is not certified, or its Gram matrix is
+    badly conditioned.
+    """
+
+    def __init__(
+        self,
+        compact: Tensor,
+        factor: Factor,
+        tolerance: Tolerance,
+        visible: Bool[Tensor, "query key"],
+    ) -> None:
+        super().__init__(compact, factor, tolerance, visible)
+        self._sizes = self.row_sizes()
+        self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
+        self._tolerances = tolerance(self._sizes)
+        last = self._last_keys()
+        self._first, independent = self._independent()
+        self._equal = last < independent[:, None]
+        alike = self._first != torch.arange(self._first.shape[1], device=last.device)
+        # Means are taken in the rows up to the last whose P is one; often no row of T comes twice.
+        averaged = (self._equal & alike.any(-1, keepdim=True)).any(0).nonzero()
+        self._averaged = int(averaged[-1, 0]) + 1 if len(averaged) else 0
+        # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
+        self._back = self._shared(factor.coordinates.mT @ factor.coordinates)
+        if not bool(visible[-1].all()):
+            self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
+
+    def row_ranks(self) -> Int[Tensor, "head query"]:
+        """Return the rank of T at each query's keys: by certificate, or by a decomposition."""
+        return torch.cat([self._ranks(rows) for rows in self.steps(len(self.visible))], 1)
+
+    def _ranks(self, rows: slice) -> Int[Tensor, "head row"]:
+        leading = self.visible[rows, : self._first.shape[1]].double()
+        different = (leading @ self._classes() > 0).sum(-1)
+        full = self._inverses(rows)[1]
+        ranks = torch.where(full, self.width, different)
+        heads, places = (~full & ~self._equal[:, rows]).nonzero(as_tuple=True)
+        for part in self._parts(len(heads)):
+            here = heads[part], places[part]
+            ranks[here] = self._decompose(here[0], rows.start + here[1]).rank
+        return ranks
+
+    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
+        """Return W z on the keys that each row sees, times a few columns."""
+        spread = self._heads(self._spaces(found.coordinates) @ self.white.mT) * self.seen(rows)
+        return self._heads(self._spaces(spread) @ columns)
+
+    def _found(self, rows: slice, whitened: Tensor, weights: Tensor) -> ProjectedRows:
+        sizes = self._sizes[rows].double()
+        even, ones = 1 / sizes, self._totals(rows, self.white)[:, None]
+        shifted = self._shared(whitened) - even[:, None] * ones
+        solve, full = self._inverses(rows)
+        solved, along = solve(torch.cat([shifted, ones], 1)).split([self.share, 1], 1)
+        outside = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
+        moved, square = ((shifted * one).sum(-1).flatten(0, 1) for one in (along, solved))
+        coordinates = (solved + even[:, None] * along).flatten(0, 1)
+        equal = self._equal[:, rows]
+        full = full & ~equal
+        moved, square, outside = (
+            torch.where(full, one, 0.0) for one in (moved, square, outside.flatten(0, 1))
+        )
+        coordinates = torch.where(full[..., None], coordinates, 0.0)
+        total = weights.sum(-1) - 1
+        own = weights.square().sum(-1) - even * (2 * total + 1)
+        moved, square = torch.where(equal, total, moved), torch.where(equal, own, square)
+        found = ProjectedRows(even, moved, square, outside, coordinates, equal)
+        heads, places = (~full & ~equal).nonzero(as_tuple=True)
+        if not len(heads):
+            return found
+        projected = [
+            self._decomposed(rows, found, weights, (heads[part], places[part]))
+            for part in self._parts(len(heads))
+        ]
+        return found._replace(decomposed=Decomposed(heads, places, torch.cat(projected)))
+
+    def _decomposed(
+        self,
+        rows: slice,
+        found: ProjectedRows,
+        weights: Tensor,
+        here: tuple[Int[Tensor, " some"], Int[Tensor, " some"]],
+    ) -> Float[Tensor, "some key"]:
+        """Return P a of rows by a decomposition; write the sums of w."""
+        basis = self._decompose(here[0], rows.start + here[1]).basis
+        share, constant = found.even[here[1], None], basis.sum(1)
+        left = (weights[here] - share) * self.seen(rows)[here[1]]
+        inside = (left[:, None] @ basis)[:, 0]
+        found.moved[here] = (inside * constant).sum(-1)
+        found.moved_square[here] = inside.square().sum(-1)
+        sizes = self._sizes[rows][here[1]]
+        found.outside[here] = sizes - constant.square().sum(-1)
+        return (basis @ (inside + share * constant)[..., None])[..., 0]
+
+    def _last_keys(self) -> Int[Tensor, " query"]:
+        """Return the last key that each query sees."""
+        return self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
+
+    def _totals(
+        self, rows: slice, of_keys: Float[Tensor, "space key c"]
+    ) -> Float[Tensor, "space row c"]:
+        """Return sums over each row's keys."""
+        return self.visible[rows].double() @ of_keys
+
+    def _parts(self, count: int) -> list[slice]:
+        return blocks(count, 32 * self.keys * self.compact.shape[-1], self.white.device)
+
+    def _decompose(self, heads: Int[Tensor, " some"], rows: Int[Tensor, " some"]) -> Factor:
+        """Return the factors of T at rows' keys, with a basis on all keys."""
+        seen = self.visible[rows][..., None]
+        end = int(seen.any(0).nonzero()[-1, 0]) + 1
+        factor = factorise(self.compact[heads, :end] * seen[:, :end], self._tolerances[rows])
+        basis = pad(factor.basis * seen[:, :end], (0, 0, 0, self.keys - end))
+        return replace(factor, basis=basis)
+
+    def _means(self, rows: slice, weights: Tensor) -> Tensor:
+        first, stop, _ = rows.indices(len(self.visible))
+        stop = min(stop, self._averaged)
+        if first >= stop:
+            return weights
+        classes, keys = self._classes(), self._first.shape[1]
+        seen = self.visible[first:stop, :keys].double()
+        sums = weights[:, : stop - first, :keys] @ classes
+        mean = (sums / (seen @ classes).clamp_min(1) @ classes.mT) * seen
+        result = weights.clone()
+        result[:, : stop - first, :keys] = torch.where(
+            self._equal[:, first:stop, None], mean, weights[:, : stop - first, :keys]
+        )
+        return result
+
+    def _classes(self) -> Float[Tensor, "head key first"]:
+        """Return, for each leading key, which is the first with its row of T."""
+        return one_hot(self._first, self._first.shape[1]).double()
+
+    def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
+        """Return what multiplies rows [space, head, row, k] by G⁻¹, and where it may be used."""
+        seen = self.visible[rows]
+        common = seen.all(0)
+        some = seen.any(0) & ~common
+        base, part = self.white[:, common], self.white[:, some]
+        gram = (part[:, None] * seen[:, some, None]).mT @ part[:, None]
+        lower, usable = _cholesky(gram + (base.mT @ base)[:, None])
+        inverse = torch.cholesky_inverse(lower)
+        traces = inverse.flatten(-2) @ self._back.flatten(-2).mT
+        own = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+        full = self._certified(rows, torch.where(usable, own, torch.inf), traces.mT.flatten(0, 1))
+        return lambda given: (given[..., None, :] @ inverse[:, None])[..., 0, :], full
+
+    def _certified(
+        self, rows: slice, own: Float[Tensor, "space row"], traces: Float[Tensor, "head row"]
+    ) -> Bool[Tensor, "head row"]:
+        """Return where full rank of a row's T is certified, and its G well conditioned.
+
+        The least eigenvalue of a Gram matrix is at least the inverse of its inverse's trace: ``own`` of G, ``traces``
+        of that of T.
+        """
+        squares, own_squares = (
+            self._totals(rows, one.square().sum(-1, keepdim=True))[..., 0]
+            for one in (self.compact, self.white)
+        )
+        accurate = (own * own_squares < ACCURATE).repeat_interleave(self.share, 0)
+        return (
+            accurate
+            & (traces * squares * self._tolerances[rows].square() < 1)
+            & self._full_width[:, None]
+        )
+
+    def _independent(self) -> tuple[Int[Tensor, "head lead"], Int[Tensor, " head"]]:
+        """Return each leading key's first key with the same row of T, and up to which different rows are independent.
+
+        Their Gram matrix without the others is factorised, shifted by the share of the trace that every eigenvalue must
+        exceed: a leading part of it that has a factor is certified.
+        """
+        lead = self.compact[:, : 2 * self.compact.shape[-1]]
+        keys, gram = lead.shape[1], lead @ lead.mT
+        squares = gram.diagonal(dim1=-2, dim2=-1)
+        sums = squares[:, :, None] + squares[:, None]
+        first = (sums - 2 * gram <= NEAR * sums).byte().argmax(-1)
+        gap = (lead - lead.gather(1, first[..., None].expand_as(lead))).abs().amax(-1)
+        own = torch.arange(keys, device=gram.device)
+        first = torch.where(gap <= SAME * lead.abs().amax((-2, -1))[:, None], first, own)
+        different = first == own
+        trace = squares.sum(-1, keepdim=True)
+        part = torch.where(different[:, None] & different[..., None], gram, 0.0)
+        limit = least_share(self.tolerance(keys)) * trace
+        shift = torch.where(different, -limit, trace)
+        part.diagonal(dim1=-2, dim2=-1).add_(shift)
+        info = torch.linalg.cholesky_ex(part).info
+        return first, torch.where(info == 0, keys, info - 1)
+
+
+class CausalRows(MaskedRows):
+    """Row i sees the keys up to i: the factors of all blocks of rows are made at once.
+
+    With G the Gram matrix up to a block's end, B the whitened values of its keys, last one first, N Nᵀ = I − B G⁻¹ Bᵀ
+    and D = N⁻¹ B G⁻¹: the inverse for row i is G⁻¹ plus the sum of d_k d_kᵀ over the block's keys k > i. Factors are
+    nested, so that rows whose own Gram matrix is singular leave the rows after them as they are.
+    """
+
+    def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance) -> None:
+        keys = compact.shape[1]
+        visible = torch.ones(keys, keys, dtype=torch.bool, device=compact.device).tril()
+        super().__init__(compact, factor, tolerance, visible)
+        self._row_bytes, self._count = 0, -(-keys // BLOCK)
+        self._blocks = self._blocked(self.white)
+        gram = self._blocks.mT @ self._blocks
+        self._before = self._cumulative(gram)
+        lower, usable = _cholesky(gram + self._before)
+        self._last = torch.cholesky_inverse(lower)
+        turned = self._blocks.flip(1)
+        moved = turned @ self._last
+        same = torch.eye(BLOCK, dtype=moved.dtype, device=moved.device)
+        root, broken = torch.linalg.cholesky_ex(same - moved @ turned.mT)
+        order = torch.arange(BLOCK, device=root.device)
+        valid = ((broken[:, None] == 0) | (order < broken[:, None] - 1)) & usable[:, None]
+        steps = torch.linalg.solve_triangular(root, moved, upper=False)
+        self._steps = torch.where(valid[..., None], steps, 0.0).flip(1)
+        sound = torch.cat([usable[:, None], valid[:, :-1]], 1).flip(1)
+        own = _trace(self._last) + _later(self._steps.square().sum(-1))
+        own = torch.where(sound, own, torch.inf).unflatten(0, (len(self.white), self._count))
+        some = self._steps.reshape(len(self.white), 1, self._count * BLOCK, self.width)
+        growth = ((some @ self._back) * some).sum(-1).unflatten(-1, (self._count, BLOCK))
+        ends = (
+            self._last.reshape(len(self.white), self._count, self.width**2)
+            @ self._back.flatten(2).mT
+        )
+        traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
+        self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
+
+    def row_sizes(self) -> Int[Tensor, " query"]:
+        """Return how many keys each query sees."""
+        return self._last_keys() + 1
+
+    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
+        """Return W z times a few columns, from their products with W before each block."""
+        blocked, place = self._blocked(columns), self._place(rows)
+        before = self._cumulative(self._blocks.mT @ blocked)
+        before, own, blocked = (self._at(place, one) for one in (before, self._blocks, blocked))
+        solved = self._in_blocks(rows, self._shared(found.coordinates))
+        until = own.new_ones(BLOCK, BLOCK).tril().repeat(self.share, 1)
+        received = solved @ before + ((solved @ own.mT) * until) @ blocked
+        return self._cut(rows, received).flatten(0, 1)
+
+    def _last_keys(self) -> Int[Tensor, " query"]:
+        return torch.arange(self.keys, device=self.white.device)
+
+    def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
+        return of_keys.cumsum(1)[:, rows]
+
+    def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
+        """Return G⁻¹ as in all masked rows, once refined: errors of a step are those of G_i alone."""
+        kept = self._before, self._blocks, self._last, self._steps
+        before, own, last, steps = (self._at(self._place(rows), one) for one in kept)
+
+        def solve(blocked: Tensor, until: Tensor) -> Tensor:
+            return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
+
+        def refined(given: Float[Tensor, "space head row k"]) -> Float[Tensor, "space head row k"]:
+            blocked = self._in_blocks(rows, given)
+            until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
+            solved = solve(blocked, until)
+            left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
+            return self._cut(rows, solved + solve(left, until))
+
+        return refined, self._full[:, rows]
+
+    def _blocked(self, keys: Float[Tensor, "space key c"]) -> Float[Tensor, "blocks own c"]:
+        filled = pad(keys, (0, 0, 0, -self.keys % BLOCK))
+        return filled.reshape(len(keys) * self._count, BLOCK, keys.shape[-1])
+
+    def _cumulative(self, blocks: Float[Tensor, "blocks k c"]) -> Float[Tensor, "blocks k c"]:
+        """Return the sum over all blocks of a space before each."""
+        by_space = blocks.unflatten(0, (len(self.white), self._count))
+        return (by_space.cumsum(1) - by_space).flatten(0, 1)
+
+    def _place(self, rows: slice) -> slice:
+        first, stop, _ = rows.indices(self.keys)
+        return slice(first // BLOCK, -(-stop // BLOCK))
+
+    def _at(self, place: slice, blocks: Tensor) -> Tensor:
+        return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
+
+    def _in_blocks(
+        self, rows: slice, given: Float[Tensor, "space head row c"]
+    ) -> Float[Tensor, "blocks own c"]:
+        """Return the rows of a space's heads by block."""
+        first, stop, _ = rows.indices(self.keys)
+        filled = pad(given, (0, 0, first % BLOCK, -stop % BLOCK)).unflatten(2, (-1, BLOCK))
+        return filled.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+    def _cut(self, rows: slice, blocked: Tensor) -> Float[Tensor, "space head row c"]:
+        first, stop, _ = rows.indices(self.keys)
+        place, start = self._place(rows), first % BLOCK
+        by_block = blocked.unflatten(0, (len(self.white), place.stop - place.start))
+        rows_of = by_block.unflatten(2, (-1, BLOCK)).transpose(1, 2).flatten(2, 3)
+        return rows_of[:, :, start : start + stop - first]
+
+
+def _cholesky(
+    gram: Float[Tensor, "*batch k k"],
+) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
+    """Return Cholesky factors, the identity where there is none, and where there is one."""
+    lower, info = torch.linalg.cholesky_ex(gram)
+    usable = info == 0
+    # Of the others only the diagonal counts: it must not be zero.
+    return torch.where(usable[..., None, None], lower, 1.0), usable
+
+
+def _trace(matrices: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch 1"]:
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+
+
+def _later(rows: Float[Tensor, "*batch row"]) -> Float[Tensor, "*batch row"]:
+    """Return the sum over all later rows."""
+    return rows.flip(-1).cumsum(-1).flip(-1) - rows
