@@ -142,4 +142,4 @@ def test_masked_rows_have_their_own_keys(found):
     )
     words = found.summary().text
     assert words.startswith("With the head's output the same, exactly, at least ")
-    assert " of the attention of 8 rows, on average, is certain to stay on its keys." in words
+    assert " of the attention of 8 rows on average is certain to stay on its keys." in words

@@ -1,18 +1,16 @@
 """The result of measuring answers: attention by segment with proven ends, the answer marked by segments."""
 
 from dataclasses import dataclass
-from itertools import permutations
 from typing import ClassVar
 
 import polars as pl
 
 from identilens.charts.kit import lines
-from identilens.charts.labels import lower, upper
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, counted, decimals, integers, percent
+from identilens.runs.tables import decimals, integers, percent
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import exactness
@@ -34,7 +32,9 @@ _MARKED = "each token with the letter of the segment (not the template or answer
 _OTHER = "other segments, template, answer so far"
 
 _FINDING = """\
-{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}{proven}.
+{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}; in every alternative with the same \
+output of each head, {exactly}, between {lo:≥.1%} and {hi:≤.1%}{drawn}.
+{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}{unproven}.
 {segment!r} has {ordered}.
 The answer to text {text} has probability {probability:.2g}; without {removed!r}, measured in the model, {without:.2g}.
 """
@@ -132,22 +132,20 @@ class Answers(Result):
 
     def segments(self, *by: str) -> pl.DataFrame:
         """Return the mean attention to each segment with its ends, by further columns such as ``layer``."""
-        names = [*self.positions["segment"].unique().to_list(), SINK]
-        own = self.table.filter(pl.col("functional").is_in(names))
+        own = self.table.filter(pl.col("functional").is_in(self._segments))
         return mean_of_rows(own, by, _PLACE, 0.0, 1.0).rename({"functional": "segment"})
 
+    @property
+    def _segments(self) -> list[str]:
+        return [*self.positions["segment"].unique().to_list(), SINK]
+
     def order(self) -> pl.DataFrame:
-        """Return how much more attention each named segment gets than each ``other``, with ends and a ``verdict``.
+        """Return how much more attention each named segment gets than each other one, with ends and a ``verdict``.
 
         Ends that are estimated are taken two standard errors farther; without a known error the order is open.
         """
-        names = self.positions["segment"].unique(maintain_order=True).to_list()
-        pairs = [(f"{one} − {other}", one, other) for one, other in permutations(names, 2)]
-        columns = pl.Schema(dict.fromkeys(("functional", "segment", "other"), pl.String))
-        own = self.table.join(
-            pl.DataFrame(pairs, columns, orient="row"), on="functional", maintain_order="left"
-        )
-        found = mean_of_rows(own, ["segment", "other"], _PLACE, -1.0, 1.0).drop("functional")
+        own = self.table.filter(~pl.col("functional").is_in(self._segments))
+        found = mean_of_rows(own, [], _PLACE, -1.0, 1.0)
         lo, hi = pl.col("lo") - 2 * pl.col("lo_error"), pl.col("hi") + 2 * pl.col("hi_error")
         verdict = pl.when(lo > 0).then(pl.lit(MORE)).when(hi < 0).then(pl.lit(LESS))
         return found.with_columns(verdict=verdict.otherwise(pl.lit(OPEN)))
@@ -188,18 +186,29 @@ class Answers(Result):
         first = means.sort(rank, maintain_order=True).row(-1, named=True)
         texts = self.positions.filter(segment=first["segment"])["text"].unique().to_list()
         answered = self.positions.filter(pl.col("text").is_in(texts))["answer"].count()
-        numbers = {**first, "tokens": answered, "proven": ""}
-        if first["tolerance"] is not None:
-            numbers["proven"] = (
-                f"; in every alternative with the same output of each head, {exactness(first['tolerance'])}, at least "
-                f"{_estimate(first, 'lo')}, and at most {_estimate(first, 'hi')}"
+        bounded, segment = first["tolerance"] is not None, first["segment"]
+        drawn = bounded and first["rows"] < first["population"]
+        order = self.order().filter(
+            pl.col("verdict") != OPEN,
+            pl.col("tolerance").eq_missing(first["tolerance"]),
+            pl.col("functional").str.starts_with(f"{segment} − "),
+        )
+        named = order.with_columns(pl.col("functional").str.strip_prefix(f"{segment} − "))
+        groups = named.group_by("verdict", maintain_order=True).agg("functional").rows()
+        numbers = {
+            **first,
+            "tokens": answered,
+            "exactly": exactness(first["tolerance"]) if bounded else None,
+            "drawn": "",
+            "unproven": None if bounded else "",
+            "certain_mass": means["lo"].sum() if bounded else None,
+            "ordered": "; ".join(
+                f"{verdict} than {', '.join(map(repr, names))}" for verdict, names in groups
             )
-            numbers["certain_mass"] = means["lo"].sum()
-        order = self.order().filter(pl.col("verdict") != OPEN, segment=first["segment"])
-        order = order.filter(pl.col("tolerance").eq_missing(first["tolerance"]))
-        groups = order.group_by("verdict", maintain_order=True).agg("other").rows()
-        said = [f"{verdict} than {', '.join(map(repr, others))}" for verdict, others in groups]
-        numbers["ordered"] = "; ".join(said) or None
+            or None,
+        }
+        if drawn:
+            numbers["drawn"] = ", estimated from {rows:,} of {population:,} rows".format(**first)
         for row in self.needs().head(1).rename({"segment": "removed"}).iter_rows(named=True):
             numbers |= row
         return Finding.of(_FINDING, _TILES, **numbers)
@@ -252,13 +261,3 @@ class Answers(Result):
         """Return the attention to each segment by layer, for the last tolerance, in the order of colours."""
         order = pl.col("segment").cast(pl.Enum(self._ranked))
         return self._last("text", "layer").sort(order, maintain_order=True)
-
-
-def _estimate(row: Row, end: str) -> str:
-    """Return an end in per cent, rounded outward, with its standard error where rows were drawn."""
-    share, error = 100 * row[end], row[f"{end}_error"]
-    said = f"{lower(share, '.1f') if end == 'lo' else upper(share, '.1f')} %"
-    if row["rows"] == row["population"]:
-        return said
-    known = "" if error is None else f"standard error {100 * error:.1f} points, "
-    return f"{said} (estimated, {known}from {counted(row['rows'], 'row')})"

@@ -47,9 +47,10 @@ _FIRST_ORDER = " (to first order)"
 
 _FINDING = """\
 Claim {claim!r} is {value:z.3g}{mean}, and {ends} in the alternatives{verdict}.
-{logit} {source} after {after!r} is {sum:.3f}; the largest source of these heads and keys, {part}, adds {adds:z.3f}.
-With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who} is certain to stay \
-on its keys.
+{logit} {source} after {after!r} is {sum:.3f}; its largest source here, {part} of {by}, adds {value:z.3g}, and \
+{ends} in the alternatives.
+With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who}{less} is certain to \
+stay on its keys.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
 Determined, kept within a tenth, is {large:.0%} of the attention on keys with a large share of the output, and \
@@ -251,55 +252,58 @@ class Certainty(Result):
             "kept": (said[0] if len(said) == 1 else None) or OUTCOMES[outcome],
             "exactly": exactness(tolerance, outcome),
             "order": _FIRST_ORDER * (outcome in UNITS),
-            "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows, on average,",
+            "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
+            "less": "",
             "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
             "normed": "".join(normed_heads(self.provenance["model"])) or None,
             "cited": f"{citation(self.provenance)} {head_name(first).capitalize()}",
             "query": first["query"],
             "certain": first["certain_mass"],
             **self._claimed(tolerance),
-            **self._sourced(tolerance),
             **self._put_back(),
         }
+        less = len(own.filter(pl.col("allowed") > pl.col("effect")))
+        if less:
+            words = (
+                f", which do less than this tolerance allows in {some_of(less, len(own), 'row')},"
+            )
+            numbers["less"] = words.partition(" in ")[0] if len(own) == 1 else words
         whole = Finding.of(_FINDING, _TILES, **numbers)
         lines = whole.text.splitlines()[:_SENTENCES]
         return Finding("\n".join(lines), numbers, whole.headline)
 
     def _claimed(self, tolerance: str) -> Row:
-        """Return the numbers of the first claim: its mean value and ends, and its most frequent verdict."""
+        """Return the numbers of the first claim, or of a logit with its largest source among heads and keys."""
         claims = self.claims.filter(tolerance=tolerance)
-        claims = claims.filter(~_SOURCE) if len(self.parts) else claims
-        if not len(claims):
+        others, told = claims.filter(~_SOURCE) if len(self.parts) else claims, {}
+        rows = others.filter(functional=others["functional"][0]) if len(others) else others
+        if len(self.parts) and not len(rows):
+            logit = self.parts.filter(part="logit").row(0, named=True)
+            at = {name: logit[name] for name in ("text", "query")}
+            rows = claims.filter(**at).sort(pl.col("value").abs()).tail(1)
+            told = {
+                "logit": "The logit of"
+                if "'" in logit["source"]
+                else "The last hidden state along",
+                "source": logit["source"],
+                "after": unmarked(logit["query_token"]),
+                "sum": logit["value"],
+                "part": rows["token"][0].rpartition("times ")[2],
+                "by": head_name(rows.row(0, named=True)),
+            }
+        if not len(rows):
             return {}
-        rows = claims.filter(functional=claims["functional"][0])
         value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
         verdict = ""
         for words, count in rows["verdict"].drop_nulls().value_counts(sort=True).head(1).rows():
             verdict = f"; {words}" + f" in {some_of(count, len(rows), 'row')}" * (len(rows) > 1)
         return {
-            "claim": rows["functional"][0],
+            "claim": None if told else rows["functional"][0],
             "value": value,
             "mean": " on average" * (len(rows) > 1),
             "ends": f"between {lower(lo, 'z.3g')} and {upper(hi, 'z.3g')}",
             "verdict": verdict,
-        }
-
-    def _sourced(self, tolerance: str) -> Row:
-        """Return the numbers of the first logit and of its largest source among the heads and keys looked at."""
-        if not len(self.parts):
-            return {}
-        logit = self.parts.filter(part="logit").row(0, named=True)
-        at = {name: logit[name] for name in ("text", "query")}
-        own = self.claims.filter(_SOURCE, tolerance=tolerance, **at)
-        most = own.sort(pl.col("value").abs(), maintain_order=True).row(-1, named=True)
-        token = most["token"].rpartition("times ")[2]
-        return {
-            "logit": "The logit of" if "'" in logit["source"] else "The last hidden state along",
-            "source": logit["source"],
-            "after": unmarked(logit["query_token"]),
-            "sum": logit["value"],
-            "part": f"{token} by {head_name(most)}",
-            "adds": most["value"],
+            **told,
         }
 
     def _put_back(self) -> Row:
