@@ -108,7 +108,8 @@ class Answers(Result):
             title="Attention of the answer by segment",
             text="The mean over all tokens of the answer, layers and heads. Every choice of weights that gives each "
             "head the same output keeps the mean between lo and hi; with a tolerance above 0 each row changes by "
-            "itself. Where rows were drawn, ends are estimates.",
+            "itself. Ends are proven in rows that the seed draws, so many of each layer, from those of all heads and "
+            "tokens; where these are not all, their means are estimates.",
             table="segments",
             listed=True,
         ),

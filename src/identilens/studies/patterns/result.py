@@ -70,7 +70,8 @@ class PatternScores(Result):
             ("place", "score", "state"),
             title="Patterns by layer and head",
             text="The point is a head's mean attention to the keys of a pattern. The line runs over the means of the "
-            "proven ends: no choice of alternatives with the same outputs has a score outside.\n{normed}",
+            "proven ends: no choice of alternatives with the same outputs has a score outside. Rows are drawn by the "
+            "seed from those that have the pattern, so many of each text, the same for all heads of a layer.\n{normed}",
             table="by_head",
             also=("name", "lo", "hi"),
             choices=("pattern", "corpus", "tolerance"),

@@ -1,6 +1,6 @@
 // Maps by query and key token: tokenMaps(root, {maps, tokens, first, rules}, look, ask) fills `root` and returns what
 // can be done with it; look() gives {page, sequential, diverging}; ask(choices, query), where there is someone to ask,
-// promises the proven columns of a row ({key, weight, lo, hi, norm_share}) and, in words, what must stay (kept); address keeps what is shown, as a query.
+// promises the proven columns of a row ({key, value, lo, hi, norm_share}) and, in words, what must stay (kept); address keeps what is shown, as a query.
 const LAYER_WORDS = {
   raw: "the weights after the softmax", effective: "the part of the weights that the output depends on as a direction",
   null: "raw − effective: has no effect on the output as a direction",
@@ -212,7 +212,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     if (!columns) { panel.show({ ...about, intervals: undefined, waiting: `The ranges of these weights could not be proven.${why}` }); return; }
     const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
     const [lo, hi] = [of("lo"), of("hi")];
-    panel.show({ ...about, weights: of("weight"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept, outcome: columns.outcome } });
+    panel.show({ ...about, weights: of("value"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept, outcome: columns.outcome } });
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about, proven: { lo, hi } } }));
   }
 
