@@ -10,7 +10,7 @@ from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import decimals, integers, percent
+from identilens.runs.tables import decimals, integers
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import exactness
@@ -40,7 +40,7 @@ The answer to text {text} has probability {probability:.2g}; without {removed!r}
 """
 _TILES = """\
 {value:.1%} | of the attention is on {segment!r}
-{lo:≥.1%} | is there in every alternative
+{lo:≥.1%} | is there in every alternative{drawn}
 {probability:.2g} → {without:.2g} | probability of the answer to text {text} without {removed!r}"""
 
 
@@ -222,10 +222,13 @@ class Answers(Result):
         """Return each answer, its tokens marked by the segment of the prompt with most of their attention."""
         content = [one for one in self._ranked if one not in _NOT_CONTENT][:_COLOURS]
         marks = {name: Mark(name, chr(ord("A") + at), at) for at, name in enumerate(content)}
-        share = pl.format("{}: {} %", "segment", (100 * pl.col("value")).round(1))
+        marks[_OTHER] = Mark(_OTHER, "·", None)
+        percent = (100 * pl.col("value")).round(1)
         largest = pl.col("segment", "value").filter(_CONTENT).first()
         means = self._last("text", "token").sort("value", descending=True)
-        marked = means.group_by("text", "token").agg(largest, note=share.str.join("; "))
+        marked = means.group_by("text", "token").agg(
+            largest, note=pl.format("{}: {} %", "segment", percent).str.join("; ")
+        )
         answered = self.positions.drop_nulls("answer").select("text", name="token", token="answer")
         rows = answered.join(marked, on=["text", "token"], maintain_order="left").select(
             "text",
@@ -234,23 +237,15 @@ class Answers(Result):
             mark=pl.col("segment").replace_strict({name: name for name in marks}, default=_OTHER),
             value=pl.format("{}", (100 * pl.col("value")).round().cast(pl.Int64)),
         )
-        shown = []
-        for own in rows.partition_by("text", maintain_order=True)[:most]:
-            text = own["text"][0]
-            shares = dict(
-                means.filter(text=text).group_by("segment").agg(pl.col("value").mean()).rows()
+        return [
+            marked_line(
+                f"The answer to text {own['text'][0]}: {_MARKED}",
+                own,
+                marks,
+                dict.fromkeys(marks, ""),
             )
-            legend = {name: shares[name] for name in marks if name in shares}
-            legend[_OTHER] = max(0.0, 1 - sum(legend.values()))
-            shown.append(
-                marked_line(
-                    f"The answer to text {text}: {_MARKED}",
-                    own,
-                    {**marks, _OTHER: Mark(_OTHER, "·", None)},
-                    {name: percent(one) for name, one in legend.items()},
-                )
-            )
-        return shown
+            for own in rows.partition_by("text", maintain_order=True)[:most]
+        ]
 
     @property
     def _ranked(self) -> list[str]:

@@ -195,7 +195,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     def identity(self) -> Identity:
         """Return the model and the conversations."""
         texts = [
-            f"{prompt.ids} {prompt.segments} {self._given(chat)}"
+            f"{prompt} {self._given(chat)}"
             for chat, prompt in zip(self.chats, self.parts, strict=True)
         ]
         return Identity(self.lens.facts, texts)
