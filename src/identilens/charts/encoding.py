@@ -200,7 +200,10 @@ def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
 def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:
     """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about."""
     kept = frame.select(
-        selectors.numeric() | selectors.boolean() | selectors.string(include_categorical=True)
+        selectors.numeric()
+        | selectors.boolean()
+        | selectors.string(include_categorical=True)
+        | selectors.enum()
     )
     finite = selectors.float()
     clean = kept.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))

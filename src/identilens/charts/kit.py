@@ -31,7 +31,9 @@ CHOICE = "choose_"
 """What the names of a drop-down's parameters begin with."""
 
 _GOLDEN = 0.6180339887498949
-_ENDS = ("low", "q1", "q3", "high")
+BOX = ("low", "q1", "median", "q3", "high")
+"""Columns of a box: whiskers, quartiles and the median."""
+
 _ROW = 17
 
 
@@ -129,28 +131,15 @@ def intervals(
 
 
 def boxes(
-    frame: pl.DataFrame,
-    group: str,
-    value_title: str,
-    *,
-    lying: bool = False,
-    **look: Unpack[Look],
+    frame: pl.DataFrame, group: str, *, lying: bool = False, **look: Unpack[Look]
 ) -> alt.LayerChart:
-    """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
+    """Return a box for each group, in the frame's order, from the columns of `BOX`.
 
     ``lying`` puts the groups below each other (long names).
     """
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
         look = Look(height=_room(frame, group)) | look
-    look = (
-        Look(
-            x_title=value_title if lying else group,
-            y_title=group if lying else value_title,
-            also=_ENDS,
-        )
-        | look
-    )
     places = ("median", group) if lying else (group, "median")
     base = base_chart(frame, *places, grouped=across, **look)
     axis = base.encoding[value]

@@ -124,8 +124,9 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
         if len(plain) > _LONGEST:
             plain = plain[: _LONGEST // 2] + plain[-_LONGEST // 2 :]
         base, count = plain or "type", 1
+        plain = base
         # Compared without case: some file systems do not tell "A" from "a".
-        while plain.lower() in taken or not plain:
+        while plain.lower() in taken:
             count += 1
             plain = f"{base}_{count}"
         taken.add(plain.lower())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import polars as pl
@@ -53,7 +54,7 @@ class View:
 
     def frame(self, result: Any) -> pl.DataFrame:
         """Return the rows that are drawn and listed."""
-        rows = getattr(result, self.table)
+        rows = attrgetter(self.table)(result)
         frame: Any = rows() if callable(rows) else rows
         if not self.by:
             return frame
@@ -67,6 +68,8 @@ class View:
         if self.draw is None:
             return {}
         frame, columns = self.frame(result), []
+        if frame.is_empty():
+            return {}
         for column in self.columns:
             if not isinstance(column, str):
                 frame = _long(frame, {one: result.label(one) for one in column})

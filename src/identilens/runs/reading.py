@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.files import PROVENANCE
+from identilens.runs.files import MANIFEST, PROVENANCE, Manifest
 from identilens.runs.provenance import FORMAT, Record
 from identilens.runs.tables import Columns
 
@@ -123,4 +123,6 @@ def finished_record(folder: Path, analysis: str) -> Record:
         raise OutputFolderError(
             f"the {analysis} run in {folder} was interrupted. Finish it with resume=True first."
         )
+    if PROVENANCE not in Manifest(folder).names:
+        raise OutputFolderError(f"{folder / MANIFEST} is missing or damaged. {_REMEDY}")
     return record

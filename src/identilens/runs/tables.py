@@ -63,7 +63,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     rows, frame = len(frame), frame.fill_nan(None)
     if rows > 1:
         frame = frame.select(one for one in frame if one.null_count() < rows)
-        words = pl.selectors.string(include_categorical=True) | pl.selectors.boolean()
+        words = pl.selectors.string(include_categorical=True)
         names = pl.selectors.by_name(*HEAD, require_all=False) | words
         same = [one.name for one in frame.select(names) if one.n_unique() == 1]
         if same and len(same) < frame.width:

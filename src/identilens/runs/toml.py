@@ -15,6 +15,8 @@ def read_toml(file: Path) -> dict[str, Any]:
         InputError: If it cannot be read, or is no TOML.
     """
     try:
+        if file.is_char_device():
+            raise ValueError("it is a device")
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
