@@ -136,7 +136,7 @@ ON_THE_COMMAND_LINE = {
     "no model": (("audit", "-t", TEXT, "-o", "o"), "--model"),
     "no folder": (("audit", "-m", "MODEL", "-t", TEXT), "--out"),
     "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give exactly one of --text"),
-    "options without end": ((*AUDIT, "--config", "/dev/zero"), "it has more than 16,777,216 bytes"),
+    "options without end": ((*AUDIT, "--config", "/dev/zero"), "it is a device"),
     "texts twice": ((*AUDIT, "-f", "a.txt"), "give exactly one of --text"),
     "a split of no data set": ((*AUDIT, "--split", "test"), "expected --split only with --dataset"),
     "a branch of a folder": ((*AUDIT, "--revision", "main"), "expected --revision for ids of the hub only"),

@@ -39,9 +39,7 @@ def tricky_page(maps, record):
     frame = heads()
     rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
     both = ["encoder", "decoder"]
-    shares = heat(
-        frame, "head", "layer", "share", domain=(0, 1), stretch=True, title=f"Share {SCRIPT}"
-    )
+    shares = heat(frame, "head", "layer", "share", domain=(0, 1), title=f"Share {SCRIPT}")
     points = rule(
         scatter(frame, "head", "share", "layer", title="Points"),
         x=2,

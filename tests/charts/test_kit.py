@@ -1,9 +1,8 @@
 import json
 
 import polars as pl
-import torch
 
-from identilens.charts import choose, heat, lines, rule, scatter, token_map
+from identilens.charts import choose, lines, rule, scatter
 from identilens.charts.encoding import field
 
 FRAME = pl.DataFrame(
@@ -47,27 +46,6 @@ def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
     assert scatter(many.head(20_000), "x", "y", title="All heads").to_dict()["title"] == "All heads"
 
 
-def test_heat_has_numbers_where_there_is_room_and_colours_that_stretch():
-    frame = pl.DataFrame({"head": [0, 1], "layer": [0, 0], "share": [0.2, 0.4]})
-    spec = heat(frame, "head", "layer", "share", domain=(0, 1), stretch=True).to_dict()
-    assert marks(spec) == ["rect", "text"]
-    scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domainMin"]["expr"], scale["domainMax"]["expr"]) == (
-        "stretch ? 0.2 : 0",
-        "stretch ? 0.4 : 1",
-    )
-    assert [param["name"] for param in spec["params"]] == ["stretch"]
-    signed = heat(
-        frame.with_columns(share=pl.col("share") - 0.5), "head", "layer", "share", diverging=True
-    ).to_dict()
-    assert signed["layer"][0]["encoding"]["color"]["scale"] == {
-        "domain": [-0.3, 0.3],
-        "domainMid": 0,
-    }
-    wide = pl.DataFrame({"head": range(40), "layer": [0] * 40, "share": [0.5] * 40})
-    assert marks(heat(wide, "head", "layer", "share").to_dict()) == ["rect"]
-
-
 def test_a_choice_filters_every_layer_and_the_rules_it_names():
     frame = FRAME.with_columns(kind=pl.Series(["encoder", "cross", "encoder", "cross"]))
     chart = rule(lines(frame, "layer", "rate.mean[0]"), x=64, label="d_v", kind="encoder")
@@ -86,19 +64,3 @@ def test_a_choice_filters_every_layer_and_the_rules_it_names():
     assert {"kind": "encoder", "label": "d_v"} in [
         row for data in spec["datasets"].values() for row in data
     ]
-
-
-def test_token_maps_for_print_share_one_scale_and_show_tokens():
-    raw = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
-    spec = token_map(
-        {"raw": raw, "null": raw - 0.75}, ["a", ""], ["</script>", "\n"], "Text 0"
-    ).to_dict()
-    scales = [part["encoding"]["color"]["scale"]["domain"] for part in spec["concat"]]
-    assert scales == [[-1.0, 1.0]] * 2
-    axis = spec["concat"][0]["encoding"]["x"]["axis"]
-    assert axis["labelExpr"] == "key_labels[datum.value]"
-    assert {param["name"]: param["value"] for param in spec["params"]}["key_labels"] == [
-        "</script>",
-        "\\n",
-    ]
-    assert [row["value"] for row in rows(spec)] == [0.5, 0.5, 0.0, 1.0]

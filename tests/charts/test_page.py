@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from helpers.pages import SCRIPT, unpacked
-from identilens.charts import Page, Section, TokenMap, render_page, write_page
+from identilens.charts import Page, Section, render_page, write_page
 from identilens.charts.figures import chart_page
 from identilens.charts.notebook import folded_maps
-from identilens.charts.packing import HeadSpace, packed_matrix
+from identilens.charts.packing import packed_matrix
 from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting
-from identilens.errors import InputError
 
 
 class Elements(HTMLParser):
@@ -153,30 +152,6 @@ def test_a_notebook_opens_on_the_most_interesting_map(maps, most, text):
     assert f"<summary>Maps of text {text}: open the viewer</summary>" in folded
     (frame,) = [one for tag, one in Elements(folded).found if tag == "iframe"]
     assert held_by(frame["srcdoc"])["maps"]["first"] == most
-
-
-def test_a_result_without_maps_folds_nothing():
-    assert folded_maps([]) == ""
-
-
-def test_maps_must_fit_their_tokens():
-    with pytest.raises(InputError, match="tokens"):
-        TokenMap({}, {"raw": torch.eye(2)}, ["a", "b"], ["a"])
-    with pytest.raises(InputError, match="differences"):
-        TokenMap(
-            {}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")}
-        )
-    space = HeadSpace(torch.eye(1), 1, None, {})
-    with pytest.raises(InputError, match="differences"):
-        TokenMap({}, {"weights": torch.eye(1)}, ["a"], ["a"], space=space)
-    TokenMap(
-        {},
-        {"raw": torch.eye(1)},
-        ["a"],
-        ["a"],
-        differences={"null": ("raw", "effective")},
-        space=space,
-    )
 
 
 def test_provenance_and_citation_are_in_the_page(written):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from identilens.charts import bars, choose, heat, lines, rule, scatter
-from identilens.charts.cells import on_pictures, token_map
+from identilens.charts.cells import token_map
 from identilens.charts.kit import boxes, choose_present, intervals, strip
 from identilens.charts.thumbnails import thumbnails
 
@@ -33,33 +33,30 @@ NO_ROWS = row_of(2).clear()
 BUILT = {
     "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, log_y=True, title="T"),
     "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
-    "stretched": lambda: lines(FRAME, "layer", "rate", error="e", stretch=True, y_domain=(0, 1)),
+    "errors": lambda: lines(FRAME, "layer", "rate", error="e", y_domain=(0, 1)),
     "scatter": lambda: scatter(FRAME, "rate", "e", "kind", size=7, span=("lo", "hi"), root_x=True),
     "coloured": lambda: scatter(FRAME, "rate", "e", "layer", x_domain=(0, 2), also=("lo",), y_title="Y"),
     "bars": lambda: bars(FRAME, "layer", "rate", "kind", y_format=".0%"),
     "lying bars": lambda: bars(FRAME, "rate", "kind"),
     "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
-    "boxes": lambda: boxes(ENDS, "layer", "Share"),
-    "lying boxes": lambda: boxes(ENDS, "layer", "Share", lying=True),
+    "boxes": lambda: boxes(ENDS, "layer"),
+    "lying boxes": lambda: boxes(ENDS, "layer", lying=True),
     "strip": lambda: strip(FRAME, "rate", "kind", "layer", height=50),
     "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5, label="half", kind="a"),
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
-    "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), stretch=True, numbers=".1f"),
+    "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), numbers=".1f"),
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
     "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
-    "on pictures": lambda: on_pictures(
-        FRAME, "kind", ("layer", "e"), "rate", pl.DataFrame({"row": [0], "address": ["data:,"]}), "address", title="P",
-    ),
     "12 ticks": lambda: scatter(row_of(12), "at", "value", x_title="w " * 20),
     "13 ticks": lambda: scatter(row_of(13), "at", "value", x_title=f"{'w ' * 20}w", y_title="w " * 21),
     "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True, log_y=True),
     "9 classes": lambda: scatter(row_of(9), "value", "row", "at", x_format=".1f"),
-    "24 cells": lambda: heat(row_of(24), "at", "row", "value", stretch=True),
-    "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, stretch=True, domain=(-1, 1)),
-    "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", stretch=True, domain=(0, 1), numbers=None),
-    "one value": lambda: lines(row_of(1), "at", "value", stretch=True, y_domain=(0, 1), points=False),
-    "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer", "Share"),
+    "24 cells": lambda: heat(row_of(24), "at", "row", "value"),
+    "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, domain=(-1, 1)),
+    "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", domain=(0, 1), numbers=None),
+    "one value": lambda: lines(row_of(1), "at", "value", y_domain=(0, 1), points=False),
+    "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer"),
     "values to choose": lambda: choose_present(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
     "no choice": lambda: choose_present(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
     "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),

@@ -9,9 +9,9 @@ import torch
 
 from identilens.charts import lines
 from identilens.charts.figures import LayerChart, figure
-from identilens.charts.labels import file_names, shortened, visible_text, word_pieces
+from identilens.charts.labels import cell, file_names, said, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
-from identilens.charts.page import _cell, table_html
+from identilens.charts.page import table_html
 from identilens.charts.token_lines import (
     Mark,
     MarkedToken,
@@ -83,7 +83,22 @@ def test_a_line_in_a_page():
     ],
 )  # fmt: skip
 def test_cells_of_tables(value, shown):
-    assert _cell(value) == shown
+    assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{texts:text}, {one:text}", ["1,200 texts, 1 text"]),
+        ("{share:.1%}", ["33.3 %"]),
+        ("{share:≥.1%} to {share:≤.1%}", ["33.3 % to 33.4 %"]),
+        ("{share:≥.2f} {share:≤.2f} {share:.2f}", ["0.33 0.34 0.33"]),
+        ("{name!r} {share:+.3g}\nnone {missing}\nnone {none:.2f}\nlast", ["'a{b}' +0.333", "last"]),
+    ],
+)
+def test_a_line_without_its_number_is_not_said(template, words):
+    numbers = {"texts": 1200, "one": 1, "share": 1 / 3, "none": None, "name": "a{b}"}
+    assert said(template, numbers) == words
 
 
 def test_a_table_for_a_notebook():
@@ -95,7 +110,7 @@ def test_a_table_for_a_notebook():
 
 def test_names_of_files():
     assert file_names(["a b", "A-b", ".", "水", " ", "x" * 70]) == {
-        "a b": "a_b", "A-b": "A_b_2", ".": "full_stop", "水": "cjk_unified_ideograph_6c34", " ": "type_2",
+        "a b": "a_b", "A-b": "A_b_2", ".": "type", "水": "type_2", " ": "type_3",
         "x" * 70: "x" * 60,
     }  # fmt: skip
     assert list(file_names([f"{'row ' * 20}tolerance {one}" for one in "01"]).values()) == [

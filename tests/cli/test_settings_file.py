@@ -217,12 +217,3 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
     idl.verify(tmp_path / "run", trust_remote_code=True)
     identilens("audit", *typed, "--trust-remote-code", code=0)
     assert [one["trust_remote_code"] for one in loaded] == [True] * 3
-
-
-def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
-    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    manifest = tmp_path / "run" / "manifest.txt"
-    manifest.write_text(manifest.read_text().replace("run.toml\n", ""))
-    assert "does not list run.toml, so that it cannot be trusted" in failing(
-        "verify", tmp_path / "run"
-    )

@@ -8,7 +8,8 @@ import polars as pl
 import torch
 from annotated_types import Ge, Lt
 
-from identilens.charts.kit import AnyChart, lines
+from identilens.charts.kit import lines
+from identilens.charts.views import View
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Settings, Size
@@ -39,6 +40,12 @@ class ToySettings(Settings):
     seed: int = 0
 
 
+_WORDS = """\
+Each number by itself; the squares add up to {total:g}.
+Nothing is known of {unknown}.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Toy(Result):
     """Squares.
@@ -55,16 +62,26 @@ class Toy(Result):
         "notes": {"word": pl.String},
     }
 
+    words: ClassVar = {"square": "Square (of {total:g} in all): the number times itself"}
+    views: ClassVar = {
+        "squares": View(lines, ("number", "square"), title="Squares", text=_WORDS, listed=True),
+        "words": View(title="Words", table="notes", listed=True),
+        "missing": View(lines, ("number", "none"), table="without", title="Nothing to draw"),
+    }
+
     notes: pl.DataFrame
+
+    def without(self) -> pl.DataFrame:
+        return self.table.with_columns(none=pl.lit(None, pl.Float64))
 
     def summary(self) -> Finding:
         total = self.table["square"].sum()
-        return Finding(
-            f"The squares add up to {total:g}.", {"total": total}, ((f"{total:g}", "in all"),)
+        return Finding.of(
+            "The squares add up to {total:g}.\nNothing is {unknown}.",
+            "{total:g} | in all",
+            total=total,
+            unknown=None,
         )
-
-    def charts(self) -> dict[str, AnyChart]:
-        return {"squares": lines(self.table, "number", "square", title="Squares")}
 
 
 class ToyStudy(Study[ToySettings, Toy]):

@@ -7,7 +7,6 @@ import pytest
 
 from identilens.charts.labels import lower, upper
 from identilens.runs.tables import (
-    at_least,
     counted,
     ends,
     percent,
@@ -56,7 +55,6 @@ def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():
     assert [lower(0.1 + 0.2, ".1f"), upper(0.1 + 0.2, ".1f")] == ["0.3", "0.3"]
     assert [lower(0.7 - 0.4, "z.3g"), upper(-0.0, "z.3g")] == ["0.3", "0"]
     assert [span(0.33331, 0.33339, ".3f"), span(1 / 3, 1 / 3, ".3f")] == ["0.333 to 0.334", "0.333"]
-    assert [at_least(0.30499), at_least(None)] == ["30.4 %", ""]
 
 
 def test_tables_round_proven_ends_outward(capsys):

@@ -9,12 +9,11 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered, stretching
+from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered
 from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
-_COVER, _PANEL = "#d55e00", 140
 _LABEL = 14
 _TICK = 9
 """Pixels that the label of a token needs along its axis."""
@@ -28,23 +27,26 @@ def heat(
     *,
     diverging: bool = False,
     domain: tuple[Number, Number] | None = None,
-    stretch: bool = False,
     numbers: str | None = ".2f",
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
-    ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers a choice
-    of the two. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
+    ``diverging`` colours part at zero; all end at ``domain``, or where the values do. ``numbers`` is how those in the
+    cells are written (d3-format), None leaves them out.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
     look["also"] = (value, *look.get("also", ()))
+    title = look.get("labels", {}).get(value, value)
     base = base_chart(frame, x, y, grouped="xy", **look)
-    scale, params = _colors(frame[value], diverging, domain, stretch)
+    scale = _colors(frame[value], diverging, domain)
     cells = base.mark_rect().encode(
         color=alt.Color(
-            field(value), type="quantitative", title=look.get("color_title", value), scale=scale
+            field(value),
+            type="quantitative",
+            title=look.get("color_title", title),
+            scale=scale,
         )
     )
     layers = [cells]
@@ -58,60 +60,7 @@ def heat(
         layers.append(
             text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink)
         )
-    return layered(layers).add_params(*params)
-
-
-def on_pictures(
-    frame: pl.DataFrame,
-    panel: str,
-    place: tuple[str, str],
-    value: str,
-    pictures: pl.DataFrame,
-    picture: str,
-    **look: Unpack[Look],
-) -> alt.LayerChart:
-    """Return cells on top of a picture, a panel for each value of ``panel``: the larger a value, the more is covered.
-
-    Args:
-        frame: A row for each cell.
-        panel: The column that tells panels apart.
-        place: The columns with the row and the column of a cell in the picture.
-        value: The values, from 0 up.
-        pictures: A row for each picture, with the columns that it can be chosen by.
-        picture: The column with the picture's address.
-        look: Words; see `Look`.
-    """
-    panels = frame[panel].unique(maintain_order=True).to_list()
-    look = Look(height=_PANEL) | look
-    look["also"] = (*place, value, *look.get("also", ()))
-    base = base_chart(frame, panel, place[0], grouped="xy", **look)
-    base.encoding.y["axis"] = None
-    base.encoding.x["axis"]["labelAngle"] = 0
-    base.encoding.x["scale"] = alt.Scale(paddingInner=0.03, paddingOuter=0)
-    cells = base.mark_rect(color=_COVER).encode(
-        xOffset=alt.XOffset(field(place[1]), type="ordinal", scale=alt.Scale(padding=0)),
-        opacity=alt.Opacity(
-            field(value),
-            type="quantitative",
-            title=look.get("color_title", value),
-            scale=alt.Scale(domain=[0, float(f"{frame[value].max():.2g}")], range=[0, 0.85]),
-            legend=alt.Legend(orient="bottom"),
-        ),
-    )
-    rows = [{**one, panel: name} for one in pictures.iter_rows(named=True) for name in panels]
-    below = alt.Chart(inline([{field(name): one[name] for name in one} for one in rows]))
-    below = below.mark_image(
-        aspect=False, width=alt.expr("bandwidth('x')"), height=alt.expr("height")
-    ).encode(
-        x=base.encoding.x,
-        y=alt.value(alt.expr("height / 2")),
-        url=alt.Url(field(picture), type="nominal"),
-    )
-    whole = layered([cells, below])
-    whole.layer.reverse()
-    # The page makes the panels square.
-    whole["usermeta"] = {"panels": len(panels)}
-    return whole
+    return layered(layers)
 
 
 def token_map(
@@ -167,20 +116,14 @@ def token_map(
     return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)
 
 
-def _colors(
-    values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None, stretch: bool
-) -> tuple[alt.Scale, list[Any]]:
+def _colors(values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None) -> alt.Scale:
     middle: Any = 0 if diverging else alt.Undefined
     finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
     reach = max(map(abs, finite))
     # Of a single value the colours start at zero: a scale of no width has one tick.
     low = min(finite) if len({*finite}) > 1 else min(0.0, *finite)
     reached = (-reach, reach) if diverging else (low, max(finite))
-    if not stretch or not domain or not values.is_finite().any():
-        return alt.Scale(domain=list(domain or reached), domainMid=middle), []
-    scale, offer = stretching(domain, reached, "Colours")
-    scale["domainMid"] = middle
-    return scale, [offer]
+    return alt.Scale(domain=list(domain or reached), domainMid=middle)
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

@@ -30,7 +30,8 @@ class Look(TypedDict, total=False):
     Attributes:
         title: Heading of the chart.
         description: What the chart shows, for people who do not see it; the title where not given.
-        x_title: Title of the x axis; the column's name where not given.
+        labels: What columns are called; their names where not given.
+        x_title: Title of the x axis; the column's label where not given.
         y_title: Title of the y axis.
         color_title: Title of the legend.
         log_x: A logarithmic x axis; values of zero or less are left out.
@@ -46,6 +47,7 @@ class Look(TypedDict, total=False):
 
     title: str
     description: str
+    labels: Mapping[str, str]
     x_title: str
     y_title: str
     color_title: str
@@ -73,22 +75,18 @@ def base_chart(
 
     Numbers on the ``grouped`` axes ("x", "y", "xy") are names of groups; text always is. Of very many rows, every
     second, third, … is drawn, and the title says so.
-
-    Raises:
-        TypeError: For a name that `Look` does not have.
     """
-    if unknown := sorted(look.keys() - Look.__annotations__.keys()):
-        raise TypeError(
-            f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}."
-        )
     if (step := -(-len(frame) // MOST_MARKS)) > 1:
         title = f"{look.get('title', '')} (one of every {step} of {len(frame):,} values)"
         frame, look = frame.gather_every(step), Look(**look) | {"title": title.strip()}
     names = [x, y, *([color] if color else []), *look.get("also", ())]
+    labels = look.get("labels", {})
+    look = Look(x_title=labels.get(x, x), y_title=labels.get(y, y)) | look
     titles = {
-        x: look.get("x_title", x),
-        y: look.get("y_title", y),
-        color: look.get("color_title", color),
+        **labels,
+        x: look.get("x_title"),
+        y: look.get("y_title"),
+        color: look.get("color_title", labels.get(str(color), color)),
     }
     axes = {
         "x": _axis(alt.X, frame, x, look, "x", grouped),
@@ -120,20 +118,6 @@ def layered(layers: Sequence[Any]) -> alt.LayerChart:
 def field(column: str) -> str:
     """Return a column's name as a field that Vega reads as one name: no dots, brackets or quotes."""
     return re.sub(r"\W", lambda mark: f"_{ord(mark.group()):x}_", column)
-
-
-def stretching(
-    domain: Sequence[Number], reached: Sequence[Number], label: str
-) -> tuple[alt.Scale, Any]:
-    """Return a scale from end to end of a domain, and the drop-down that stretches it to what the values reach."""
-    names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
-    bind = alt.binding_select(options=[False, True], labels=names, name=f"{label} ")
-    low, high = (
-        alt.expr(f"stretch ? {stretched} : {given}")
-        for stretched, given in zip(reached, domain, strict=True)
-    )
-    scale = alt.Scale(domainMin=low, domainMax=high, zero=False, nice=False)
-    return scale, alt.param(name="stretch", value=False, bind=bind)
 
 
 def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
@@ -216,7 +200,10 @@ def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
 def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:
     """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about."""
     kept = frame.select(
-        selectors.numeric() | selectors.boolean() | selectors.string(include_categorical=True)
+        selectors.numeric()
+        | selectors.boolean()
+        | selectors.string(include_categorical=True)
+        | selectors.enum()
     )
     finite = selectors.float()
     clean = kept.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))

@@ -73,7 +73,8 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
     # Vega makes its description the label of the element that it draws in.
     spec["description"] = spec.get("description") or words or section
     data["charts"][name] = spec
-    return {"id": name, "title": words, "description": spec["description"]}
+    shown = "" if words == section else words
+    return {"id": name, "title": shown, "description": spec["description"]}
 
 
 def document(template: str, **parts: Any) -> str:

@@ -21,7 +21,6 @@ from identilens.charts.encoding import (
     named,
     on_field,
     shown,
-    stretching,
 )
 
 Value = str | int | float | bool | None
@@ -32,7 +31,9 @@ CHOICE = "choose_"
 """What the names of a drop-down's parameters begin with."""
 
 _GOLDEN = 0.6180339887498949
-_ENDS = ("low", "q1", "q3", "high")
+BOX = ("low", "q1", "median", "q3", "high")
+"""Columns of a box: whiskers, quartiles and the median."""
+
 _ROW = 17
 
 
@@ -45,21 +46,14 @@ def lines(
     dash: str | None = None,
     error: str | tuple[str, str] | None = None,
     points: bool = True,
-    stretch: bool = False,
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
 
     Numbers as ``color`` (layers) get ordered colours. ``error`` is a column of distances, drawn as bars up and down, or
-    the columns of both ends of a band. ``stretch`` offers to stretch the y axis from its domain to the frame's values.
+    the columns of both ends of a band.
     """
     base = base_chart(frame, x, y, color, **look)
-    offers = []
-    if stretch and "y_domain" in look:
-        base.encoding.y["scale"], offer = stretching(
-            look["y_domain"], _reach(frame, y, error), look.get("y_title", y)
-        )
-        offers.append(offer)
     split = [alt.Detail(field(name), type="nominal") for name in (color, dash) if name]
     line = base.mark_line(point=False).encode(detail=split)
     layers = [line.encode(strokeDash=named(alt.StrokeDash, frame, dash)) if dash else line]
@@ -75,7 +69,7 @@ def lines(
         layers.insert(0, ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high"))
     if points:
         layers.append(_points(base, frame, color, opacity=1.0, size=36))
-    return layered(layers).add_params(*offers)
+    return layered(layers)
 
 
 def scatter(
@@ -137,28 +131,15 @@ def intervals(
 
 
 def boxes(
-    frame: pl.DataFrame,
-    group: str,
-    value_title: str,
-    *,
-    lying: bool = False,
-    **look: Unpack[Look],
+    frame: pl.DataFrame, group: str, *, lying: bool = False, **look: Unpack[Look]
 ) -> alt.LayerChart:
-    """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
+    """Return a box for each group, in the frame's order, from the columns of `BOX`.
 
     ``lying`` puts the groups below each other (long names).
     """
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
         look = Look(height=_room(frame, group)) | look
-    look = (
-        Look(
-            x_title=value_title if lying else group,
-            y_title=group if lying else value_title,
-            also=_ENDS,
-        )
-        | look
-    )
     places = ("median", group) if lying else (group, "median")
     base = base_chart(frame, *places, grouped=across, **look)
     axis = base.encoding[value]
@@ -251,10 +232,3 @@ def _points(
 
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:
     return _ROW * frame.select({group, color or group}).n_unique() + 10
-
-
-def _reach(frame: pl.DataFrame, y: str, error: str | tuple[str, str] | None) -> list[float]:
-    half = pl.col(error).fill_null(0) if isinstance(error, str) else 0
-    low, high = frame.select(low=(pl.col(y) - half).min(), high=(pl.col(y) + half).max()).row(0)
-    room = 0.05 * (high - low) or 0.01
-    return [float(f"{low - room:.4g}"), float(f"{high + room:.4g}")]

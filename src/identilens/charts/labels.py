@@ -1,10 +1,11 @@
 """Tokens, names and numbers as people can read them: nothing invisible, nothing that moves other text about."""
 
 import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
+from math import isfinite
+from string import Formatter
 from typing import Any
 
 from identilens.runs.terminal import printable
@@ -72,16 +73,49 @@ def rounded_end(end: float, form: str, side: int) -> str:
     return format(float(last + side * unit), form)
 
 
-def table_number(column: str, value: float) -> str:
-    """Return a number of a table in words; a proven end is rounded outward."""
-    return rounded_end(value, "z.4g", _SIDES.get(column, 0))
+class _Words(Formatter):
+    """Numbers as sentences have them, by the form that stands behind their name."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value in words: counted, as a share, as a proven end, or as Python formats it."""
+        if format_spec[-3:].isalpha() and len(format_spec) > 2:
+            return f"{value:,} {format_spec}{'' if value == 1 else 's'}"
+        side, form = {"≥": -1, "≤": 1}.get(format_spec[:1]), format_spec.lstrip("≥≤")
+        if form.endswith("%"):
+            return f"{rounded_end(100 * value, f'{form[:-1]}f', side or 0)} %"
+        return rounded_end(value, form, side) if side else format(value, form)
+
+
+def said(template: str, numbers: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a template filled with numbers by name; a line without one of its numbers is left out.
+
+    Forms: ``{texts:text}`` counts (1 text, 1,200 texts), ``{share:.1%}`` is a share, ``{low:≥.3g}`` a lower end that is
+    never rounded up, ``{high:≤.1%}`` an upper end; all others are Python's.
+    """
+    words, lines = _Words(), []
+    for line in template.splitlines():
+        if None not in [numbers.get(name) for _, name, _, _ in words.parse(line) if name]:
+            lines.append(words.vformat(line, (), numbers))
+    return lines
+
+
+def cell(value: Any, column: str = "") -> str:
+    """Return a value as a table of a page or a terminal has it; a proven end is rounded outward."""
+    if value is None or value == "" or (isinstance(value, float) and not isfinite(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value))
+    if isinstance(value, float):
+        return rounded_end(value, "z.4g", _SIDES.get(column, 0))
+    return visible_text(str(value))
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
     """Return a part of a file name for each name, no two the same, equal on every run.
 
-    Letters and digits are kept, those of a long name at its beginning and its end; a name of marks only is spelled out
-    ("." becomes "full_stop").
+    Letters and digits are kept, those of a long name at its beginning and its end.
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -89,13 +123,10 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
         plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
         if len(plain) > _LONGEST:
             plain = plain[: _LONGEST // 2] + plain[-_LONGEST // 2 :]
-        if not plain:
-            marks = [mark for mark in name if mark != " "]
-            words = [unicodedata.name(mark, f"u{ord(mark):04x}").lower() for mark in marks]
-            plain = re.sub(r"[^a-z0-9]+", "_", "_".join(words))[:_LONGEST]
         base, count = plain or "type", 1
+        plain = base
         # Compared without case: some file systems do not tell "A" from "a".
-        while plain.lower() in taken or not plain:
+        while plain.lower() in taken:
             count += 1
             plain = f"{base}_{count}"
         taken.add(plain.lower())

@@ -1,14 +1,13 @@
 """Maps in a notebook: all heads as one picture, and the viewer behind a click; nothing comes from the network."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from html import escape
 from math import inf
 from pathlib import Path
 
-from identilens.charts.figures import document
+from identilens.charts.figures import document, looks
 from identilens.charts.labels import visible_text
-from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
 from identilens.runs.files import as_path, write_atomically
@@ -38,8 +37,7 @@ class MapView:
             replace(one, interest=inf if place == self.opened else 0)
             for place, one in enumerate(self.maps)
         ]
-        looks = {"light": asdict(LIGHT), "dark": asdict(DARK)}
-        data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks}
+        data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks()}
         return document("maps.html", data=data)
 
     def to_html(self, path: str | Path) -> Path:

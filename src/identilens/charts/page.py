@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from itertools import groupby
-from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,7 @@ from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, environment, figure, looks, packed_vega
-from identilens.charts.labels import table_number, visible_text
+from identilens.charts.labels import cell
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 from identilens.errors import OutputFolderError
@@ -59,11 +58,6 @@ class Section:
     lines: Sequence[TokenLine] = ()
     of: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that the paragraphs are several words, not the letters of one."""
-        if isinstance(self.text, str):
-            raise TypeError(f"expected a sequence of paragraphs; got {self.text[:40]!r}")
-
 
 @dataclass(frozen=True)
 class Page:
@@ -83,7 +77,7 @@ class Page:
     title: str
     subject: str
     finding: Sequence[str]
-    headline: Sequence[tuple[str, str]]
+    headline: Sequence[Sequence[str]]
     record: Mapping[str, Any]
     sections: Sequence[Section]
     charts: Mapping[str, AnyChart] = field(default_factory=dict)
@@ -174,24 +168,12 @@ def table_html(frame: pl.DataFrame) -> str:
 
 
 def _cells(frame: pl.DataFrame, links: bool = False) -> list[list[str]]:
-    rows = [list(map(_cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
+    rows = [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
     for row, name in zip(rows, frame[LINK] if LINK in frame.columns else (), strict=False):
         if name:
             form = Markup('<a href="{}">{}</a>' if links else "{1}")
             row[frame.columns.index(LINK)] = form.format(quote(name), PurePosixPath(name).name)
     return rows
-
-
-def _cell(value: Any, column: str = "") -> str:
-    if value is None or value == "" or (isinstance(value, float) and not isfinite(value)):
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_cell, value))
-    if isinstance(value, float):
-        return table_number(column, value)
-    return visible_text(str(value))
 
 
 _LABELS = {

@@ -13,7 +13,6 @@ from torch import Tensor
 from identilens.charts.labels import visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix, packed_space
 from identilens.charts.palette import DARK, LIGHT
-from identilens.errors import InputError
 
 MAP_BUDGET = 8_000_000
 """Characters of a page that may be spent on maps."""
@@ -47,22 +46,6 @@ class TokenMap:
     differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     interest: int | float = 0
     space: HeadSpace | None = None
-
-    def __post_init__(self) -> None:
-        """Raise InputError if a matrix has another size than its tokens, or a difference names no layer."""
-        size = (len(self.queries), len(self.keys))
-        for name, matrix in self.layers.items():
-            if tuple(matrix.shape) != size:
-                raise InputError(
-                    f"layer {name!r} must be of {size[0]} × {size[1]} tokens; got {tuple(matrix.shape)}."
-                )
-        named = {name for pair in self.differences.values() for name in pair} | (
-            {"raw"} if self.space else set()
-        )
-        if unknown := named - set(self.layers) - ({"effective"} if self.space else set()):
-            raise InputError(
-                f"differences must name layers ({', '.join(self.layers)}); got {sorted(unknown)}."
-            )
 
     @property
     def characters(self) -> int:

@@ -29,7 +29,6 @@ _ERRORS = (
 """What libraries raise for damaged files."""
 
 _RECORD = {
-    "format",
     "analysis",
     "fingerprint",
     "model",
@@ -46,11 +45,9 @@ def errors_naming(file: Path) -> Iterator[None]:
     """Turn errors of libraries on a damaged file into one that names the file.
 
     Raises:
-        OutputFolderError: In place of them, and for a pipe or a device, which could not be read to its end.
+        OutputFolderError: In place of them.
     """
     try:
-        if file.exists() and not file.is_file():
-            raise ValueError("it is no file")
         yield
     except InputError:
         raise
@@ -101,18 +98,14 @@ def read_record(folder: Path) -> Record | None:
         if not file.is_file():
             return None
         record = json.loads(file.read_bytes())
-    if not isinstance(record, dict) or not record.keys() >= _RECORD - {"format"}:
+    if not isinstance(record, dict) or not record.keys() >= _RECORD:
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     if record.get("format") != FORMAT:
         raise OutputFolderError(
-            f"{folder} has the run of another version of identilens: {_format(record)}, and this version reads format "
-            f"{FORMAT}. Run again: overwrite=True deletes it; or choose another folder."
+            f"{folder} has the run of another version of identilens (format {record.get('format')!r:.20}); this one "
+            f"reads format {FORMAT}. Run again: overwrite=True deletes it; or choose another folder."
         )
     return record
-
-
-def _format(record: Record) -> str:
-    return f"it has format {record['format']!r:.20}" if "format" in record else "it has no format"
 
 
 def finished_record(folder: Path, analysis: str) -> Record:

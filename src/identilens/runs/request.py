@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from identilens.errors import InputError, OutputFolderError
-from identilens.runs.files import MANIFEST, Manifest, write_text
+from identilens.errors import InputError
+from identilens.runs.files import write_text
 from identilens.runs.toml import read_toml, toml_value
 
 NAME = "run.toml"
@@ -72,17 +72,11 @@ class Request:
 
         Raises:
             InputError: If there is none, or it cannot be read.
-            OutputFolderError: If the folder's manifest does not list it.
         """
         file = folder / NAME
         if not file.is_file():
             raise InputError(
                 f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
-            )
-        if NAME not in Manifest(folder).names:
-            raise OutputFolderError(
-                f"{MANIFEST} of {folder} does not list {NAME}, so that it cannot be trusted. Run the command of the "
-                "run again, or read the file and pass it with --config."
             )
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")

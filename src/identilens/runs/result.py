@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -12,11 +13,13 @@ import polars as pl
 from rich.console import Console
 
 from identilens.charts.kit import Charts
+from identilens.charts.labels import said
 from identilens.charts.notebook import folded_maps
 from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
+from identilens.charts.views import View
 from identilens.errors import OutputFolderError
 from identilens.runs.files import (
     PROVENANCE,
@@ -42,8 +45,16 @@ class Finding:
     """The main results of a study: sentences, one per line; numbers by name; values with labels for large type."""
 
     text: str
-    numbers: Mapping[str, float | int | None] = field(default_factory=dict)
-    headline: Sequence[tuple[str, str]] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    headline: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def of(cls, lines: str, tiles: str = "", **numbers: Any) -> "Finding":
+        """Return templates filled with numbers; see `said`. ``tiles``: a value and its label a line, " | " between."""
+        # NaN is not equal to itself.
+        known = {name: value if value == value else None for name, value in numbers.items()}
+        headline = [line.split(" | ") for line in said(tiles, known)]
+        return cls("\n".join(said(lines, known)), known, headline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,8 @@ class Result(ABC):
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
         keys: Columns that identify a row, by the table's name. Default: all columns except those of decimal numbers.
+        words: What columns are called, with their unit, and after a colon what they mean: "Effect (nats): change ...".
+        views: Charts and tables of the report, by name.
         table: The main table.
         provenance: Model, texts, settings and versions of the run.
         matrices: Saved matrices, by name; read from disk when they are accessed.
@@ -95,6 +108,8 @@ class Result(ABC):
     title: ClassVar[str]
     schema: ClassVar[Mapping[str, Columns]]
     keys: ClassVar[Mapping[str, Sequence[str]]] = {}
+    words: ClassVar[Mapping[str, str]] = {}
+    views: ClassVar[Mapping[str, View]] = {}
 
     table: pl.DataFrame
     provenance: Record
@@ -103,14 +118,11 @@ class Result(ABC):
     folder: Path | None = field(default=None, compare=False)
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
 
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
-        sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {self.folder}" if self.folder else "in memory"
-        return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
+        return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}"
 
     @abstractmethod
     def summary(self) -> Finding:
@@ -121,9 +133,12 @@ class Result(ABC):
         """The table whose measures are compared with those of another result: the main one for most results."""
         return self.table
 
-    @abstractmethod
     def charts(self) -> Charts:
         """Return the charts by name, for notebooks, reports and print."""
+        charts: Charts = {}
+        for name, view in self.views.items():
+            charts |= view.charts(name, self)
+        return charts
 
     def page_charts(self) -> Charts:
         """Return the charts of the report by name, without those that are only for print."""
@@ -131,6 +146,9 @@ class Result(ABC):
 
     def overview(self) -> Tables:
         """Return the tables that are printed below the finding, by title."""
+        for view in self.views.values():
+            if view.listed:
+                return {"".join(self.said(view.title)): view.frame(self)}
         return {"Table": self.table}
 
     def token_lines(self) -> Sequence[TokenLine]:
@@ -156,18 +174,34 @@ class Result(ABC):
             write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
         return paths
 
-    def to_pandas(self) -> Any:
-        """Return the main table as a pandas data frame; needs pandas and pyarrow."""
-        return self.table.to_pandas()
-
     def sections(self) -> list[Section]:
-        """Return the sections of the report below the finding: every chart, then the overview."""
+        """Return the sections of the report below the finding: its views, or every chart, then the overview."""
+        if self.views:
+            sections = [view.section(name, self) for name, view in self.views.items()]
+            return [one for one in sections if one is not None]
         charts = Section("charts", "Charts", charts=list(self.charts()))
         frames = [
             Section(f"table-{at}", title, frame=one)
             for at, (title, one) in enumerate(self.overview().items())
         ]
         return [charts, *frames]
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, Any]:
+        return self.summary().numbers
+
+    def said(self, template: str) -> list[str]:
+        """Return the lines of a template, filled with the numbers of the finding."""
+        return said(template, self._numbers)
+
+    def label(self, column: str) -> str:
+        """Return what a column is called, with its unit."""
+        return self.meaning(column).partition(": ")[0]
+
+    def meaning(self, column: str) -> str:
+        """Return what a column is called and, after a colon, what it means."""
+        plain = column.replace("_", " ").capitalize()
+        return "".join(self.said(self.words.get(column, plain)))
 
     def subject(self) -> str:
         """Return one line with the model and the number of texts."""
@@ -250,16 +284,19 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        finding, sections = self.summary(), [*self.sections(), *more]
-        words = (
+        finding = self.summary()
+        page = Page(
             self.title,
             self.subject(),
             [*finding.text.splitlines(), *said],
             finding.headline,
+            self.provenance,
+            [*self.sections(), *more],
+            # Sections of views hold their charts.
+            {} if self.views else self.page_charts(),
+            self.folder,
         )
-        return write_page(
-            Page(*words, self.provenance, sections, self.page_charts(), self.folder), path
-        )
+        return write_page(page, path)
 
     def save_figures(
         self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")

@@ -141,10 +141,9 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         **options: Any,
     ) -> R:
         if not required <= len(inputs) <= len(names):
-            example = ", ".join([*names, f"{next(iter(hints), 'out')}=..."])
             raise InputError(
-                f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values: pass each "
-                f"setting by its name, {name}({example})."
+                f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values. Pass each "
+                "setting by its name."
             )
         if study.takes[:1] == ("lens",) and not hasattr(inputs[0], "capture"):
             raise InputError(

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.charts.labels import ROUNDING, lower, table_number, upper, visible_text
+from identilens.charts.labels import ROUNDING, cell, lower, upper, visible_text
 from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
@@ -63,7 +63,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     rows, frame = len(frame), frame.fill_nan(None)
     if rows > 1:
         frame = frame.select(one for one in frame if one.null_count() < rows)
-        words = pl.selectors.string(include_categorical=True) | pl.selectors.boolean()
+        words = pl.selectors.string(include_categorical=True)
         names = pl.selectors.by_name(*HEAD, require_all=False) | words
         same = [one.name for one in frame.select(names) if one.n_unique() == 1]
         if same and len(same) < frame.width:
@@ -74,19 +74,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
         side = "right" if kind.is_numeric() else "left"
         view.add_column(plain(_spaced(name)), justify=side, overflow="fold")
     for row in frame.head(_SHOWN).iter_rows():
-        shown = (
-            "–"
-            if value is None
-            else ("no", "yes")[value]
-            if isinstance(value, bool)
-            else table_number(name, value)
-            if isinstance(value, float)
-            else visible_text(str(value))
-            if value != ""
-            else value
-            for name, value in zip(frame.columns, row, strict=True)
-        )
-        view.add_row(*map(plain, shown))
+        view.add_row(*map(plain, map(cell, row, frame.columns)))
     Console().print(plain(title), view)
     if rows > _SHOWN:
         Console().print(
@@ -95,7 +83,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
 
 
 def _spaced(name: str) -> str:
-    return name.replace("_", " ") if re.fullmatch("[a-z_]+", name) else name
+    return name.replace("_", " ")
 
 
 def markdown_text(value: Any) -> str:
@@ -149,11 +137,6 @@ def span(low: Any, high: Any, form: str) -> str:
         return format(low, form)
     first, last = lower(low, form), upper(high, form)
     return first if first == last else f"{first} to {last}"
-
-
-def at_least(share: Any) -> str:
-    """Return a proven lower end of a share in words, with one decimal; nothing for None."""
-    return "" if share is None else f"{lower(100 * share, '.1f')} %"
 
 
 def percent(share: Any) -> str:

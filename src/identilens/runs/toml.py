@@ -7,9 +7,6 @@ from typing import Any
 
 from identilens.errors import InputError
 
-_LARGEST = 2**24
-"""Largest number of bytes in a file: a device has no end."""
-
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
@@ -18,11 +15,9 @@ def read_toml(file: Path) -> dict[str, Any]:
         InputError: If it cannot be read, or is no TOML.
     """
     try:
-        with file.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST:,} bytes")
-        return tomllib.loads(content.decode())
+        if file.is_char_device():
+            raise ValueError("it is a device")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:

@@ -9,10 +9,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose
 from identilens.models.sequences import Kind, names_at, sides
 from identilens.runs.matrices import Tokens
-from identilens.runs.tables import HEAD, Row, counted
-
-HEAD_NUMBER = "head_number"
-"""Column that numbers the heads of a chart, to choose by."""
+from identilens.runs.tables import Row, counted
 
 _LARGEST_GROUP = 20_000
 """Rows of the first group that are shown, even if fewer would fit."""
@@ -29,18 +26,6 @@ def head_name(row: Row) -> str:
 def file_name(row: Row) -> str:
     """Return the head of a row as a part of a file's name."""
     return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
-
-
-def numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, str]]:
-    """Return a frame with a column that numbers its heads, and the name of each number."""
-    heads = frame.select(list(HEAD)).unique(maintain_order=True).with_row_index(HEAD_NUMBER)
-    names = {row[HEAD_NUMBER]: head_name(row) for row in heads.iter_rows(named=True)}
-    return frame.join(heads, on=list(HEAD), maintain_order="left"), names
-
-
-def choose_head(chart: AnyChart, names: dict[int, str], first: int) -> AnyChart:
-    """Return a chart with a drop-down of its heads, the one to open on before the others."""
-    return choose(chart, HEAD_NUMBER, "Head", {number: names[number] for number in (first, *names)})
 
 
 def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:

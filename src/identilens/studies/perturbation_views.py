@@ -4,7 +4,8 @@ from typing import Literal
 
 import polars as pl
 
-from identilens.charts.kit import Charts, bars, lines
+from identilens.charts.kit import bars
+from identilens.charts.views import View
 from identilens.runs.tables import Columns, decimals
 
 PERTURBATIONS: Columns = {
@@ -39,7 +40,14 @@ NORMS = tuple(NORM_NAMES)
 """Columns that are compared with ``hidden``, the change of the final hidden state."""
 
 _HEAD = ("text", "kind", "layer", "head")
-_FOLLOWS = {"within_spearman": "within heads", "pooled_spearman": "pooled"}
+_PERTURBED = """\
+Weights are perturbed and put back into the running model, one head at a time: aware moves keep what W contains and \
+reshuffle the rest, breaking ones take away what W contains, random ones reshuffle everything. At one size all three \
+have the same Frobenius norm. The question is which norm of the change says best how far the final hidden state moves, \
+within a head (within) or over all (pooled).
+The head's output is no norm of weights: it knows the values, and shows what weights alone leave out. Same size \
+compares perturbations of one Frobenius norm only; whole moves are each as large as they can be.
+"""
 
 
 def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
@@ -88,37 +96,17 @@ def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def norm_charts(perturbations: pl.DataFrame) -> Charts:
-    """Return how well norms follow the model's output and what each kind of perturbation changes; none of none."""
-    if not len(perturbations):
-        return {}
-    names = {"index": "norm", "variable_name": "over", "value_name": "correlation"}
-    follows = norm_correlations(perturbations).unpivot(list(_FOLLOWS), **names)
-    named = follows.with_columns(
-        pl.col("norm").replace_strict(NORM_NAMES), pl.col("over").replace_strict(_FOLLOWS)
-    )
-    kinds = (
-        by_perturbation(perturbations).drop_nulls("share").select("perturbation", "share", "hidden")
-    )
-    return {
-        "norms": bars(
-            named,
-            "correlation",
-            "norm",
-            "over",
-            x_title="Spearman correlation",
-            y_title="Norm",
-            color_title="",
-            title="How well each norm follows the final hidden state",
-        ),
-        "perturbations": lines(
-            kinds,
-            "share",
-            "hidden",
-            "perturbation",
-            x_title="Size",
-            y_title="Change of final state",
-            color_title="Perturbation",
-            title="Perturbations of one Frobenius norm",
-        ),
-    }
+def named_norms(perturbations: pl.DataFrame) -> pl.DataFrame:
+    """Return the correlations of `norm_correlations` with the norms by name."""
+    return norm_correlations(perturbations).with_columns(pl.col("norm").replace(NORM_NAMES))
+
+
+NORMS_VIEW = View(
+    bars,
+    (("within_spearman", "pooled_spearman"), "norm", "measure"),
+    title="How well each norm follows the final hidden state",
+    text=_PERTURBED,
+    table="norms",
+    listed=True,
+)
+"""The rank correlations of a result that has ``norms``."""

@@ -184,7 +184,7 @@ def test_rows_that_are_asked_for_change_alone(grouped, monkeypatch, weights):
     found = idl.alternatives(lens, [zoo.ids(6)], heads=1, queries=(5, 4))
     assert found.table["n_query"].unique().to_list() == [2]
     assert not found.matrices
-    assert "Of each map only these rows are looked at, and change: 5, 4." in found.summary().text
+    assert found.summary().numbers["queries"] == "5, 4"
     far = found.table.filter(alternative="far").row(0, named=True)
     whole = idl.alternatives(lens, [zoo.ids(6)], heads=1)
     assert far["largest_total_variation"] <= whole.table["largest_total_variation"].max() + 1e-6

@@ -243,8 +243,7 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     assert not found.noises["certified"].any()
     assert found.by_layer().columns == ["layer", "noise", "bits", "positions", "below", "texts"]
     assert found.noises["recovered"].null_count() == len(found.noises)
-    said = found.summary().text
-    assert "necessary to certify every error of its length, not to read this text" in said
+    assert found.summary().numbers["changes"] == len(found.table) // 2
 
 
 def test_a_cache_that_forgets_is_refused_for_longer_texts():

@@ -61,7 +61,6 @@ def test_numbers_are_those_of_the_measures():
             )
     assert result.table["standard_error"].max() == 0
     assert result.table["raw_rollout"].null_count() == len(result.table)
-    assert "All norms are exact." in result.summary().text
     assert result.summary().numbers["typical_error"] == 0
 
 
@@ -120,7 +119,7 @@ def test_chosen_positions_are_rows_of_the_whole(family):
     assert_frame_equal(found.table, rows, rel_tol=1e-6, abs_tol=1e-9)
     assert_frame_equal(found.token_names, whole.token_names)
     assert found.array(0, found.kinds[0]).shape[1] == 2
-    assert "only these hidden states are looked at: 1, last." in found.summary().text
+    assert found.summary().numbers["queries"] == "1, last"
 
 
 def test_chosen_positions_are_the_same_with_padding():
@@ -145,6 +144,6 @@ def test_a_position_may_be_in_one_sequence_of_an_encoder_and_a_decoder_alone():
     found = mixing(Lens(build("t5")), batch, queries=6, sketch_probes=4, rollouts=False)
     assert set(found.table["kind"]) == {"encoder"}
     assert set(found.table["hidden"]) == {6}
-    assert "Contributions are estimates" in found.summary().text
+    assert found.summary().numbers["typical_error"] > 0
     with pytest.raises(InputError, match="position"):
         mixing(Lens(build("t5")), batch, queries=7, sketch_probes=4, rollouts=False)

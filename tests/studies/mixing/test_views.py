@@ -1,11 +1,12 @@
 """What charts, finding and report of a mixing result show: the numbers of its tables, and tokens as they are."""
 
+import polars as pl
 import pytest
 import torch
 
-from helpers.audits import SCRIPT, words
+from helpers.audits import SCRIPT
 from helpers.browsing import Visit
-from helpers.mixings import random_mixing, tagged_mixing, tricky_mixing
+from helpers.mixings import tagged_mixing, tricky_mixing
 from identilens.measures.mixing import by_relative_position
 from identilens.studies.mixing.single import token_maps
 
@@ -32,16 +33,6 @@ def rows(chart):
     return [row for held in chart.to_dict()["datasets"].values() for row in held]
 
 
-def offered(chart):
-    """Return what the drop-downs of a chart offer, by the column they choose by."""
-    params = chart.to_dict().get("params", ())
-    return {
-        one["name"].removeprefix("choose_"): one["bind"]["options"]
-        for one in params
-        if "bind" in one
-    }
-
-
 def test_boxes_and_bars_are_the_numbers(tricky):
     charts = tricky.charts()
     boxes = {(row["kind"], row["layer"]): row["median"] for row in rows(charts["own_contribution"])}
@@ -54,15 +45,14 @@ def test_boxes_and_bars_are_the_numbers(tricky):
     assert len(boxes) == len(shares) == 6
 
 
-def test_context_breaks_at_the_own_token_and_offers_what_is_near(tagged):
+def test_context_breaks_at_the_own_token(tagged):
     chart = tagged.charts()["relative_positions"]
     drawn = {(row["layer"], row["offset"]): row for row in rows(chart)}
-    for row in by_relative_position(tagged.table).iter_rows(named=True):
+    near = by_relative_position(tagged.table).filter(pl.col("offset").abs() <= 20)
+    for row in near.iter_rows(named=True):
         assert drawn[row["layer"], row["offset"]]["share"] == pytest.approx(row["share"], rel=1e-5)
-        assert drawn[row["layer"], row["offset"]]["near"] == (abs(row["offset"]) <= 20)
     assert [drawn[layer, 0]["share"] for layer in (1, 2, 3)] == [None] * 3
-    assert offered(chart) == {"near": [True, None]}
-    assert offered(random_mixing([words(9)])[1].charts()["relative_positions"]) == {}
+    assert len(drawn) == len(near) + 3
 
 
 def test_maps_hold_every_number_of_the_texts_that_fit(tricky):
@@ -98,10 +88,10 @@ def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, 
     assert float(text.split("contribution ")[1].split(",")[0]) == pytest.approx(value, abs=6e-4), (
         "as rounded for the page"
     )
-    own = visit.page.locator("#own-0-controls").get_by_label("Hidden states")
-    before = visit.page.locator("#own-0 svg").inner_html()
+    own = visit.page.locator("#own_contribution-0-controls").get_by_label("Hidden states")
+    before = visit.page.locator("#own_contribution-0 svg").inner_html()
     own.select_option("decoder")
     visit.page.wait_for_function(
-        "old => document.querySelector('#own-0 svg').innerHTML !== old", arg=before
+        "old => document.querySelector('#own_contribution-0 svg').innerHTML !== old", arg=before
     )
     visit.close()

@@ -70,7 +70,7 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
     assert len(found.notebook_maps()) == last
     torch.testing.assert_close(shown.layers["most"], found.witness(0, 2, "hi")[0, 1, kind])
     torch.testing.assert_close(shown.layers["raw"], plain_maps(lens, item)[0][1], atol=1e-6, rtol=0)
-    assert "put into the model, moved no layer's hidden states by more than" in shown.note
+    assert "moved no layer's hidden states by more than" in shown.note
 
 
 def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
@@ -118,8 +118,6 @@ def test_tolerances_widen_and_are_hold_later_layers(bert):
     widths = found.table.select(pl.col("hi") - pl.col("lo")).to_series().to_list()
     assert widths[0] < widths[1] < widths[2]
     said = found.summary().text
-    assert "At the tolerance 10% of each head's output, the mean width is" in said
-    assert "first order" not in said
-    assert "hidden states fix less than the output of each head" in said
+    assert "with every head's output unchanged it may be anything" in said
     alone = idl.rollout(bert, [TEXT], queries=3, targets=2, tolerance="1%").summary().text
     assert "changed by at most 1%, weights and values of later layers held as they are" in alone

@@ -4,7 +4,6 @@ import pytest
 
 from helpers.charts import drawn
 from helpers.structures import by_hand
-from identilens.studies.structure import maps
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +34,14 @@ def test_norms_and_moves_are_summed_up(found):
     assert sample(found.by_perturbation(), *columns) == [
         (0.25, 1.5, 1.0, 3.0, 5 / 32, 4), (0.5, 2.5, 2.0, 5.0, 13 / 32, 4), (None, 3.5, 3.0, 7.0, 25 / 32, 4),
     ]  # fmt: skip
-    charts = found.charts()
-    assert drawn(charts["perturbations"], "perturbation", "share", "hidden") == [
-        ("aware", 0.25, 0.15625),
-        ("aware", 0.5, 0.40625),
-    ]
-    assert drawn(charts["norms"], "norm", "over", "correlation")[:2] == [
-        ("‖·‖_S", "within heads", 1.0),
-        ("‖·‖_S, effective", "within heads", -1.0),
+    assert drawn(found.charts()["norms"], "norm", "measure", "value")[:2] == [
+        ("‖·‖_S", "Within spearman", 1.0),
+        ("‖·‖_S, effective", "Within spearman", -1.0),
     ]
 
 
 def test_w_and_mean_weights_in_the_viewer(found):
-    shown = maps.token_maps(found.table, found.matrices, 0.5, [0])
+    shown = found.token_maps()
     assert len(shown) == 2 * 2 * 2
     assert [tuple(one.choices.values()) for one in shown[:4]] == [
         ("encoder", 0, 0, "raw attention", "2 representatives"),
@@ -55,32 +49,12 @@ def test_w_and_mean_weights_in_the_viewer(found):
         ("encoder", 0, 0, "effective attention (sizes)", "2 representatives"),
         ("encoder", 0, 0, "effective attention (sizes)", "all 4 texts"),
     ]
-    assert [list(one.layers) for one in shown[:2]] == [
-        ["W at l = 0.4", "W at l = 0.8", "mean weights"],
-        ["W at l = 0.4", "mean weights"],
-    ]
+    assert [list(one.layers) for one in shown[:2]] == [["W at l = 0.4", "mean weights"]] * 2
     # What is below l is halved, and rows are scaled to sum 1.
     assert shown[0].layers["W at l = 0.4"].flatten().tolist() == pytest.approx(
         [0.5, 0.5, 0, 0.1 / 0.75, 0.15 / 0.75, 0.5 / 0.75, 0, 0.05 / 0.95, 0.9 / 0.95]
     )
     assert shown[0].queries == shown[0].keys == ["0 (special)", "1", "2"]
     assert shown[0].note == (
-        "At the run's own l = 0.4: raw offset at −1, score 0.75; effective vertical at key 0, a special token, score "
-        "0.50. dim R = 3 of 3."
+        "Best pattern: raw offset (0.75), effective vertical (0.50). dim R = 3 of 3."
     )
-    assert shown[4].note == (
-        "At the run's own l = 0.4: raw empty in most rows; effective no simple pattern (best score 0.12). dim R = 2 of "
-        "3."
-    )
-    assert maps.levels(found.table) == [0.4, 0.0, 0.2, 0.8]
-
-
-def test_what_a_threshold_leaves_by_hand(found):
-    kept = maps.kept(found.table, found.matrices)
-    assert len(kept) == 2 * 2 * 61
-    of_head = kept.filter(head=0, weights="raw")
-    assert of_head["threshold"].to_list() == pytest.approx([0.9 * (i / 60) ** 2 for i in range(61)])
-    # Entries are 0, 0, 0.1, 0.2, 0.3, 0.5, 0.5, 0.5, 0.9, and the largest of the rows 0.5, 0.5, 0.9.
-    for step, left, emptied in ((0, 9, 0), (15, 7, 0), (44, 4, 0), (45, 1, 2), (60, 1, 2)):
-        row = of_head.row(step, named=True)
-        assert (row["kept"], row["emptied"]) == pytest.approx((left / 9, emptied / 3)), step

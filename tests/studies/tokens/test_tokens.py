@@ -145,7 +145,7 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
     assert found["rate"] == pytest.approx(down.rate)
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
     assert both.provenance["settings"]["compared"]["digest"] == other.digest
-    assert "(compared)" in both.summary().text
+    assert both.by_layer()["checkpoint"].unique().sort().to_list() == ["model", "compared"]
     with pytest.raises(InputError, match="checkpoints"):
         token_identifiability(
             lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare_model=_typed(other), folds=1

@@ -14,7 +14,7 @@ from identilens.lab.reversal import views
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Tables, decimals, percent
-from identilens.studies.perturbation_views import PERTURBATIONS, norm_charts, norm_correlations
+from identilens.studies.perturbation_views import NORMS_VIEW, PERTURBATIONS, named_norms
 
 _SHOWN_INPUTS = 5
 
@@ -127,9 +127,8 @@ class Reversal(Result):
             "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
         }
         text = (
-            f"After {row['epochs']} {'epoch' if row['epochs'] == 1 else 'epochs'} the model has "
-            f"{percent(row['accuracy'])} of the test tokens right when it is given the correct tokens before them, and "
-            f"{percent(row['whole'])} of the sequences without a wrong token.\n"
+            f"The model (epochs: {row['epochs']}) has {percent(row['accuracy'])} of the test tokens right when it is "
+            f"given the correct tokens before them, and {percent(row['whole'])} of the sequences without an error.\n"
             f"W of {self.head_name(head)} matches the antidiagonal best for l from {first:g} to {last:g} (cosine "
             f"{score:.3f}; {numbers['score_at_draft']:.3f} at the draft's l = {DRAFT_THRESHOLD})."
         )
@@ -142,14 +141,14 @@ class Reversal(Result):
         ]
         return Finding(text, numbers, headline)
 
+    def norms(self) -> pl.DataFrame:
+        """Return how well each norm follows the change of the final hidden state."""
+        return named_norms(self.perturbations)
+
     def overview(self) -> Tables:
         """Return accuracies and heads, with what norms say of perturbations where there are any."""
         frames = {"Model": self.table, "Heads": self.heads}
-        return (
-            frames | {"Norms": norm_correlations(self.perturbations)}
-            if len(self.perturbations)
-            else frames
-        )
+        return frames | {"Norms": self.norms()} if len(self.perturbations) else frames
 
     def charts(self) -> Charts:
         """Return the charts: training, attention on the first input, W at some thresholds and its match."""
@@ -158,7 +157,7 @@ class Reversal(Result):
             "attention": views.attention(self.maps_of(0), self.source[0].tolist()),
             "structures": views.structures(self.best_mean()),
             "thresholds": views.thresholds(self.best_sweep()),
-            **norm_charts(self.perturbations),
+            **NORMS_VIEW.charts("norms", self),
         }
 
     def sections(self) -> list[Section]:

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from shlex import quote
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.kit import Charts
+from identilens.charts.labels import lower
 from identilens.charts.notebook import MapView
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
@@ -19,7 +20,6 @@ from identilens.runs.tables import (
     HEAD,
     Row,
     Tables,
-    at_least,
     counted,
     decimals,
     integers,
@@ -478,3 +478,8 @@ class Audit(Result):
 
 def _layer(row: Row) -> str:
     return f"{row['kind']} layer {row['layer']}"
+
+
+def at_least(share: Any) -> str:
+    """Return a proven lower end of a share in words, with one decimal; nothing for None."""
+    return "" if share is None else f"{lower(100 * share, '.1f')} %"

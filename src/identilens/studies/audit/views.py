@@ -212,7 +212,6 @@ def _head_map(
         measure,
         domain=domain,
         diverging=domain[0] < 0,
-        stretch=True,
         title=title,
         x_title="Head",
         y_title="Layer",

@@ -8,12 +8,12 @@ from typing import ClassVar
 import polars as pl
 import torch
 
-from identilens.charts.kit import Charts, choose_present, intervals, scatter
-from identilens.charts.page import Section
+from identilens.charts.kit import intervals, scatter
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.charts.views import View
 from identilens.measures.explanations.agreement import bootstrap_interval, permutation_p
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, Row, Tables, decimals, integers, table_of
+from identilens.runs.tables import HEAD, Row, decimals, integers, table_of
 
 ALLOWED = 4.0
 """A change by an alternative passes the control up to so many noise floors."""
@@ -31,6 +31,41 @@ GROUP = ("intervention", "outcome")
 ORDER = (*GROUP, "explanation")
 _MEAN = {**decimals("mean", "low", "high"), **integers("texts", "left_out")}
 _MORE = "random", "p", "stable"
+
+
+_NONE = (
+    "No order is better than another: no row sees several keys, no text has two tokens that can be taken out, or "
+    "removal changes the model by no more than rounding does (the noise floor)."
+)
+_FINDING = """\
+{explanation} has the highest score, {mean:.3g}; random orders have {random:.3g} (p = {p:.2g}).
+Not better than random orders (p > {better}): {chance}.
+With other weights of the same head output its order agrees by {stable:.2f}; {failed} of {controls:control} are above \
+the noise.
+{decision}
+"""
+_SCORES = """\
+Parts are removed in each explanation's order. The score of a row's keys is the mean change of the model, in growing \
+groups, on a scale from the worst order (0) to the best (1) that a beam search finds. That of a decision's tokens is \
+the mean lost probability without the first tokens (without), and the mean change of the probability with them alone \
+(alone).
+Intervals are 95 % bootstrap intervals over texts. Neither they nor p are corrected for the number of explanations.
+"""
+_STABLE = """\
+The explanation is computed again from other weights with the same head output, drawn evenly (drawn) or computed by \
+the model with other W_Q and W_K (parameters). Shown is the rank correlation with the explanation of the model's own \
+weights. It is measured on these draws and proves nothing about other alternatives; intervals of weights (identilens \
+certify) hold for all.
+Controls: each alternative is put into the model. As the head's output is the same, nothing may change beyond \
+rounding, by which {failed} of {controls:control} change more than four times. The noise floor is the largest change \
+when the rows' outputs are only rounded differently.
+"""
+_DECISIONS = """\
+Every token is taken out alone, and the model is run again: the number beside it is the change of the probability of \
+the same answer, as a share of it. Special tokens stay, and for a language model the last token.
+Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They were \
+found by adding tokens in the order of what is lost without each; a smaller set may exist.
+"""
 
 
 def by_text(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFrame:
@@ -111,6 +146,36 @@ class Faithfulness(Result):
         },
     }
 
+    words: ClassVar = {
+        "mean": "Score of the order",
+        "stable": "Agreement with itself over alternatives",
+        "outcome": "Change of",
+        "intervention": "Removed by",
+        "p": "p: the share of random orders that do as well",
+        "random": "random: the mean score of random orders",
+    }
+    views: ClassVar = {
+        "decisions": View(title="Decisions", text=_DECISIONS, lines="token_lines"),
+        "faithful": View(
+            intervals,
+            ("explanation", "low", "high", "mean"),
+            title="Orders beside random ones",
+            text=_SCORES,
+            table="faithful",
+            also=("low", "high", "random", "p"),
+            choices=GROUP,
+            listed=True,
+        ),
+        "plane": View(
+            scatter,
+            ("stable", "mean", "explanation"),
+            title="Score, and agreement over alternatives",
+            text=_STABLE,
+            table="faithful",
+            choices=GROUP,
+        ),
+    }
+
     determinacy: pl.DataFrame
     controls: pl.DataFrame
     needed: pl.DataFrame
@@ -149,79 +214,22 @@ class Faithfulness(Result):
             return Finding(_NONE, {"rows": 0})
         first = scores.join(scores.head(1).select(GROUP), on=GROUP)
         best = first.sort("mean", descending=True).row(0, named=True)
-        scale = (
-            "lost probability" if len(self.needed) else "from the worst order (0) to the best (1)"
+        chance = first.filter(pl.col("p") > BETTER)["explanation"]
+        return Finding.of(
+            _FINDING,
+            **{name: best[name] for name in ("explanation", "mean", *_MORE)},
+            better=BETTER,
+            chance=", ".join(chance) or None,
+            controls=len(self.controls) or None,
+            failed=len(self.failed_controls()),
+            decision=next((line.title for line in self.token_lines()), None),
         )
-        lines = [
-            f"Highest score: {best['explanation']}, {best['mean']:.3g} {scale}; random orders {best['random']:.3g} "
-            f"(p = {best['p']:.2g})."
-        ]
-        if chance := ", ".join(first.filter(pl.col("p") > BETTER)["explanation"]):
-            lines.append(f"Not better than random orders (p > {BETTER}): {chance}.")
-        if best["stable"] is not None:
-            lines.append(
-                f"With other weights of the same head output its order agrees by {best['stable']:.2f}; "
-                f"{len(self.failed_controls())} of {len(self.controls)} controls are above {ALLOWED:.0f} noise floors."
-            )
-        lines += [line.title for line in self.token_lines()[:1]]
-        numbers = {name: best[name] for name in ("mean", *_MORE)}
-        return Finding("\n".join(lines), numbers)
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each marked by what the decision loses without it."""
         texts = self.needed.partition_by("text", maintain_order=True)
         return [decision_line(text.to_dicts()) for text in texts[:SHOWN]]
 
-    def overview(self) -> Tables:
-        """Return the mean scores beside random orders."""
-        return {"Orders beside random ones": self.faithful()}
-
-    def charts(self) -> Charts:
-        """Return ``faithful`` and ``plane`` (faithful by stable), each if it has data."""
-        scores, title = self.faithful(), "Score of the order"
-        both, found = scores.drop_nulls("stable"), {}
-        if len(scores):
-            ends = "low", "high", "mean"
-            found["faithful"] = intervals(scores, "explanation", *ends, x_title=title, title=title)
-        if len(both):
-            title = "Score, and agreement over alternatives"
-            found["plane"] = scatter(both, "stable", "mean", "explanation", title=title)
-        for name, label in {"outcome": "Change of", "intervention": "Removed by"}.items():
-            found = {key: choose_present(one, scores, name, label) for key, one in found.items()}
-        return found
-
-    def sections(self) -> list[Section]:
-        """Return what was measured, with the decisions, then the charts and tables."""
-        text = _DECISIONS if len(self.needed) else _ROWS
-        return [Section("tests", "Tests", text, lines=self.token_lines()), *super().sections()]
-
-
-_NONE = (
-    "No order is better than another: no row sees several keys, no text has two tokens that can be taken out, or "
-    "removal changes the model by no more than rounding does (the noise floor)."
-)
-_SCORES = (
-    "p is the share of random orders that do as well. Intervals are 95 % bootstrap intervals over texts. Neither is "
-    "corrected for the number of explanations."
-)
-_ROWS = (
-    "Keys are removed in each explanation's order, in growing groups. The mean change of the model is given on a scale "
-    f"from the worst order (0) to the best (1) that a beam search finds. {_SCORES}",
-    "Stable: the explanation is computed again from other weights with the same head output, drawn evenly (drawn) or "
-    "computed by the model with other W_Q and W_K (parameters). Shown is the rank correlation with the explanation of "
-    "the model's own weights; rows without an order are left out. It is measured on these draws and proves nothing "
-    "about other alternatives; intervals of weights (identilens certify) hold for all.",
-    "Controls: each alternative is put into the model. As the head's output is the same, nothing may change beyond "
-    "rounding. The floor is the largest change when the rows' outputs are only rounded differently.",
-)
-_DECISIONS = (
-    "Every token is taken out alone, and the model is run again: the number beside it is the change of the probability "
-    "of the same answer, as a share of it. Special tokens stay, and for a language model the last token.",
-    "Tokens with ✓ are enough: with all others taken out, the answer has at least nine tenths of its probability. They "
-    "were found by adding tokens in the order of what is lost without each; a smaller set may exist.",
-    "Scores are the mean lost probability without the first tokens of each order (without), and the mean change of the "
-    f"probability with them alone (alone): large is good. {_SCORES}",
-)
 
 _MARKS = {
     -0.5: Mark("half of the probability or more is lost without it", "●", 0, True),

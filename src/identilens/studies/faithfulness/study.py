@@ -155,7 +155,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
         >>> lens = idl.load("bundled")
         >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
         >>> found
-        Faithfulness: Highest score: ...
+        Faithfulness: ...
         >>> found = idl.faithfulness(idl.load("bundled-decoder"), "She put it on the", draws=2, decision="table")
         >>> found.needed["answer"][0], found.needed["token"].to_list()
         (' table', ['S', 'he', ' put', ' it', ' on'])

@@ -1,33 +1,54 @@
 """The result of removing heads and keys: what changes in the model's answer."""
 
 from dataclasses import dataclass
-from math import exp
 from typing import ClassVar
 
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose_present, scatter
-from identilens.charts.page import Section
-from identilens.models.token_names import unmarked
+from identilens.charts.kit import scatter
+from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, Row, counted, some_of
-from identilens.studies.head_views import choose_kind
-from identilens.studies.outcomes import (
-    INFLUENTIAL,
-    ONLY_CHOSEN,
-    RELATIVE_EFFECT,
-    UNITS,
-    Answered,
-    changed,
-    head_in_words,
-    largest_effect,
-)
+from identilens.runs.tables import HEAD
+from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, UNITS
 
 _HEAD = ["kind", "layer", "head"]
 _MOST = 10
 """Heads that are drawn by token of an answer."""
+
+_FINDING = """\
+The log probability of the answer, {log_probability:.3g}, changes by {log_change:+.3g} nats without head {answer_head} \
+of {answer_kind} layer {answer_layer}: the lowest of all changes.
+Without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} {unit} (mean over \
+{texts:text}).
+{influential} of {heads:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
+"""
+_TILES = """\
+{log_change:+.3g} | nats of the answer's log probability without head {answer_head} of {answer_kind} layer \
+{answer_layer}
+{effect:.3g} | {unit} without head {head} of {kind} layer {layer}
+{influential} of {heads} | heads have at least {enough:.0%} of that effect
+"""
+_HEADS = """\
+A head that is removed writes nothing, at any position; everything after it is computed by the model. Shares are of \
+the largest effect among the heads that were removed.
+The rank correlation of these effects with those of a head that writes its mean is {effect_of_mean:.2f}. Removal tests \
+all that a head writes, the mean only how that varies from token to token.
+"""
+_TOKENS = """\
+The change of the log probability of each token of the answer without a head: blue where it becomes less likely. Drawn \
+are the 10 heads that change the answer's most. The number after a token is the row that predicts it; with --queries \
+(queries=) its keys are hidden one by one.
+"""
+_ESTIMATES = """\
+The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the heads \
+to look at; the effect of removing them is measured by running the model.
+The rank correlation of both is {estimate:.2f}.
+"""
+_KEYS = """\
+A key is hidden from one row of one head, whose other weights are scaled up to sum to 1, so that the change can be \
+larger than without the head. A key that has all of a row's weight is left out.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +69,8 @@ class Influence(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
         >>> found = idl.influence(lens, "The cat sat on the mat.", layers=2)
-        >>> found.heads().columns[:5]
-        ['kind', 'layer', 'head', 'effect', 'effect_of_mean']
+        >>> found.heads().row(0)[:3]
+        ('decoder', 2, 4)
     """
 
     analysis: ClassVar = "influence"
@@ -82,255 +103,105 @@ class Influence(Result):
             "log_change": pl.Float64,
         },
     }
+    words: ClassVar = {
+        "effect": "Effect ({unit}): how much the outcome changes",
+        "effect_of_mean": "Effect of mean ({unit}): the same when the head writes the mean of its output over the text",
+        "estimate": "Estimate, to first order ({unit})",
+        "log_change": "Change of the answer's log probability (nats)",
+        "relative_effect": "Relative effect: the effect as a share of the largest",
+        "norm_share": "Norm share: what the key adds to the head's output, as a share of all lengths",
+        "predicted": "Token of the answer (row that predicts it)",
+    }
+    views: ClassVar = {
+        "changes": View(
+            heat,
+            ("head", "layer", "log_change"),
+            title="Change of a given answer without a head",
+            table="heads",
+            look={"diverging": True, "numbers": ".2g"},
+        ),
+        "tokens": View(
+            heat,
+            ("predicted", "place", "log_change"),
+            title="Tokens of the answer, without each head",
+            text=_TOKENS,
+            table="tokens_by_head",
+            also=("query_token",),
+            choices=("text",),
+            look={"diverging": True},
+        ),
+        "effects": View(
+            heat,
+            ("head", "layer", "effect"),
+            title="Effect of removing a head",
+            text=_HEADS,
+            table="heads",
+            look={"numbers": ".2g"},
+            listed=True,
+        ),
+        "estimates": View(
+            scatter,
+            ("estimate", "effect"),
+            title="Estimate against removal",
+            text=_ESTIMATES,
+            table="heads",
+            also=("layer", "head"),
+        ),
+        "keys": View(
+            scatter,
+            ("weight", "effect"),
+            title="Weight of a key against the effect of hiding it",
+            text=_KEYS,
+            table="keys_by_effect",
+            also=("layer", "head", "query_token", "key_token", "norm_share"),
+            listed=True,
+        ),
+    }
 
     answer_tokens: pl.DataFrame
     hidden_keys: pl.DataFrame
 
     def heads(self) -> pl.DataFrame:
-        """Return the means of each head over texts, and ``relative_effect``, its effect over that of the largest."""
-        return (
-            self.table.group_by(_HEAD)
-            .agg(pl.exclude("text", *["log_change"] * self._undecided).mean())
-            .sort(_HEAD)
-            .with_columns(RELATIVE_EFFECT)
-        )
+        """Return the means of each head over texts: first what a given answer needs most, or what has most effect."""
+        means = self.table.group_by(_HEAD).agg(pl.exclude("text").mean())
+        return means.with_columns(RELATIVE_EFFECT).sort("log_change", -pl.col("effect"), *_HEAD)
 
-    @property
-    def _undecided(self) -> bool:
-        """Whether no answer was given."""
-        return not len(self.answer_tokens)
-
-    def _decided(self, texts: int) -> tuple[str, tuple[str, str]]:
-        """Return which head a given answer needs most, and the headline of that."""
-        heads = self.heads().sort("log_change", maintain_order=True)
-        least, most = heads.row(0, named=True), heads.row(-1, named=True)
-        mean = f", mean over {texts} texts" * (texts > 1)
-        number = f"{least['log_change']:+.3g}"
-        others = (
-            f" (the lowest), without {head_in_words(most)} by {most['log_change']:+.3g} (the highest). It falls "
-            f"without {some_of(len(heads.filter(pl.col('log_change') < 0)), len(heads), 'head')}: these speak for the "
-            "answer, if only a little."
-        )
-        known = self.answer_tokens["log_probability"].sum() / len(self.table)
-        words = (
-            f"The answer {self.provenance['settings']['decision']!r} has probability {exp(known):.3g} (logarithm "
-            f"{known:.3g}{mean}). Without {head_in_words(least)} its log probability changes by {number} nats{mean}"
-            f"{others if len(heads) > 1 else '.'}"
-            f"{self._at_token(least) * (texts == 1)} What follows is another measure, never negative: how far the "
-            "whole predictions at its tokens move (KL divergence), whichever token gains."
-        )
-        return words, (
-            number,
-            f"nats of the answer's log probability without {head_in_words(least)}",
-        )
-
-    def _at_token(self, head: Row) -> str:
-        """Return at which token of the answer a head of the one text changes most, and how to look at that row."""
-        own = self.answer_tokens.filter(pl.col(name) == head[name] for name in _HEAD)
-        most = own.sort(pl.col("log_change").abs()).row(-1, named=True)
-        hint = f": --layers {head['layer']} --heads {head['head']} --queries {most['query']} hides each key of that row"
-        return (
-            f" Of {head['log_change']:+.3g} nats, {most['log_change']:+.3g} are at {unmarked(most['token'])!r}, which "
-            f"the row of {unmarked(most['query_token'])!r} ({most['query']}) predicts"
-            f"{hint * self.hidden_keys.is_empty()}."
-        )
-
-    def _keys_by_effect(self) -> pl.DataFrame:
-        """Return the hidden keys, those that matter most first: without which a given answer is least likely."""
+    def keys_by_effect(self) -> pl.DataFrame:
+        """Return the hidden keys in the order of `heads`."""
         keys = self.hidden_keys.drop_nulls("effect")
-        if self._undecided:
-            keys = keys.drop("log_change")
-            return keys.sort("effect", descending=True, maintain_order=True)
-        return keys.sort("log_change", maintain_order=True)
+        return keys.sort("log_change", -pl.col("effect"), maintain_order=True)
 
-    @property
-    def _some_heads(self) -> bool:
-        settings = self.provenance["settings"]
-        return any(settings.get(name) is not None for name in ("layers", "heads"))
+    def tokens_by_head(self) -> pl.DataFrame:
+        """Return the tokens of a given answer for the heads that change it most, as ``predicted`` by ``place``."""
+        change = pl.col("log_change").sum().over("text", *_HEAD)
+        rank = pl.col("change").abs().rank("dense", descending=True).over("text")
+        heads = self.answer_tokens.with_columns(change=change).filter(rank <= _MOST)
+        return heads.sort("text", "change", maintain_order=True).with_columns(
+            place=pl.format("layer {}, head {}", "layer", "head"),
+            predicted=pl.format("{} ({})", "token", "query"),
+        )
 
     def summary(self) -> Finding:
-        """Return the finding: the head of the largest effect, how many come near it, how well estimates order heads."""
-        heads, texts = self.heads(), self.table["text"].n_unique()
-        largest, without = largest_effect(heads, self._outcome)
-        own = self.table.filter(pl.all_horizontal(pl.col(name) == largest[name] for name in _HEAD))
-        error = f" (standard error {own['effect'].std() / texts**0.5:.2g})" if texts > 1 else ""
-        enough = INFLUENTIAL[self._outcome]
-        many = len(heads.filter(pl.col("relative_effect") >= enough))
-        ranks = {name: self._agreement(name) for name in ("effect_of_mean", "estimate")}
-        asked = self.provenance["settings"].get("answer")
-        named = f" after these tokens (--answer {','.join(map(str, asked))})" if asked else ""
-        of = f"the predictions{named} of " * (self._outcome == "prediction")
-        lines = [
-            f"Without {without}; {'mean over' if of or texts > 1 else 'on'} {of}{counted(texts, 'text')}{error}.",
-        ]
-        if len(heads) > 1:
-            lines.append(
-                f"Influential: {some_of(many, len(heads), 'head')}, with at least {100 * enough:.0f} % of this effect "
-                f"when removed alone.{ONLY_CHOSEN if self._some_heads else ''}"
-            )
-        if ranks["effect_of_mean"] is not None:
-            lines.append(
-                "When a head writes its mean over the text instead of nothing, the effects have a rank correlation "
-                f"of {ranks['effect_of_mean']:.2f} with those of removal. Say which of the two you quote: removal "
-                "tests all that a head writes, the mean only how that varies from token to token."
-            )
-        if ranks["estimate"] is not None:
-            lines.append(
-                "Estimates to first order, which need backward passes only, have a rank correlation of "
-                f"{ranks['estimate']:.2f} with the effects of removal."
-            )
-        for key in self._keys_by_effect().head(1).iter_rows(named=True):
-            change = changed(self._outcome, key["effect"])
-            if not self._undecided:
-                change = f"log probability of the answer changes by {key['log_change']:+.3g} nats"
-            lines.append(
-                f"Of {len(self.hidden_keys)} keys of single rows, {unmarked(key['key_token'])!r} ({key['key']}) in the "
-                f"row of {unmarked(key['query_token'])!r} ({key['query']}) of {head_in_words(key)} "
-                f"matters most: when it is hidden, the {change}. The other keys "
-                "then take over its weight, so that this can be more than without the head."
-            )
-        numbers = {"heads": len(heads), "influential": many, "largest": largest["effect"], **ranks}
-        first = []
-        if not self._undecided:
-            words, *first = self._decided(texts)
-            lines.insert(0, words)
-        headline = (
-            (
-                f"{largest['effect']:.3g}",
-                f"{UNITS[self._outcome]} without {head_in_words(largest)}",
-            ),
-            (f"{many} of {len(heads)}", f"heads have at least {100 * enough:.0f} % of that effect"),
+        """Return the head of the largest effect, how many come near it, and what a given answer needs most."""
+        heads, outcome = self.heads(), self.provenance["settings"]["outcome"]
+        needed, largest = heads.row(0, named=True), heads.sort("effect").row(-1, named=True)
+        enough = INFLUENTIAL[outcome]
+        ranks = heads.select(
+            pl.corr(name, "effect", method="spearman") for name in ("effect_of_mean", "estimate")
         )
-        return Finding("\n".join(lines), numbers, [*first, *headline[: len(heads)]])
-
-    def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the heads with the largest effects."""
-        if not self._undecided:
-            title = "Heads that the answer needs most, by the change of its log probability in nats"
-            return {title: self.heads().sort("log_change").head(10)}
-        title = f"Largest effects, in {UNITS[self._outcome]}"
-        return {title: self.heads().sort("effect", descending=True).head(10)}
-
-    def charts(self) -> dict[str, AnyChart]:
-        """Return ``effects`` by layer and head; ``tokens``, ``estimates`` and ``keys`` where there are some."""
-        heads, unit = self.heads(), UNITS[self._outcome]
-        charts = {"effects": self._by_head()}
-        if self.answer_tokens["query"].n_unique() > 1:
-            charts["tokens"] = self._by_token()
-        if known := self._agreement("estimate"):
-            charts["estimates"] = scatter(
-                heads.select(*_HEAD, "estimate", "effect"),
-                "estimate",
-                "effect",
-                "kind",
-                title=f"Estimate against removal (rank correlation {known:.2f})",
-                x_title=f"Estimate, to first order ({unit})",
-                y_title=f"Effect of removal ({unit})",
-                also=["layer", "head"],
-            )
-        if len(shown := self._keys_by_effect()):
-            charts["keys"] = scatter(
-                shown.select(*_HEAD, "query_token", "key_token", "weight", "norm_share", "effect"),
-                "weight",
-                "effect",
-                "kind",
-                title="Weight of a key against the effect of hiding it",
-                x_title="Attention weight",
-                y_title=f"Effect ({unit})",
-                also=["layer", "head", "query_token", "key_token", "norm_share"],
-            )
-        return charts
-
-    def _by_head(self) -> AnyChart:
-        """Return the change without each head: of the outcome, or with its sign of a given answer's log probability."""
-        heads, unit = self.heads(), UNITS[self._outcome]
-        name, shown = "effect", f"Effect ({unit})"
-        if not self._undecided:
-            name, shown = "log_change", "Change of the answer's log probability (nats)"
-        cells = heat(
-            heads.select(*_HEAD, name),
-            "head",
-            "layer",
-            name,
-            diverging=not self._undecided,
-            numbers=".2g",
-            title="Effect of removing a head",
-            x_title="Head",
-            y_title="Layer",
-            color_title=shown,
+        known = self.answer_tokens["log_probability"].sum() / len(self.table)
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            **{name: largest[name] for name in (*_HEAD, "effect")},
+            outcome=outcome,
+            unit=UNITS[outcome],
+            texts=self.table["text"].n_unique(),
+            heads=len(heads),
+            enough=enough,
+            influential=int((heads["relative_effect"] >= enough).sum()) if len(heads) > 1 else None,
+            log_probability=known or None,
+            log_change=needed["log_change"],
+            **{f"answer_{name}": needed[name] for name in _HEAD},
+            **(ranks.row(0, named=True) if len(heads) > 2 else {}),
         )
-        return choose_kind(cells, heads)
-
-    def _by_token(self) -> AnyChart:
-        """Return the changes of the log probability of each token, for the heads that change an answer most."""
-        place = pl.format("layer {}, head {}", "layer", "head").alias("place")
-        sums = self.answer_tokens.group_by("text", *_HEAD).agg(pl.col("log_change").sum())
-        most = sums.sort(pl.col("log_change").abs(), descending=True).group_by("text").head(_MOST)
-        shown = self.answer_tokens.join(
-            most.sort("text", "log_change").select("text", *_HEAD),
-            on=["text", *_HEAD],
-            maintain_order="right_left",
-        ).with_columns(place, pl.format("{} ({})", "token", "query").alias("predicted"))
-        cells = heat(
-            shown.select("text", "place", "predicted", "query_token", "log_change"),
-            "predicted",
-            "place",
-            "log_change",
-            diverging=True,
-            numbers=".2f",
-            title="Tokens of the answer, without each head",
-            x_title="Token of the answer (row that predicts it)",
-            y_title="",
-            color_title="Change of log probability (nats)",
-            also=["query_token"],
-        )
-        return choose_present(cells, shown, "text", "Text")
-
-    def sections(self) -> list[Section]:
-        """Return the heads, the tokens of an answer, the estimates and the keys."""
-        charts = self.charts()
-        found = [Section("heads", "Every head", [_HEADS], ["effects"], self.heads())]
-        if not self._undecided:
-            drawn = [name for name in charts if name == "tokens"]
-            found.append(
-                Section("tokens", "Tokens of the answer", [_TOKENS], drawn, self.answer_tokens)
-            )
-        if "estimates" in charts:
-            found.append(Section("estimates", "Estimate and removal", [_ESTIMATES], ["estimates"]))
-        if "keys" in charts:
-            found.append(
-                Section("keys", "Keys of single rows", [_KEYS], ["keys"], self._keys_by_effect())
-            )
-        return found
-
-    @property
-    def _outcome(self) -> Answered:
-        return self.provenance["settings"]["outcome"]
-
-    def _agreement(self, name: str) -> float | None:
-        """Return the rank correlation of a column with the effects of removal, over three heads or more."""
-        heads = self.heads()
-        found = heads.select(pl.corr(name, "effect", method="spearman")).item()
-        return None if len(heads) < 3 or found is None or found != found else found
-
-
-_HEADS = (
-    "A head that is removed writes nothing, at any position; everything after it is computed by the model. Effect: how "
-    "much the outcome changes; log change: how much the log probability of a given answer does. Effect of mean: the "
-    "effect when the head writes the mean of its output over the text instead. Relative effect: the effect as a share "
-    "of the largest."
-)
-_TOKENS = (
-    "The change of the log probability of each token of the answer without a head: blue where it becomes less likely. "
-    f"Drawn are the {_MOST} heads that change the answer's most. The number after a token is the row that predicts it; "
-    "with --queries (queries=) its keys are hidden one by one."
-)
-_ESTIMATES = (
-    "The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the "
-    "heads to look at; the effect of removing them is measured by running the model."
-)
-_KEYS = (
-    "A key is hidden from one row of one head, whose other weights are scaled up to sum to 1. The norm share is what "
-    "the key adds to this head's output; the effect is the change of the outcome, log change that of the log "
-    "probability of a given answer. A key that has all of a row's weight is left out."
-)

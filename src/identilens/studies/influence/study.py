@@ -58,11 +58,7 @@ class InfluenceSettings(RowSettings):
     def check(self) -> None:
         """Check that the outcome is the model's."""
         if self.outcome in ("head", "layer"):
-            raise SettingError(
-                "outcome",
-                "to be prediction or states: heads are removed from the model",
-                self.outcome,
-            )
+            raise SettingError("outcome", "prediction or states", self.outcome)
         if self.decision is not None and (self.answer is not None or self.outcome == "states"):
             raise SettingError(
                 "decision", "with the outcome prediction and without answer", self.decision
@@ -141,50 +137,34 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
         without = removals(answer, self.chosen, "zero", partial(_removal, answer))
         means = head_effects(answer, self.chosen, "mean")
+        heads = TextHeads(self.lens, [item], ())
         words = self.lens.reader.names(answer.following)
         known = answer.likelihoods(answer.own).tolist()
-        rows: list[Row] = []
-        tokens: list[Row] = []
+        rows: dict[str, list[Row]] = {name: [] for name in Influence.schema}
         for one, (change, gains), mean, estimate in zip(
             self.chosen, without, means, estimates, strict=True
         ):
-            place = Place(part, *one).row
-            rows.append({**place, **change, "effect_of_mean": mean, "estimate": estimate})
-            tokens += [
-                {
-                    **place,
+            head = Place(part, *one).row
+            rows["table"].append({**head, **change, "effect_of_mean": mean, "estimate": estimate})
+            for at, gain in enumerate(gains.tolist()):
+                token = {
                     "query": last + at,
                     "query_token": item.tokens["encoder"][last + at],
                     "token": words[at],
                     "log_probability": known[at],
                     "log_change": gain,
                 }
-                for at, gain in enumerate(gains.tolist())
-            ]
-        heads = TextHeads(self.lens, [item], ())
-        keys = [
-            {**row, "text": part}
-            for site, head in self.chosen
-            if settings.queries is not None
-            for row in self._keys(answer, Place(0, site, head), heads)
-        ]
-        return Output(
-            {
-                name: table_of(Influence.schema[name], one)
-                for name, one in {
-                    "table": rows,
-                    "answer_tokens": tokens,
-                    "hidden_keys": keys,
-                }.items()
-            }
-        )
+                rows["answer_tokens"].append({**head, **token})
+            if settings.queries is not None:
+                rows["hidden_keys"] += self._keys(answer, Place(0, *one), heads, head)
+        return Output({name: table_of(Influence.schema[name], rows[name]) for name in rows})
 
     def _decided(self, item: Item, ids: Sequence[int]) -> Answer:
         """Return the predictions of an answer's tokens after a text."""
         longer, last = followed(self.lens, item, ids[:-1]), item.length - 1
         return Answer(self.lens, longer, "prediction", range(last, last + len(ids)), ids)
 
-    def _keys(self, answer: Answer, place: Place, heads: TextHeads) -> Iterator[Row]:
+    def _keys(self, answer: Answer, place: Place, heads: TextHeads, named: Row) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
         head = heads.read(place)
         tokens = heads.tokens(head, place.text)
@@ -200,7 +180,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                     hidden: Replacements = {head.address: Rows([query], others[None] / left)}
                     change, _ = _removal(answer, answer.given(hidden), answer.own)
                 yield {
-                    **place.row,
+                    **named,
                     "query": query,
                     "query_token": tokens[side.query][query],
                     "key": key,

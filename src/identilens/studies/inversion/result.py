@@ -5,12 +5,11 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import boxes, lines
-from identilens.charts.page import Section
+from identilens.charts.kit import BOX, boxes, lines
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
+from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, counted, percent
+from identilens.runs.tables import Row, percent
 
 NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 """What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
@@ -18,6 +17,34 @@ NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 SHOWN, LINES = 3, 24
 """Texts that are shown as lines of tokens in a terminal or notebook, and in a page."""
 
+_WHOLE = ("certified_texts", "recovered_texts")
+_FINDING = """\
+The margin of {stored}, half the distance to the nearest rival (the state with another token in its place), is \
+{least:.1%} to {most:.1%} of their length: medians by layer, over {texts:text}.
+With {noise} the error is below the margin at {below_least:.1%} to {below_most:.1%} of the places, by layer.
+With it {certified_texts_least:.1%} to {certified_texts_most:.1%} of whole texts are certified; decoding gives \
+{recovered_texts_least:.1%} to {recovered_texts_most:.1%}.
+"""
+_TILES = """\
+{below_least:.1%} | of places have a margin above the error with {noise}, at the layer with fewest
+"""
+_LINES = """\
+Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read its \
+nearest rival.
+A position ({positions:,} in all) is certified if here, and at every position before, the error is smaller than half \
+the distance to the nearest other token's state after the same beginning, less the noise of the forward pass: then \
+decoding token by token gives exactly the text. Other positions may be read, too: what decoding finds is measured.
+Margins are half the distance to the nearest of the texts that were tried ({changes:,} changes of one token or of two \
+neighbours). An error below them is necessary to certify every error of its length, not to read this text. It is not \
+sufficient: other texts may come nearer, and nothing is certified.
+Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a probability of at \
+most {risk:g}.
+"""
+_BITS = """\
+The share of positions whose error is below the margin, or which decoding gives in fact.
+Of the numbers of bits that were tried, the fewest that certify a whole text are at most {certified_bits}, by text and \
+layer, where any do; the fewest with which decoding gives it in fact are at most {recovered_bits}.
+"""
 _PLACE = {"text": pl.Int64, "layer": pl.Int64, "position": pl.Int64, "change": pl.String}
 _SURE = Mark("certified", "●", 0, strong=True)
 _READ = Mark("decoded, not certified", "○", 1)
@@ -64,6 +91,36 @@ class Inversion(Result):
             "decoded": pl.String,
             "recovered": pl.Boolean,
         },
+    }
+
+    words: ClassVar = {
+        "median": "Margin / length of the state",
+        "bits": "Bits of a number, one scale for each token",
+        "value": "Share of positions",
+        "below": "below: the share of positions whose error is below the margin",
+        "recovered": "recovered: the share that decoding gives in fact",
+        "certified_to": "certified to: tokens from the start of the text that are certified",
+        "recovered_to": "recovered to: tokens from the start that decoding gives",
+    }
+    views: ClassVar = {
+        "lines": View(title="The text, token by token", text=_LINES, lines="page_lines"),
+        "bits": View(
+            lines,
+            ("bits", ("below", "recovered"), "layer"),
+            title="Share of positions against bits, by layer",
+            text=_BITS,
+            table="swept",
+            look={"y_domain": (0, 1)},
+        ),
+        "margins": View(
+            boxes,
+            ("layer",),
+            title="Margins by layer (5, 25, 50, 75 and 95 %)",
+            table="quartiles",
+            also=BOX,
+        ),
+        "layers": View(title="By layer and noise", table="by_layer", listed=True),
+        "texts": View(title="Whole texts", table="whole_texts", listed=True),
     }
 
     noises: pl.DataFrame
@@ -113,54 +170,50 @@ class Inversion(Result):
             **{f"{name}_bits": fewest for name, fewest in whole.items()},
         )
 
+    def swept(self) -> pl.DataFrame:
+        """Return the shares of positions by layer and number of bits."""
+        shares = self.by_layer().drop_nulls("bits").sort("layer", "bits")
+        known = pl.DataFrame(schema={"recovered": pl.Float64})
+        return pl.concat([shares, known], how="diagonal")
+
+    def quartiles(self) -> pl.DataFrame:
+        """Return the quartiles of margins as shares of the state's length, and what 90 % lie between, by layer."""
+        shares = zip(BOX, (0.05, 0.25, 0.5, 0.75, 0.95), strict=True)
+        margin = pl.col("relative_margin")
+        found = self.table.group_by("layer").agg(
+            margin.quantile(at).alias(one) for one, at in shares
+        )
+        return found.sort("layer")
+
+    def whole_texts(self) -> pl.DataFrame:
+        """Return `by_text`, without rows where nothing is decoded."""
+        return self.by_text().filter(self._causal)
+
     def summary(self) -> Finding:
-        """Return the finding: which ways to store texts let them be read, proven or in fact, and at which layers."""
-        layers, causal = self.by_layer(), self._causal
-        stored = STORED[self.provenance["settings"]["stored"]]
-        texts = self.table["text"].n_unique()
-        places = "positions" if causal else "changes"
-        count = len(self.table) // self.table["layer"].n_unique()
+        """Return how large margins are, and what can be read with the noise, of those asked for, that hides most."""
         margins = self.table.group_by("layer").agg(pl.col("relative_margin").median())
-        lines = [
-            f"The margin of {stored}, half the distance to the nearest rival (the state with another token in its "
-            f"place), is {_span(margins['relative_margin'])} of their length: medians over "
-            f"{counted(count, places[:-1])} in {counted(texts, 'text')}, by layer."
-        ]
-        least = {}
-        for noise in self._asked:
-            rows = layers.filter(noise=noise)
-            line = f"With {_named(noise)} the error is below the margin at {_span(rows['below'])} of {places}"
-            if causal:
-                line += (
-                    f" (decoding finds {_span(rows['recovered'])}); {_span(rows['certified_texts'])} of whole texts "
-                    f"are certified (decoding finds {_span(rows['recovered_texts'])})"
-                )
-            lines.append(f"{line}.")
-            least[noise] = rows["below"].min()
-        lines.append(_MEANING[causal])
-        if causal and any(noise[0].isdigit() for noise in self._asked):
-            risk = self.provenance["settings"]["risk"]
-            lines.append(
-                "Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a "
-                f"probability of at most {risk:g}."
-            )
-        fewest = self.bits()
-        if causal and len(fewest):
-            lines.append(
-                "Of the numbers of bits that were tried, the fewest that certify a whole text: "
-                f"{_bits(fewest['certified_bits'])}; the fewest with which decoding gives it in fact: "
-                f"{_bits(fewest['recovered_bits'])} (by text and layer)."
-            )
-        numbers = {"texts": texts, "positions": count}
-        numbers |= {f"below {noise}": share for noise, share in least.items()}
-        headline = [
-            (
-                percent(share),
-                f"of {places} have a margin above the error with {_named(noise)}, at the layer with fewest",
-            )
-            for noise, share in least.items()
-        ]
-        return Finding("\n".join(lines), numbers, headline)
+        count = len(self.table) // self.table["layer"].n_unique()
+        layers = self.by_layer().filter(pl.col("noise").is_in(self._asked))
+        noise = layers.sort("below", maintain_order=True)["noise"][0]
+        shares = layers.filter(noise=noise)
+        names = [one for one in ("below", *_WHOLE) if one in shares.columns]
+        numbers = {f"{one}_least": shares[one].min() for one in names}
+        numbers |= {f"{one}_most": shares[one].max() for one in names}
+        bits = self.bits() if self._causal else pl.DataFrame()
+        numbers |= {one: bits[one].max() for one in bits.columns if one.endswith("_bits")}
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            stored=STORED[self.provenance["settings"]["stored"]],
+            least=margins["relative_margin"].min(),
+            most=margins["relative_margin"].max(),
+            texts=self.table["text"].n_unique(),
+            positions=count if self._causal else None,
+            changes=None if self._causal else count,
+            noise=_named(noise),
+            risk=self.provenance["settings"].get("risk") if self._causal else None,
+            **numbers,
+        )
 
     @property
     def _asked(self) -> list[str]:
@@ -172,19 +225,6 @@ class Inversion(Result):
     @property
     def _causal(self) -> bool:
         return self.table["change"].first() == NEXT
-
-    def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the shares of positions with an error below the margin, and of those decoded, by layer and noise."""
-        layers = self.by_layer().with_columns(pl.col("noise").map_elements(_named, pl.String))
-        shown = {
-            "below": "Positions whose error is below the margin",
-            "recovered": "Positions decoded in fact",
-        }
-        return {
-            f"{title}, by layer": layers.pivot("noise", index="layer", values=name)
-            for name, title in shown.items()
-            if name in layers.columns
-        }
 
     def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each with its margin at the deepest layer and its nearest rival.
@@ -213,59 +253,9 @@ class Inversion(Result):
             lines.append(TokenLine(title, marked, legend))
         return lines
 
-    def charts(self) -> dict[str, AnyChart]:
-        """Return ``margins`` by layer, and ``bits``: the share of positions below the margin against bits, by layer."""
-        quartiles = self.table.group_by("layer").agg(
-            pl.col("relative_margin").quantile(share).alias(name)
-            for name, share in (
-                ("low", 0.05),
-                ("q1", 0.25),
-                ("median", 0.5),
-                ("q3", 0.75),
-                ("high", 0.95),
-            )
-        )
-        charts: dict[str, AnyChart] = {
-            "margins": boxes(
-                quartiles.sort("layer"),
-                "layer",
-                "Margin / length of the state",
-                title="Margins by layer (5, 25, 50, 75 and 95 %)",
-                x_title="Layer",
-            )
-        }
-        swept = self.by_layer().drop_nulls("bits").sort("layer", "bits")
-        if swept["bits"].n_unique() > 1:
-            kinds = {"below": "error below the margin", "recovered": "decoded in fact"}
-            shares = [
-                swept.select("layer", "bits", share=name, positions=pl.lit(words))
-                for name, words in kinds.items()
-                if name in swept.columns
-            ]
-            charts["bits"] = lines(
-                pl.concat(shares),
-                "bits",
-                "share",
-                "layer",
-                dash="positions",
-                title="Share of positions against bits, by layer",
-                x_title="Bits of a number, one scale for each token",
-                y_title="Share of positions",
-                y_domain=(0, 1),
-                color_title="Layer",
-            )
-        return charts
-
-    def sections(self) -> list[Section]:
-        """Return lines of tokens, charts and tables."""
-        charts = self.charts()
-        several = [name for name in ("bits", "margins") if name in charts]
-        meaning, about = [_MEANING[self._causal]], [_LINES, _READ_ON][: 1 + self._causal]
-        return [
-            Section("lines", "The text, token by token", about, lines=self.token_lines(LINES)),
-            Section("bits", "How coarsely, at which layer", meaning, several, self.by_layer()),
-            Section("texts", "Whole texts", [_TEXTS], frame=self.by_text()),
-        ][: 2 + self._causal]
+    def page_lines(self) -> list[TokenLine]:
+        """Return more lines of tokens, for a page."""
+        return self.token_lines(LINES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,26 +289,6 @@ class Inverted:
 
 
 STORED = {"states": "hidden states", "cache": "keys and values"}
-_MEANING = {
-    True: "A position is certified if here, and at every position before, the error is smaller than half the distance "
-    "to the nearest other token's state, less the noise of the forward pass: then decoding token by token gives "
-    "exactly the text. Other positions may be read, too: what decoding finds is measured.",
-    False: "Margins are half the distance to the nearest text that differs in one token, or in two neighbours, among "
-    "those that were tried. An error below them is necessary to certify every error of its length, not to read this "
-    "text. It is not sufficient: other texts may come nearer, and nothing is certified.",
-}
-_LINES = (
-    "Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read "
-    "its nearest rival."
-)
-_READ_ON = (
-    "Certified: the error is below the margin here and at every token before. The rival is the token whose state comes "
-    "nearest after the same beginning."
-)
-_TEXTS = (
-    "certified_to and recovered_to count tokens from the start of the text; below is the share of all positions whose "
-    "error is smaller than the margin."
-)
 
 
 def _marked(row: Row) -> MarkedToken:
@@ -337,18 +307,3 @@ def _marked(row: Row) -> MarkedToken:
 
 def _named(noise: str) -> str:
     return f"noise of {100 * float(noise):g} % of the length" if noise[0].isdigit() else noise
-
-
-def _span(shares: pl.Series) -> str:
-    """Return the least and the largest share in words, once if they are the same."""
-    return " to ".join(dict.fromkeys(map(percent, (shares.min(), shares.max()))))
-
-
-def _bits(fewest: pl.Series) -> str:
-    """Return a span of bits in words."""
-    known = fewest.drop_nulls()
-    missing = len(fewest) - len(known)
-    span = (
-        " to ".join(dict.fromkeys(map(str, (known.min(), known.max())))) if len(known) else "none"
-    )
-    return f"{span} ({missing} of {len(fewest)} at none)" if missing and len(known) else span

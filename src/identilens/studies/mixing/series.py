@@ -14,6 +14,9 @@ CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
 """Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
 
+NEAR = 20
+"""Positions to the left and to the right whose context is drawn."""
+
 _MEASURES = {
     "contributions": "contribution",
     "raw rollout": "raw_rollout",
@@ -107,3 +110,16 @@ class Series:
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
                     contexts.append(ClassContext(token, centre, frame.filter(kind="encoder")))
         return contexts
+
+    @property
+    def class_frame(self) -> pl.DataFrame:
+        """The same as one table, with what positions are counted from as ``centre``."""
+        frames = [one.frame.with_columns(centre=pl.lit(one.centre)) for one in self.class_context]
+        return pl.concat(frames) if frames else pl.DataFrame()
+
+    @property
+    def near(self) -> pl.DataFrame:
+        """Context by relative position up to `NEAR`, with an empty row for the own token, which is no context."""
+        near = self.positions.filter(pl.col("offset").abs() <= NEAR)
+        own = near.select("kind", "layer", offset=0).unique(maintain_order=True)
+        return pl.concat([near, own], how="diagonal_relaxed")

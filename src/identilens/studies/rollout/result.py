@@ -2,29 +2,35 @@
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
+import altair as alt
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.cells import on_pictures
-from identilens.charts.encoding import MOST_MARKS, AnyChart
-from identilens.charts.kit import Charts, choose, intervals
-from identilens.charts.labels import lower, shortened, upper, visible_text
+from identilens.charts.encoding import (
+    MOST_MARKS,
+    Look,
+    base_chart,
+    field,
+    inline,
+    layered,
+)
+from identilens.charts.kit import Charts, choose_present, intervals
+from identilens.charts.labels import lower, upper
 from identilens.charts.packing import BITS
-from identilens.charts.page import Section
 from identilens.charts.thumbnails import picture
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Row, ends, percent, some_of
-from identilens.studies.outcomes import FEW_KEYS, WITHIN, normed_heads
+from identilens.runs.tables import Columns, Row
+from identilens.studies.outcomes import WITHIN, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -33,6 +39,7 @@ _ROW: Columns = {
     "tolerance": pl.String,
 }
 _PLACE = ["text", "query", "tolerance"]
+_COVER, _PANEL = "#d55e00", 140
 _LINES, _SHOWN, _CELLS, _DRAWN, _PICTURES = 24, 3, 5_000, 40, 12
 """Lines of tokens in a page, in a terminal, values to draw bars of, bars of a row, and pictures."""
 
@@ -60,6 +67,43 @@ _FIXED = (
     & (pl.col("lo") >= (1 - WITHIN) * pl.col("value"))
 ).alias("fixed")
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
+_FINDING = """\
+With every head's output {kept}, no other maps change any of {pinned:value} of rollout. That is usual where rows see \
+no more keys than a head's values have dimensions: take a longer text, or a tolerance (--tolerance bfloat16,1%; in \
+Python: tolerance=("bfloat16", 0.01)).
+In the row of {query_token!r} (query {query}, text {text}), rollout gives {token!r} (token {target}) {value:.4f}; with \
+every head's output {kept} it may be anything from {lo:≥z.4f} to {hi:≤z.4f}, the widest of {values:interval}.
+With that, {share:.1%} of the values are determined: every alternative keeps them within a tenth; the mean width of an \
+interval is {width:.4f}.
+In {certified} of {rows:row} the largest token is so in every alternative.
+"""
+_TILES = """\
+{share:.1%} | of the values are determined: no alternative moves them by more than a tenth
+{certified_share:.1%} | of the queries have a certified largest token
+"""
+_TEXT = """\
+Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the \
+output of every head the same, up to the tolerance, keeps it within a tenth of itself.
+Where heads can trade outputs (stacked_rank of an audit below heads times d_v), the model's hidden states fix less \
+than the output of each head does.
+{normed}
+"""
+_MAPS = """\
+Raw is the map of the model. Least and most are the maps with the least and the largest rollout to the target, for all \
+rows at once, while every head's output stays the same, up to the tolerance. The ends are reached by the maps of all \
+heads together.
+Put into the model, they moved no layer's hidden states by more than {moved:.1e} of their length.
+"""
+_PICTURE = """\
+One row of the rollout on the picture that the model read: left the least that each patch may have while every head's \
+output stays the same, up to the tolerance, right the most, and between them the rollout of the model's own weights. \
+The ends of all patches are not reached at once: each has maps of its own.
+"""
+_BARS = """\
+The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, and \
+reached by maps up to the gap in the table of rows. Of a row at most the 40 largest values are drawn, in the order of \
+the text; the table below has the widest intervals.
+"""
 _MARKS = {
     True: Mark("determined, within a tenth", "●", 0, True),
     False: Mark("not determined", "△", 1),
@@ -124,6 +168,24 @@ class Rollouts(Result):
         "witnesses": ["text", "target", "end"],
     }
 
+    views: ClassVar = {
+        "pictures": View(title="The picture", text=_PICTURE, method="pictures"),
+        "lines": View(
+            title="The text, marked by what is determined", text=_TEXT, lines="page_lines"
+        ),
+        "intervals": View(
+            title="Widest intervals", text=_BARS, method="intervals", table="widest", listed=True
+        ),
+        "witnesses": View(
+            title="Maps that reach the ends",
+            text=_MAPS,
+            maps="notebook_maps",
+            table="witnesses",
+            listed=True,
+        ),
+        "rows": View(title="Rows in numbers", table="rows", listed=True),
+    }
+
     rows: pl.DataFrame
     witnesses: pl.DataFrame
 
@@ -141,68 +203,41 @@ class Rollouts(Result):
             )
         return found
 
+    def widest(self) -> pl.DataFrame:
+        """Return the values with the widest intervals."""
+        return self.table.sort(_WIDTH, descending=True, maintain_order=True).head(_LINES)
+
     def summary(self) -> Finding:
         """Return the widest interval, and how many values and orders are fixed, for the first tolerance."""
-        tolerance, *others = self.table["tolerance"].unique(maintain_order=True).to_list()
+        tolerance = self.table["tolerance"][0]
         table = self.table.filter(tolerance=tolerance)
-        widest = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
-        sums = table.select(_WIDTH.mean(), pl.col("value").mean(), _FIXED.sum())
-        width, value, fixed = sums.row(0)
-        same = "with every head's output unchanged"
-        if tolerance != "0":
-            same = f"with every head's output changed by at most {tolerance}, {_HELD},"
-        among = f" Of {len(table):,} intervals this is the widest." if len(table) > 1 else ""
-        none = f"No other maps change any of {len(table):,} values of rollout {same}. {FEW_KEYS}"
-        lines = [
-            none
-            if widest["hi"] - widest["lo"] < PIN_TOLERANCE
-            else f"In the row of {unmarked(widest['query_token'])!r} (query {widest['query']}, text {widest['text']}), "
-            f"rollout gives {unmarked(widest['token'])!r} (token {widest['target']}) {widest['value']:.4f}; {same} it "
-            f"may be anything from {lower(widest['lo'], 'z.4f')} to {upper(widest['hi'], 'z.4f')}.{among}",
-            f"Determined, kept within a tenth of its value by every alternative: {some_of(fixed, len(table), 'value')} "
-            f"({percent(fixed / len(table))}). The mean value is {value:.4f}, the mean width of an interval "
-            f"{width:.4f}.",
-        ]
+        most = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
+        sums = table.select(_WIDTH.mean(), _FIXED.sum(), mean_value=pl.col("value").mean())
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
-        if len(certified):
-            lines.append(
-                f"In {some_of(certified.sum(), len(certified), 'row')} the largest token is so in every "
-                "alternative."
-            )
-        if len(self.witnesses):
-            lines.append(
-                f"The maps that reach the ends of {len(self.witnesses) // 2:,} targets, put into the model, moved no "
-                f"layer's hidden states by more than {self.witnesses['moved'].max():.1e} of their length."
-            )
-        for other in others:
-            wider = self.table.filter(tolerance=other).select(_WIDTH.mean()).item()
-            lines.append(
-                f"At the tolerance {other} of each head's output, the mean width is {wider:.4f}, {_HELD}."
-            )
-        lines += [_TRADE, *normed_heads(self.provenance["model"])]
-        numbers = {
-            "values": len(table),
-            "fixed": fixed,
-            "mean_value": value,
-            "mean_width": width,
-            "widest": widest["hi"] - widest["lo"],
-            "certified_largest": int(certified.sum()) if len(certified) else None,
-        }
-        words = "of the values are determined: no alternative moves them by more than a tenth"
-        headline = [(percent(fixed / len(table)), words)]
-        if len(certified):
-            share = percent(int(certified.sum()) / len(certified))
-            headline.append((share, "of the queries have a certified largest token"))
-        return Finding("\n".join(lines), numbers, headline)
-
-    def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the widest intervals."""
-        found = self.table.sort(_WIDTH, descending=True, maintain_order=True).head(10)
-        query = pl.format("{} {}", "query", "query_token").alias("query")
-        ranks = pl.format("{}–{}", "highest_rank", "lowest_rank").alias("may be")
-        numbers = [pl.col("value").round(4), *ends(4)]
-        shown = found.select("text", query, "tolerance", "target", "token", *numbers, "rank", ranks)
-        return {"Widest intervals": shown}
+        names = ("text", "query", "target", "value", "lo", "hi")
+        numbers = {name: most[name] for name in names} | sums.row(0, named=True)
+        pinned = most["hi"] - most["lo"] < PIN_TOLERANCE
+        if pinned:
+            numbers |= {"lo": None, "hi": None}
+        held = (
+            f"changed by at most {tolerance}, weights and values of later layers held as they are"
+        )
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            **numbers,
+            query_token=unmarked(most["query_token"]),
+            token=unmarked(most["token"]),
+            kept="unchanged" if tolerance == "0" else held,
+            values=len(table),
+            pinned=len(table) if pinned else None,
+            share=numbers["fixed"] / len(table),
+            rows=len(certified),
+            certified=int(certified.sum()) if len(certified) else None,
+            certified_share=certified.mean(),
+            moved=self.witnesses["moved"].max(),
+            normed=next(iter(normed_heads(self.provenance["model"])), None),
+        )
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens, each with its value in percent, marked where it is fixed."""
@@ -229,15 +264,12 @@ class Rollouts(Result):
             lines.append(TokenLine(title, tokens, legend))
         return lines
 
-    def charts(self) -> Charts:
-        """Return ``intervals``, value and ends of each target.
+    def page_lines(self) -> list[TokenLine]:
+        """Return more rows as lines of tokens, for a page."""
+        return self.token_lines(_LINES)
 
-        Where the text is a picture and all its patches are targets, ``pictures`` has the same on the picture.
-        """
-        return {"intervals": self._intervals()} | self._pictures
-
-    @cached_property
-    def _pictures(self) -> Charts:
+    def pictures(self) -> Charts:
+        """Return ``pictures``: rollout on the picture that a text is, where all its patches are targets."""
         if self.provenance["settings"]["targets"] is not None:
             return {}
         shown = self.table.with_columns(
@@ -254,8 +286,8 @@ class Rollouts(Result):
             shown.select(list(_ROW))
             .unique(maintain_order=True)
             .head(max(1, min(_PICTURES, MOST_MARKS // (3 * patches))))
-            .with_row_index("row")
         )
+        rows = rows.with_columns(row=pl.Series(map(_row_name, rows.to_dicts())))
         cells = rows.join(shown, on=_PLACE, maintain_order="left")
         cells = cells.unpivot(
             ["lo", "value", "hi"],
@@ -265,7 +297,7 @@ class Rollouts(Result):
         ).with_columns(pl.col("end").replace({"lo": "least", "value": "rollout", "hi": "most"}))
         addresses = {one: picture(self.matrices[picture_key(one)]) for one in found}
         drawn = rows.select("row", address=pl.col("text").replace_strict(addresses))
-        chart = on_pictures(
+        chart = _on_pictures(
             cells,
             "end",
             ("down", "across"),
@@ -275,69 +307,28 @@ class Rollouts(Result):
             x_title="",
             title="Rollout on the picture, between the least and the most that it may be",
         )
-        titles = {one["row"]: _row_name(one) for one in rows.iter_rows(named=True)}
-        return {"pictures": choose(chart, "row", "Row", titles) if len(titles) > 1 else chart}
+        return {"pictures": choose_present(chart, drawn, "row", "Row")}
 
-    def _intervals(self) -> AnyChart:
+    def intervals(self) -> Charts:
+        """Return ``intervals``: the value and the ends of each target, for a row to choose."""
         shown = self.table.head(_CELLS)
-        names = shown.select(_PLACE).unique(maintain_order=True).with_row_index("row")
-        frame = shown.join(names, on=_PLACE, maintain_order="left").with_columns(_FIXED)
-        frame = frame.filter(pl.col("value").rank("ordinal", descending=True).over("row") <= _DRAWN)
-        titles = {}
-        for one in frame.unique("row", maintain_order=True).iter_rows(named=True):
-            titles[one["row"]] = _row_name(one)
-        labels = [
-            f"{shortened(visible_text(token), 22)} · {target}"
-            for token, target in frame.select("token", "target").rows()
-        ]
-        states = (
-            pl.when("fixed")
-            .then(pl.lit("determined"))
-            .otherwise(pl.lit("not determined"))
-            .alias("state")
+        rank = pl.col("value").rank("ordinal", descending=True).over(_PLACE)
+        rows = shown.filter(rank <= _DRAWN).with_columns(
+            _FIXED.replace_strict({True: "determined", False: "not determined"}).alias("state"),
+            name=pl.format("{} · {}", "token", "target"),
+            row=pl.Series(map(_row_name, shown.filter(rank <= _DRAWN).to_dicts())),
         )
-        longest = int(frame.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType]
+        columns = ("name", "lo", "hi", "value", "state")
+        longest = max(rows.group_by("row").len()["len"].to_list())
         chart = intervals(
-            frame.select("row", "value", "lo", "hi", states, label=pl.Series(labels)),
-            "label",
-            "lo",
-            "hi",
-            "value",
-            "state",
+            rows.select(*columns, "row"),
+            *columns,
             root_x=True,
-            color_title="Value",
             x_title="Rollout and its interval, by square root",
             height=17 * longest + 10,
             title="What rollout may be in one row",
         )
-        return choose(chart, "row", "Row", titles) if len(titles) > 1 else chart
-
-    def sections(self) -> list[Section]:
-        """Return the lines of tokens, the bars and the tables."""
-        lines, maps = self.token_lines(_LINES), self.notebook_maps()
-        pictures = []
-        if self._pictures:
-            pictures = [Section("pictures", "The picture", [_PICTURE], ["pictures"])]
-        return [
-            *pictures,
-            Section("lines", "The text, marked by what is determined", [_TEXT], lines=lines),
-            Section("intervals", "Intervals", [_BARS], ["intervals"]),
-            *(
-                [
-                    Section(
-                        "witnesses",
-                        "Maps that reach the ends",
-                        [_MAPS],
-                        frame=self.witnesses,
-                        maps=maps,
-                    )
-                ]
-                if maps
-                else []
-            ),
-            Section("rows", "Rows in numbers", frame=self.rows),
-            Section("values", "Values in numbers", frame=self.table),
-        ]
+        return {"intervals": choose_present(chart, rows, "row", "Row")}
 
     def notebook_maps(self) -> list[TokenMap]:
         """Return the maps of the model beside those that reach both ends of each target, as far as a page has room."""
@@ -349,9 +340,8 @@ class Rollouts(Result):
             )  # pyright: ignore[reportArgumentType]
             moved = dict(rows.select("end", "moved").iter_rows())
             note = (
-                f"The maps of all heads with the least and the largest rollout to {token!r} (token {target}), put into "
-                f"the model, moved no layer's hidden states by more than {moved['lo']:.1e} and {moved['hi']:.1e} of "
-                "their length"
+                f"Put into the model, the maps of all heads with the least and the largest rollout to {token!r} moved "
+                f"no layer's hidden states by more than {max(moved.values()):.1e} of their length."
             )
             [names] = self.tokens[text].values()
             for head, own in raw.items():
@@ -367,7 +357,7 @@ class Rollouts(Result):
                 }
                 apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
                 interest = float((layers["most"] - layers["least"]).abs().sum())
-                maps.append(TokenMap(choices, layers, names, names, f"{note}.", apart, interest))
+                maps.append(TokenMap(choices, layers, names, names, note, apart, interest))
         return maps
 
 
@@ -375,27 +365,54 @@ def _row_name(row: Row) -> str:
     return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
 
 
-_HELD = "weights and values of later layers held as they are"
-_TRADE = (
-    "Where heads can trade outputs (stacked_rank of an audit below heads times d_v), the model's hidden states fix "
-    "less than the output of each head does."
-)
-_TEXT = (
-    "Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the "
-    "output of every head the same keeps it within a tenth of itself."
-)
-_MAPS = (
-    "Raw is the map of the model. Least and most are the maps with the least and the largest rollout to the target, "
-    "for all rows at once, while every head's output stays the same, up to the tolerance. The ends are reached by the "
-    "maps of all heads together."
-)
-_PICTURE = (
-    "One row of the rollout on the picture that the model read: left the least that each patch may have while every "
-    "head's output stays the same, up to the tolerance, right the most, and between them the rollout of the model's "
-    "own weights. The ends of all patches are not reached at once: each has maps of its own."
-)
-_BARS = (
-    "The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, "
-    "and reached by maps up to the gap in the table of rows. Of a row at most the "
-    f"{_DRAWN} largest values are drawn, in the order of the text; the table below has all."
-)
+def _on_pictures(
+    frame: pl.DataFrame,
+    panel: str,
+    place: tuple[str, str],
+    value: str,
+    pictures: pl.DataFrame,
+    picture: str,
+    **look: Unpack[Look],
+) -> alt.LayerChart:
+    """Return cells on top of a picture, a panel for each value of ``panel``: the larger a value, the more is covered.
+
+    Args:
+        frame: A row for each cell.
+        panel: The column that tells panels apart.
+        place: The columns with the row and the column of a cell in the picture.
+        value: The values, from 0 up.
+        pictures: A row for each picture, with the columns that it can be chosen by.
+        picture: The column with the picture's address.
+        look: Words; see `Look`.
+    """
+    panels = frame[panel].unique(maintain_order=True).to_list()
+    look = Look(height=_PANEL) | look
+    look["also"] = (*place, value, *look.get("also", ()))
+    base = base_chart(frame, panel, place[0], grouped="xy", **look)
+    base.encoding.y["axis"] = None
+    base.encoding.x["axis"]["labelAngle"] = 0
+    base.encoding.x["scale"] = alt.Scale(paddingInner=0.03, paddingOuter=0)
+    cells = base.mark_rect(color=_COVER).encode(
+        xOffset=alt.XOffset(field(place[1]), type="ordinal", scale=alt.Scale(padding=0)),
+        opacity=alt.Opacity(
+            field(value),
+            type="quantitative",
+            title=look.get("color_title", value),
+            scale=alt.Scale(domain=[0, float(f"{frame[value].max():.2g}")], range=[0, 0.85]),
+            legend=alt.Legend(orient="bottom"),
+        ),
+    )
+    rows = [{**one, panel: name} for one in pictures.iter_rows(named=True) for name in panels]
+    below = alt.Chart(inline([{field(name): one[name] for name in one} for one in rows]))
+    below = below.mark_image(
+        aspect=False, width=alt.expr("bandwidth('x')"), height=alt.expr("height")
+    ).encode(
+        x=base.encoding.x,
+        y=alt.value(alt.expr("height / 2")),
+        url=alt.Url(field(picture), type="nominal"),
+    )
+    whole = layered([cells, below])
+    whole.layer.reverse()
+    # The page makes the panels square.
+    whole["usermeta"] = {"panels": len(panels)}
+    return whole

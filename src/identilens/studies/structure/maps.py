@@ -1,13 +1,12 @@
-"""Mean weights and W of every head as maps: small ones of all heads, large ones for the viewer, and what l leaves."""
+"""Mean weights and W of every head as maps: small ones of all heads, and large ones for the viewer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
-import torch
 from torch import Tensor
 
-from identilens.charts.kit import AnyChart, choose
+from identilens.charts.kit import AnyChart
 from identilens.charts.thumbnails import thumbnails
 from identilens.charts.viewer import TokenMap
 from identilens.measures.structure.weights import structure_weights
@@ -15,41 +14,20 @@ from identilens.runs.matrices import Matrices
 from identilens.runs.tables import Row
 
 SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
-_STEPS = 60
-
-
-def levels(table: pl.DataFrame) -> list[float]:
-    """Return the thresholds whose W is shown: the run's own, none, and multiples of its own that weights can reach."""
-    threshold = table["threshold"][0]
-    return list(
-        dict.fromkeys(
-            [
-                threshold,
-                0.0,
-                *(factor * threshold for factor in (0.5, 2, 4) if factor * threshold <= 1),
-            ]
-        )
-    )
 
 
 def gallery(
     table: pl.DataFrame, matrices: Matrices, kind: str, name: str, penalty: float
 ) -> AnyChart:
-    """Return W of every head of a kind as a small map, ``raw`` or ``effective``, with a choice of thresholds."""
-    rows, pictures, n = [], [], table["length"][0]
-    names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
+    """Return W of every head of a kind as a small map, ``raw`` or ``effective``."""
     prefix = "" if name == "raw" else "effective_"
-    for layer, head, pattern in (
-        table.filter(kind=kind).select("layer", "head", f"{prefix}pattern").iter_rows()
-    ):
-        mean = matrices[f"{kind}.layer{layer}.{name}"][head]
-        for level in names:
-            rows.append(
-                {"layer": layer, "head": head, "best pattern": pattern, "threshold": names[level]}
-            )
-            pictures.append(structure_weights(mean, level, penalty=penalty))
-    drawn = thumbnails(
-        pl.DataFrame(rows),
+    heads = table.filter(kind=kind).select("layer", "head", "threshold", f"{prefix}pattern")
+    pictures = [
+        structure_weights(matrices[f"{kind}.layer{layer}.{name}"][head], level, penalty=penalty)
+        for layer, head, level, _ in heads.iter_rows()
+    ]
+    return thumbnails(
+        heads.drop("threshold").rename({f"{prefix}pattern": "best pattern"}),
         "head",
         "layer",
         pictures,
@@ -59,80 +37,38 @@ def gallery(
         title=f"W of every {kind} head, {SHOWN[name]}",
         description="Small maps by layer and head; rows are queries, columns keys; shade is the root of the weight.",
     )
-    return choose(drawn, "threshold", "Threshold", list(names.values()))
 
 
 def token_maps(
     table: pl.DataFrame, matrices: Matrices, penalty: float, special: Sequence[int]
 ) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
-    threshold, token_maps = table["threshold"][0], []
-    means = (
-        ("", f"{table['representatives'][0]} representatives"),
-        ("all_", f"all {table['texts'][0]} texts"),
-    )
+    shown = []
     for row in table.iter_rows(named=True):
-        choices = {name: row[name] for name in ("kind", "layer", "head")}
-        for name, words in SHOWN.items():
-            for prefix, over in means:
-                mean = matrices[f"{row['kind']}.layer{row['layer']}.{prefix}{name}"][row["head"]]
-                shown = [threshold] if prefix or 2 * threshold > 1 else [threshold, 2 * threshold]
-                layers = {
-                    f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty)
-                    for level in shown
-                }
-                layers["mean weights"] = mean
-                names = [
-                    f"{place} (special)" if place in special else str(place)
-                    for place in range(len(mean))
-                ]
-                where = {**choices, "weights": words, "mean over": over}
-                raw, effective = (
-                    _placed(
-                        special, *(row[f"{prefix}{name}"] for name in ("pattern", "score", "place"))
-                    )
-                    for prefix in ("", "effective_")
-                )
-                token_maps.append(
-                    TokenMap(
-                        where,
-                        layers,
-                        names,
-                        names,
-                        (
-                            f"At the run's own l = {row['threshold']:.4g}: raw {raw}; "
-                            f"effective {effective}. dim R = {row['dim_r']} of "
-                            f"{row['length']}."
-                        ),
-                    )
-                )
-    return token_maps
-
-
-def kept(table: pl.DataFrame, matrices: Matrices) -> pl.DataFrame:
-    """Return which share of entries a threshold keeps and which share of rows it empties, head by head.
-
-    Columns: kind, layer, head, weights, threshold, kept, emptied. Means over representatives are cut.
-    """
-    sites = table.select("kind", "layer").unique(maintain_order=True)
-    means = {
-        (f"{kind}.layer{layer}", name): matrices[f"{kind}.layer{layer}.{name}"]
-        for kind, layer in sites.iter_rows()
-        for name in SHOWN
-    }
-    most = max(float(mean.max()) for mean in means.values())
-    thresholds = most * (torch.arange(_STEPS + 1, dtype=torch.float64) / _STEPS) ** 2
-    rows = []
-    for (key, name), mean in means.items():
-        stays = [mean >= level for level in thresholds.tolist()]
-        columns = {
-            "weights": name,
-            "threshold": thresholds.expand(len(mean), -1),
-            "kept": torch.stack([one.double().mean((-2, -1)) for one in stays], -1),
-            "emptied": torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1),
+        names = [
+            f"{place} (special)" if place in special else str(place)
+            for place in range(row["length"])
+        ]
+        note = (
+            "Best pattern: raw {pattern} ({score:.2f}), effective {effective_pattern} "
+            "({effective_score:.2f}). dim R = {dim_r} of {length}."
+        ).format(**row)
+        over = {
+            "": f"{row['representatives']} representatives",
+            "all_": f"all {row['texts']} texts",
         }
-        rows += head_rows(key, columns)
-    return pl.DataFrame(rows).explode("threshold", "kept", "emptied")
+        for name, words in SHOWN.items():
+            for prefix, texts in over.items():
+                key = f"{row['kind']}.layer{row['layer']}.{prefix}{name}"
+                mean, level = matrices[key][row["head"]], row["threshold"]
+                layers = {
+                    f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty),
+                    "mean weights": mean,
+                }
+                choices = {one: row[one] for one in ("kind", "layer", "head")}
+                choices |= {"weights": words, "mean over": texts}
+                shown.append(TokenMap(choices, layers, names, names, note))
+    return shown
 
 
 def head_rows(key: str, columns: Mapping[str, Any]) -> list[Row]:
@@ -151,16 +87,3 @@ def head_rows(key: str, columns: Mapping[str, Any]) -> list[Row]:
         }
         for head in range(heads)
     ]
-
-
-def _placed(special: Sequence[int], pattern: str, score: float, place: int | None) -> str:
-    if pattern == "empty":
-        return "empty in most rows"
-    if pattern == "mixed":
-        return f"no simple pattern (best score {score:.2f})"
-    where = ""
-    if pattern == "vertical":
-        where = f" at key {place}{', a special token' if place in special else ''}"
-    elif pattern in ("offset", "block"):
-        where = f" at {place}".replace("-", "−")
-    return f"{pattern}{where}, score {score:.2f}"

@@ -1,27 +1,28 @@
 """The result of a structure analysis: what the attention of a corpus has in common, head by head."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.charts.kit import Charts
-from identilens.charts.page import Section
+from identilens.charts.cells import heat
+from identilens.charts.kit import Charts, lines
+from identilens.charts.viewer import TokenMap
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Tables, counted, decimals, integers, percent
+from identilens.runs.tables import Columns, counted, decimals, integers
 from identilens.studies.perturbation_views import (
-    NORM_NAMES,
+    NORMS_VIEW,
     PERTURBATIONS,
     by_perturbation,
+    named_norms,
     norm_correlations,
 )
-from identilens.studies.structure import maps, views
-from identilens.studies.structure.sections import report_sections
+from identilens.studies.structure import maps
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _DIMENSIONS: Columns = {
@@ -33,6 +34,60 @@ _PATTERN: Columns = {
     "score": pl.Float64,
     "place": pl.Int64,
 }
+_FINDING = """\
+{texts:text} of {length:token}: R, the directions of weights that the head's output shows in some text, is the whole \
+space in {full_heads} of {heads:head}; on average {dim_95:.1f} directions hold 95 % of its spectrum.
+W, the maps averaged over {representatives:representative} without weights below l = {threshold:.4g}, has a simple \
+pattern in {patterned_heads} of {heads:head}; {changed_heads} have another one in effective attention.
+Weights with the same output in one text have different ones in another in {disagree:.1%} of the cases; the other \
+text's output moves by {change_second:.1%} on average.
+"""
+_TILES = """\
+{full_heads} of {heads} | heads whose R is the whole space of {length} dimensions
+{dim_95:.1f} | directions hold 95 % of R's spectrum (mean over heads)
+{patterned_heads} of {heads} | heads show a simple pattern at l = {threshold:.4g}
+{spearman_structure:.2f} | rank correlation of ‖·‖_S with the change of the final state
+"""
+_W = """\
+W = Norm(Cut_l(Ã)): the weights of {representatives:representative} are averaged, entries below l are set aside, and \
+rows are scaled to sum 1 (structure2025, Eq. 7 and 8). Texts are compared position by position: a head that looks at \
+commas wherever they stand has no structure in this sense. Rows are queries, columns keys; a row with nothing left \
+stays empty. Effective attention has signs and is shown by its sizes.
+"""
+_PATTERNS = """\
+A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share of the \
+most that is possible: 1 is the pattern itself, 0 is chance. An offset's place is the distance of key from query, \
+negative looks back; a vertical's place is its column.
+"""
+_GROWTH = """\
+R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in the \
+head's output in at least one text. With more texts R soon is the whole space, which says only that texts differ.
+The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
+fewer tokens than a head's values have dimensions.
+"""
+_SPECTRUM = """\
+Means over heads. An eigenvalue is the share of the texts in which its direction is visible; for directions that have \
+nothing to do with position, all would be {mean_rank:.3g} of {length}, the mean rank of T over n. By energy: the same \
+of T T′, scaled to one per text.
+On average {ignored:.1%} of a text's attention (squared) lies in directions of R that this text's values send to zero.
+"""
+_PAIRS = """\
+Two sets of weights are equivalent under a text when the head's output is the same (II.B). For pairs of texts, the \
+weights of the first are moved along a random direction which its own output does not see, and put before the values \
+of the second. The shared null space is the mean share of a move invisible under one text that is invisible under the \
+other too, beside what null spaces of these dimensions share by chance.
+"""
+_NEGATIVE = """\
+Naim & Asher's projection on Ker([T, 1])⊥ keeps outputs and row sums (here to {row_sum_error:.1e}); where its entries \
+are negative its rows are no probability distributions. That is so in {negative_maps:.1%} of the heads and texts, and \
+{negative_entries:.1%} of all entries.
+"""
+_STABILITY = """\
+Representatives are the real texts nearest to the centroids of k-means on mean token embeddings. W is sufficient when \
+more clusters no longer change it: ‖W_k − W‖_F / ‖W‖_F, means over heads, with W that of all texts or of the next \
+number of clusters; and the same of mean weights before the cut, beside what as many texts drawn at random would give.
+With the most representatives W differs by {to_all:.1%} from that of all texts.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +178,86 @@ class Structure(Result):
         "perturbations": PERTURBATIONS,
     }
 
+    words: ClassVar = {
+        "dim_r": "dim R",
+        "dim_half": "visible in half of the texts",
+        "dim_95": "95 % of the spectrum",
+        "energy_95": "95 % of the energy",
+        "index": "Direction, from 0",
+        "visibility": "visible in this share of texts",
+        "energy": "share of the values' energy",
+        "overlap": "shared null space",
+        "chance": "shared by chance",
+        "disagree": "not equivalent under the other text",
+        "change_second": "change of the other text's output",
+        "negative": "Share of entries",
+        "to_all": "W to that of all texts",
+        "to_next": "W to the next",
+        "mean_to_all": "before the cut",
+        "random_to_all": "random texts, before the cut",
+        "value": "",
+    }
+    views: ClassVar = {
+        "structures": View(title="W of every head", text=_W, method="galleries", maps="token_maps"),
+        "heads": View(title="Heads", table="heads", listed=True),
+        "patterns": View(
+            heat,
+            ("place_of_head", "pattern", "score"),
+            title="Score of each pattern for each head",
+            text=_PATTERNS,
+            table="pattern_scores",
+            also=("place",),
+            choices=("weights",),
+            look={"diverging": True, "domain": (-1, 1), "numbers": None},
+        ),
+        "growth": View(
+            lines,
+            ("texts", tuple(_DIMENSIONS), "measure"),
+            title="Growth of R with the number of texts",
+            text=_GROWTH,
+            table="growth",
+            by=("kind", "texts"),
+            look={"log_x": True},
+        ),
+        "spectrum": View(
+            lines,
+            ("index", ("visibility", "energy"), "measure"),
+            title="Spectrum of R",
+            text=_SPECTRUM,
+            table="spectrum",
+            by=("kind", "index"),
+            look={"points": False},
+        ),
+        "pairs": View(
+            heat,
+            ("head", "layer", ("overlap", "chance", "disagree", "change_second")),
+            title="Equivalent weights: two texts, head by head",
+            text=_PAIRS,
+            table="moved_pairs",
+            by=tuple(HEAD),
+        ),
+        "negative": View(
+            heat,
+            ("head", "layer", "negative"),
+            title="Negative entries of the projection",
+            text=_NEGATIVE,
+            table="texts",
+            by=tuple(HEAD),
+        ),
+        "stability": View(
+            lines,
+            ("clusters", ("to_all", "to_next", "mean_to_all", "random_to_all"), "measure"),
+            title="Change of W as clusters grow",
+            text=_STABILITY,
+            table="stability",
+            by=("kind", "clusters"),
+            look={"log_x": True},
+        ),
+        "representatives": View(title="Representatives", table="representatives", listed=True),
+        "norms": NORMS_VIEW,
+        "perturbations": View(title="Kinds of perturbation", table="by_perturbation", listed=True),
+    }
+
     growth: pl.DataFrame
     spectrum: pl.DataFrame
     texts: pl.DataFrame
@@ -182,9 +317,47 @@ class Structure(Result):
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
         return norm_correlations(self.perturbations)
 
+    def norms(self) -> pl.DataFrame:
+        """Return the correlations with the norms by name."""
+        return named_norms(self.perturbations)
+
     def by_perturbation(self) -> pl.DataFrame:
         """Return what each kind of perturbation changes, by its size."""
         return by_perturbation(self.perturbations)
+
+    def heads(self) -> pl.DataFrame:
+        """Return dim R and the best patterns of each head."""
+        columns = ("texts_to_fill", "pattern", "score", "place", "effective_pattern")
+        return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
+
+    def pattern_scores(self) -> pl.DataFrame:
+        """Return the scores of every pattern, with heads by layer and number."""
+        return self.patterns.with_columns(place_of_head=pl.format("{}.{}", "layer", "head"))
+
+    def moved_pairs(self) -> pl.DataFrame:
+        """Return the pairs of texts whose weights can be moved."""
+        moved = self.pairs.filter(pl.col("freedom") > 0)
+        return moved.with_columns(pl.col("disagree").cast(pl.Float64))
+
+    def galleries(self) -> Charts:
+        """Return W of every head as a small map, for each kind of attention, raw and effective."""
+        kinds = self.table["kind"].unique(maintain_order=True)
+        return {
+            f"structures_{kind}_{name}": maps.gallery(
+                self.table, self.matrices, kind, name, self._penalty
+            )
+            for kind in kinds
+            for name in maps.SHOWN
+        }
+
+    def token_maps(self) -> list[TokenMap]:
+        """Return mean weights and W of every head for the viewer."""
+        special = self.provenance["settings"].get("special_positions", [])
+        return maps.token_maps(self.table, self.matrices, self._penalty, special)
+
+    @property
+    def _penalty(self) -> float:
+        return float(self.provenance["settings"]["penalty"])
 
     def subject(self) -> str:
         """Return the model, and how many texts of which length."""
@@ -193,191 +366,31 @@ class Structure(Result):
         return f"{self.provenance['model'].get('name')} on {size}"
 
     def summary(self) -> Finding:
-        """Return the finding in a few sentences."""
-        return finding(self._tables())
-
-    def overview(self) -> Tables:
-        """Return the heads, with dim R and the best patterns."""
-        kind = ["kind"] if self.table["kind"].n_unique() > 1 else []
-        columns = [*kind, "layer", "head", "dim_r", "texts_to_fill", "energy_95"]
-        patterns = {
-            name: pl.format("{} {}", f"{prefix}pattern", pl.col(f"{prefix}score").round(2))
-            for name, prefix in (("raw", ""), ("effective", "effective_"))
-        }
-        return {"Heads": self.table.select(*columns, **patterns)}
-
-    def charts(self) -> Charts:
-        """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""
-        galleries = {
-            f"structures_{kind}_{name}": maps.gallery(
-                self.table, self.matrices, kind, name, self._penalty
-            )
-            for kind in self.table["kind"].unique(maintain_order=True)
-            for name in maps.SHOWN
-        }
-        return galleries | views.charts(self._frames())
-
-    def sections(self) -> list[Section]:
-        """Return the report: W of every head first, how to read it last."""
-        special = self.provenance["settings"].get("special_positions", [])
-        return report_sections(
-            self._frames(), maps.token_maps(self.table, self.matrices, self._penalty, special)
+        """Return how much of the space R is, how many heads have a pattern, and what two texts share."""
+        full = pl.col("dim_r") == pl.col("length")
+        able = pl.col("disagree").is_not_null()
+        most = pl.col("clusters") == pl.col("clusters").max()
+        norms = dict(self.correlations().select("norm", "within_spearman").iter_rows())
+        parts = (
+            self.table.select(
+                pl.first("texts", "length", "threshold", "representatives"),
+                pl.col("dim_half", "dim_95", "mean_rank").mean(),
+                pl.col("texts_to_fill").filter(full).max(),
+                heads=pl.len(),
+                full_heads=full.sum(),
+                patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
+                changed_heads=(pl.col("pattern") != pl.col("effective_pattern")).sum(),
+            ),
+            self.pairs.filter(able).select(pl.col("disagree", "change_second").mean()),
+            self.stability.filter(most).select(pl.col("to_all").mean()),
+            self.texts.select(
+                pl.col("ignored").mean(),
+                pl.col("row_sum_error").max(),
+                negative_maps=(pl.col("least") < -1e-9).mean(),
+                negative_entries=pl.col("negative").mean(),
+                least_entry=pl.col("least").min(),
+            ),
         )
-
-    @property
-    def _penalty(self) -> float:
-        return float(self.provenance["settings"]["penalty"])
-
-    def _tables(self) -> Tables:
-        tables = {name: getattr(self, name) for name in self.schema}
-        return {
-            **tables,
-            "correlations": self.correlations(),
-            "by_perturbation": self.by_perturbation(),
-        }
-
-    def _frames(self) -> Tables:
-        made = {
-            "positions": self.visibility_by_position(),
-            "kept": maps.kept(self.table, self.matrices),
-        }
-        return self._tables() | made
-
-
-_Said = tuple[str, dict[str, Any]]
-"""A sentence with the numbers behind it; no words where there is nothing to say."""
-
-
-def finding(frames: Tables) -> Finding:
-    """Return the finding of the tables ``table``, ``texts``, ``pairs``, ``stability`` and ``correlations``."""
-    heads = frames["table"]
-    parts: Sequence[tuple[Callable[[pl.DataFrame], _Said], str]] = (
-        (_subspace, "table"),
-        (_patterns, "table"),
-        (_stability, "stability"),
-        (_projection, "texts"),
-        (_pairs, "pairs"),
-        (_norms, "correlations"),
-    )
-    said = [say(frames[name]) for say, name in parts]
-    numbers = {name: value for _, measured in said for name, value in measured.items()}
-    n, count = heads["length"][0], len(heads)
-    headline = [
-        (
-            f"{numbers['full_heads']} of {count}",
-            f"heads whose R is the whole space of {n} dimensions",
-        ),
-        (f"{numbers['dim_95']:.1f}", "directions hold 95 % of R's spectrum (mean over heads)"),
-        (
-            f"{numbers['patterned_heads']} of {count}",
-            f"heads show a simple pattern at l = {heads['threshold'][0]:.4g}",
-        ),
-    ]
-    within = numbers.get("spearman_structure")
-    if within is not None:
-        headline.append(
-            (f"{within:.2f}", "rank correlation of ‖·‖_S with the change of the final state")
-        )
-    return Finding("\n".join(words for words, _ in said if words), numbers, headline)
-
-
-def _subspace(heads: pl.DataFrame) -> _Said:
-    n, texts = heads["length"][0], heads["texts"][0]
-    full = heads.filter(pl.col("dim_r") == n)
-    most = max(full["texts_to_fill"].to_list(), default=None)
-    numbers = {
-        "texts": texts,
-        "length": n,
-        "heads": len(heads),
-        "full_heads": len(full),
-        "texts_to_fill": most,
-        "dim_half": heads["dim_half"].mean(),
-        "dim_95": heads["dim_95"].mean(),
-    }
-    after = (
-        ""
-        if most is None
-        else f", after {counted(most, 'text')} at the latest (usual where texts have fewer tokens than a head's values "
-        "have dimensions)"
-    )
-    return (
-        f"{counted(texts, 'text')} of {counted(n, 'token')}: R, the directions of weights that the head's output "
-        f"shows in some text, is the whole space in {len(full)} of {len(heads)} heads{after}. On average, "
-        f"{numbers['dim_half']:.1f} directions are visible in at least half of the texts, and {numbers['dim_95']:.1f} "
-        "hold 95 % of the visibility (R's spectrum)."
-    ), numbers
-
-
-def _patterns(heads: pl.DataFrame) -> _Said:
-    named = ", ".join(
-        f"{name} {count}" for name, count in heads["pattern"].value_counts(sort=True).iter_rows()
-    )
-    numbers = heads.select(
-        pl.first("threshold", "representatives"),
-        patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
-        changed_heads=(pl.col("pattern") != pl.col("effective_pattern")).sum(),
-    ).row(0, named=True)
-    changed = numbers["changed_heads"]
-    return (
-        f"Of the maps averaged over {numbers['representatives']} representative texts, without weights below l = "
-        f"{numbers['threshold']:.4g}, the best patterns are: {named} (number of heads). {changed} of {len(heads)} "
-        "heads have another one in effective attention."
-    ), numbers
-
-
-def _stability(stability: pl.DataFrame) -> _Said:
-    steady = stability.filter(pl.col("clusters") == pl.col("clusters").max()).drop_nulls("to_all")
-    if not len(steady):
-        return "", {}
-    apart = steady["to_all"].mean()
-    return (
-        f"With {steady['clusters'][0]} representative texts W, the averaged maps after this cut, differs by "
-        f"{percent(apart)} from that of all texts (Frobenius norm, mean over heads)."
-    ), {"to_all": apart}
-
-
-def _projection(texts: pl.DataFrame) -> _Said:
-    signs = texts.drop_nulls("negative")
-    if not len(signs):
-        return "", {}
-    numbers = signs.select(
-        negative_maps=(pl.col("least") < -1e-9).mean(),
-        negative_entries=pl.col("negative").mean(),
-        least_entry=pl.col("least").min(),
-        row_sum_error=pl.col("row_sum_error").max(),
-    ).row(0, named=True)
-    return (
-        f"Naim & Asher's projection of the weights (same output and row sums) has negative entries in "
-        f"{percent(numbers['negative_maps'])} of the heads and texts ("
-        f"{percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:z.3f}); row sums "
-        f"are kept to {numbers['row_sum_error']:.1e}."
-    ), numbers
-
-
-def _pairs(pairs: pl.DataFrame) -> _Said:
-    able = pairs.drop_nulls("disagree")
-    if not len(able):
-        return "", {}
-    row = able.select(pl.col("disagree", "change_second").mean()).row(0, named=True)
-    return (
-        f"Weights with the same output in one text have different ones in another in {percent(row['disagree'])} of "
-        f"{len(able):,} cases; the other text's output moves by {percent(row['change_second'])} on average."
-    ), row
-
-
-def _norms(correlations: pl.DataFrame) -> _Said:
-    within = dict(correlations.select("norm", "within_spearman").iter_rows())
-    if not within:
-        return "", {}
-    labels = NORM_NAMES | {"structure_effective": "‖·‖_S with W from effective attention"}
-    named = ", ".join(
-        f"{label} {'undefined' if within[name] is None else f'{within[name]:.2f}'}"
-        for name, label in labels.items()
-        if name != "output"
-    )
-    numbers = {f"spearman_{name}": value for name, value in within.items()}
-    return (
-        f"Rank correlation of norms of a change of weights with the change of the final hidden state, within "
-        f"heads: {named}.",
-        numbers,
-    )
+        numbers = {name: value for part in parts for name, value in part.row(0, named=True).items()}
+        spearman = {f"spearman_{name}": value for name, value in norms.items()}
+        return Finding.of(_FINDING, _TILES, **numbers, **spearman)
