@@ -116,7 +116,7 @@ INPUTS = {
         lambda: effective_attention(T, weights=A, output_projection=torch.ones(4, 2)),
         lambda: ProjectedValues.of(T, torch.ones(4, 2)),
     ],
-    "must be a tensor": [lambda: ProjectedValues.of(None), lambda: ProjectedValues.of(EYE, [[1]])],
+    "must be a tensor": [lambda: ProjectedValues.of(EYE, [[1]])],
     "for each head": [
         lambda: ProjectedValues.of(HEADS, torch.ones(3, 3, 4)),
         lambda: residual_share(HEADS, torch.ones(6, 4), torch.ones(3, 3, 4)),

@@ -43,7 +43,7 @@ def taken(lens, look, **options):
         side = torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double()
         given = {"value_bias": None, "keeps_maps": False} | options
         batch = LayerBatch(
-            [3, 5], site, call, OutputFactor.of(site.output_projection), ([side] * 2, [side] * 2), **given
+            [3, 5], [site], [call], OutputFactor.of(site.output_projection), ([side] * 2, [side] * 2), **given
         )  # fmt: skip
         seen.append(look(batch, call, site))
         return call.run()
@@ -53,13 +53,14 @@ def taken(lens, look, **options):
 
 
 def blocks_are_right(batch, call, site):
-    output, weights = call.attend()
+    weights = call.attend()[1]
     values = call.value.double().repeat_interleave(2 // call.value.shape[1], 1)
     T = values @ site.output_projection.double()
     torch.testing.assert_close(
         batch.projector.compact.norm(dim=-1), T.norm(dim=-1).flatten(0, 1), atol=1e-5, rtol=1e-5
     )
-    outputs = (weights.double() @ values @ batch.factor.lower).flatten(0, 1)
+    lower = OutputFactor.of(site.output_projection).lower
+    outputs = (weights.double() @ values @ lower).flatten(0, 1)
     covered = torch.zeros(N)
     for block in batch.blocks():
         covered[block.rows] += 1
@@ -67,7 +68,6 @@ def blocks_are_right(batch, call, site):
         torch.testing.assert_close(block.weights, given, atol=1e-6, rtol=0)
         torch.testing.assert_close(block.outputs, outputs[:, block.rows], atol=1e-4, rtol=1e-5)
     assert bool((covered == 1).all())
-    torch.testing.assert_close(batch.output, output, atol=1e-5, rtol=1e-5)
     return len(batch.projector.white)
 
 
@@ -89,7 +89,7 @@ def test_half_precision_is_computed_again_from_queries_and_keys():
             torch.testing.assert_close(block.weights, given, atol=1e-5, rtol=0)
         return batch
 
-    assert taken(lens_of("bert", torch.bfloat16), look).unproven == set()
+    assert taken(lens_of("bert", torch.bfloat16), look).unproven(0) == set()
 
 
 def test_biases_are_taken_out_of_values_and_outputs():
@@ -100,14 +100,15 @@ def test_biases_are_taken_out_of_values_and_outputs():
             batch.projector.compact.norm(dim=-1), lengths, atol=1e-5, rtol=1e-5
         )
         outputs = call.attend()[0].transpose(1, 2).double() - site.value_bias.double()[:, None]
-        given = outputs.flatten(0, 1) @ batch.factor.lower.repeat(2, 1, 1)
+        lower = OutputFactor.of(site.output_projection).lower
+        given = outputs.flatten(0, 1) @ lower.repeat(2, 1, 1)
         for block in batch.blocks():
             torch.testing.assert_close(block.outputs, given[:, block.rows], atol=1e-4, rtol=1e-4)
         return block.rows.stop
 
     lens = lens_of("bert")
     [site] = lens.sites(lens.read([ids(N)])[0])
-    assert taken(lens, look, value_bias=site.value_bias) == N
+    assert taken(lens, look, value_bias=site.value_bias[None]) == N
 
 
 def test_what_is_not_finite_is_named():

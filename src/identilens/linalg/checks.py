@@ -37,9 +37,7 @@ def check_finite(**tensors: Tensor | None) -> None:
 
 def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
     """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, not finite or do not fit."""
-    for name, given in {"values": values, "output_projection": output_projection}.items():
-        if (given is not None and not isinstance(given, Tensor)) or values is None:
-            raise InputError(f"{name} must be a tensor with two axes; got {type(given).__name__}.")
+    check_finite(values=values, output_projection=output_projection)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise InputError(
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
@@ -51,7 +49,6 @@ def check_values(values: Tensor, output_projection: Tensor | None = None) -> Non
             f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
         )
     check_blocks(values, output_projection)
-    check_finite(values=values, output_projection=output_projection)
 
 
 def check_blocks(values: Tensor, output_projection: Tensor | None) -> None:

@@ -1,5 +1,6 @@
 """Projected values in a small orthonormal basis."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +27,18 @@ class OutputFactor:
     d_model: int
 
     @classmethod
-    def of(cls, projection: Float[Tensor, "*head d_v d_model"]) -> "OutputFactor":
-        """Return L by Cholesky of the Gram matrix if all heads' are wide and well-conditioned, by QR otherwise."""
-        matrix = projection.double()
-        rows, columns = matrix.shape[-2:]
+    def of(cls, *projections: Float[Tensor, "*head d_v d_model"]) -> "OutputFactor":
+        """Return L by Cholesky of the Gram matrix if all heads' are wide and well-conditioned, by QR otherwise.
+
+        Projections of several layers, of one shape, get an axis of layers before that of heads.
+        """
+        rows, columns = projections[0].shape[-2:]
         if rows < columns:
-            lower, inverse, certified = inverse_cholesky(matrix @ matrix.mT, tolerance=0.0)
+            grams = [one.double() @ one.double().mT for one in projections]
+            lower, inverse, certified = inverse_cholesky(_joined(grams), tolerance=0.0)
             if bool(certified.all()):
                 return cls(lower, inverse, columns)
+        matrix = _joined([one.double() for one in projections])
         lower = torch.linalg.qr(matrix.mT, mode="r").R.mT
         inverse = inverse_of(lower) if rows <= columns else torch.full_like(lower.mT, torch.nan)
         return cls(lower, inverse, columns)
@@ -44,12 +49,19 @@ class OutputFactor:
         return d_v == r and keys >= 4 * r
 
     def grouped(self, texts: int, groups: int) -> "OutputFactor":
-        """Return that of the heads of some texts, by the groups that share values."""
+        """Return that of the heads of some texts, by the groups that share values; of all texts layer by layer."""
         lower, inverse = (
-            one.unflatten(0, (groups, -1)).expand(texts, -1, -1, -1, -1)
+            one.unflatten(-3, (groups, -1))
+            .unsqueeze(-5)
+            .expand(*one.shape[:-3], texts, groups, -1, -1, -1)
+            .reshape(-1, groups, one.shape[-3] // groups, *one.shape[-2:])
             for one in (self.lower, self.inverse)
         )
         return OutputFactor(lower, inverse, self.d_model)
+
+
+def _joined(layers: Sequence[Tensor]) -> Tensor:
+    return layers[0] if len(layers) == 1 else torch.stack([*layers])
 
 
 def compact_values(

@@ -83,7 +83,8 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
     if not bool(certified.all()):
         rest = ~certified
         left, sigma, right = svd(flat[rest])
-        kept = sigma > _of(tolerance, rest) * sigma[:, :1]
+        limit = tolerance[rest, None] if isinstance(tolerance, Tensor) else tolerance
+        kept = sigma > limit * sigma[:, :1]
         rank[rest] = kept.sum(-1)
         basis[rest] = left * kept[:, None]
         inner[rest] = (kept * sigma)[..., None] * right
@@ -134,11 +135,6 @@ def least_share(tolerance: Any) -> Any:
     if isinstance(tolerance, Tensor):
         return tolerance.square().clamp_min(SAFE_SHARE)
     return max(tolerance**2, SAFE_SHARE)
-
-
-def _of(tolerance: Tolerance, some: Bool[Tensor, " matrix"]) -> Any:
-    """Return the tolerance of some matrices, as a column where each has its own."""
-    return tolerance[some, None] if isinstance(tolerance, Tensor) else tolerance
 
 
 def inverse_cholesky(

@@ -41,22 +41,37 @@ class CapturedText:
 
 
 class Collector:
-    """Stores the attention layers of each text of a batch."""
+    """Stores the attention layers of each text of a batch, with the weights of all rows or of some.
 
-    def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool) -> None:
-        self.sites, self.weights = sites, weights
+    Args:
+        weights: Whether weights are stored.
+        rows: The rows of which they are; all by default.
+        number: The one layer that is stored, by its number in call order; all by default.
+    """
+
+    def __init__(
+        self,
+        sites: tuple[Site, ...],
+        items: Sequence[Item],
+        weights: bool = True,
+        rows: Sequence[int] | None = None,
+        number: int | None = None,
+    ) -> None:
+        self.sites, self.weights, self.only, self.number = sites, weights, rows, number
         self.lengths = Lengths(items)
         self.layers: list[list[CapturedLayer]] = [[] for _ in items]
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Handle one attention call: return its output, and store the part of each text."""
-        site = self.sites[call.index]
-        output, weights = call.attend() if self.weights else (call.run(), None)
+        output, site, only = call.run(), self.sites[call.index], self.only
+        if self.number not in (None, call.index):
+            return output
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
-            part = None if weights is None else weights[index, None, :, :rows, :columns]
-            own = call.only([index], rows, columns)
-            layers.append(CapturedLayer.of(own, site, output[index, None, :rows], part))
+            own, weights = call.only([index], rows, columns), None
+            if self.weights:
+                weights = (own if only is None else own.rows(only)).attend()[1]
+            layers.append(CapturedLayer.of(own, site, output[index, None, :rows], weights, only))
         return output
 
 

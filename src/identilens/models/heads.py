@@ -271,7 +271,7 @@ class CapturedLayer:
         """
         part = call if only is None else call.rows(only)
         rows, columns = part.query.shape[-2], call.key.shape[-2]
-        visible, bias = part.visible(), part.bias
+        visible, bias = part.visible(), part.bias()
         layer = cls(
             site,
             call.query[0].clone(),

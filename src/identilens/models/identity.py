@@ -111,16 +111,13 @@ def _refuse_adapter(adapter: str, what: str) -> NoReturn:
     )
 
 
-def described(lens: Any, sites: Sequence[Site] | None) -> str:
-    """Return what a lens is on: the model, its attention once it was found."""
-    model = type(lens.model).__name__
+def described(lens: Any, sites: Sequence[Site]) -> str:
+    """Return what a lens is on: the model, and its attention once it was found."""
     dtype = str(lens.dtype).removeprefix("torch.")
-    head = f"Lens({lens.name!r}: {model}, {lens.model.config.model_type}, {dtype} on {lens.device}"
-    if sites is None:
-        return f"{head}; attention is looked for on the first text)"
     counts = Counter(site.kind for site in sites)
-    sizes = "".join(f"{kind}: {count} layers; " for kind, count in counts.items())
-    return f"{head},\n     {sizes}capture: {lens.capture_way})"
+    layers = "".join(f"; {kind}: {count} layers" for kind, count in counts.items())
+    model = f"{type(lens.model).__name__}, {lens.model.config.model_type}"
+    return f"Lens({lens.name!r}: {model}, {dtype} on {lens.device}{layers})"
 
 
 def state_of(model: nn.Module) -> tuple:

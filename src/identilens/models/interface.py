@@ -119,13 +119,14 @@ class AttentionCall:
         given = self.arguments.get("scaling")
         return self.query.shape[-1] ** -0.5 if given is None else float(given)
 
-    @property
-    def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
-        """Terms that are added to the logits and hide no key: the position bias and the finite part of a mask."""
-        given = self.arguments.get("position_bias")
+    def bias(
+        self, rows: slice | list[int] = slice(None)
+    ) -> Float[Tensor, "batch heads queries keys"] | None:
+        """Return what is added to the logits of rows and hides no key: position bias, the finite part of a mask."""
+        given = self._row_arguments(rows).get("position_bias")
         if self.mask is None or self.mask.dtype == torch.bool:
             return given
-        mask = self.mask[..., : self.key.shape[-2]]
+        mask: Any = self._mask_rows(rows)
         finite = mask.masked_fill(~seen_keys(mask), 0.0)
         if not bool(finite.any()):
             return given
@@ -196,8 +197,8 @@ class AttentionCall:
 
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
-        batch, heads, queries, _ = self.query.shape
-        steps = blocks(queries, 16 * batch * heads * self.key.shape[2], self.query.device)
+        weights = self.query[:, :, 0, 0].numel() * self.key.shape[2]
+        steps = blocks(self.query.shape[2], 16 * weights, self.query.device)
         return torch.cat([self.attend(rows)[0] for rows in steps], 1)
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:

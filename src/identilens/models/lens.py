@@ -64,7 +64,7 @@ class Lens:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> lens
-        Lens('bundled': BertModel, bert, float32 on cpu; attention is looked for on the first text)
+        Lens('bundled': BertModel, bert, float32 on cpu)
         >>> texts = lens.read(["Snow fell on the harbour.", "Nobody came."])
         >>> [item.length for item in texts]
         [8, 5]
@@ -116,7 +116,7 @@ class Lens:
         self._ranks_of, self._ranks = "", dict[Site, int]()
 
     def __repr__(self) -> str:
-        return described(self, self._sites)
+        return described(self, self._sites or ())
 
     def to(
         self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None

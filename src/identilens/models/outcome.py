@@ -39,6 +39,8 @@ _AT_ONCE, _LOGITS = 8, 2**24
 
 _ENTRIES = 2**22
 """Entries that are held in double precision at a time, where an outcome has more of them."""
+_POSITIONS = 64
+"""Positions whose outcomes are compared at a time."""
 
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
@@ -84,7 +86,7 @@ class Answer:
             before = before.double()
             return float((after - before).norm() / before.norm().clamp_min(1e-300))
         nats = 0.0
-        for parts in zip(*map(_in_parts, (before, after)), strict=True):
+        for parts in zip(before.split(_POSITIONS), after.split(_POSITIONS), strict=True):
             before, changed = (part.double().log_softmax(-1) for part in parts)
             nats += float((before.exp() * (before - changed)).sum())
         return max(0.0, nats)
@@ -193,7 +195,7 @@ class Answer:
     ) -> Float[Tensor, "position entry"]:
         """Return L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome."""
         length, probe = own.double().norm().clamp_min(1e-300), []
-        for part in _in_parts(own):
+        for part in own.split(_POSITIONS):
             drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(own.device)
             if self.outcome == "states":
                 drawn /= length
@@ -364,16 +366,8 @@ def _backward(
     return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
 
 
-def _in_parts(entries: Float[Tensor, "position entry"]) -> Sequence[Tensor]:
-    """Return the entries some positions at a time."""
-    return entries.split(max(1, _ENTRIES // entries.shape[1]))
-
-
 def _left(
     output: Float[Tensor, "batch query head d_v"], left: Left
 ) -> Float[Tensor, "batch query head d_v"]:
-    return (
-        output.mean(1, keepdim=True).expand_as(output)
-        if left == "mean"
-        else torch.zeros_like(output)
-    )
+    mean = output.mean(1, keepdim=True).expand_as(output)
+    return mean if left == "mean" else torch.zeros_like(output)

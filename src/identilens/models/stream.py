@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.capture import Collector
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.reading import keeping
 from identilens.models.threads import only_here
 
 
@@ -98,14 +98,14 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if others or len(sites) != len(blocks):
         without = f"{len(lens.other_layers)} layers have no attention, and their part is not split"
         raise _unsupported(lens, without if lens.other_layers else _SEVERAL)
-    layers: list[CapturedLayer] = []
+    heads = Collector(sites, [item], rows=[position])
     rows = _Rows(list(model.modules()), position, item.length)
     lens.prove_once([item])
     with rows.hooks:
-        output = lens.run([item], keeping(layers, sites, [position]), whole=True)
+        output = lens.run([item], heads, whole=True)
     logits = output.logits[0, position].detach().double().cpu()
     limit, feed_forward = NOISE[lens.dtype], []
-    for block, layer in zip(blocks, layers, strict=True):
+    for block, layer in zip(blocks, heads.layers[0], strict=True):
         before, after = rows.reads[block], rows.writes[block]
         left = after - before - attention_row(layer, position)
         near = limit * float(before.norm() + after.norm())
@@ -127,7 +127,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if frozen is None:
         raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
     stream = Stream(
-        layers,
+        heads.layers[0],
         position,
         rows.reads[blocks[0]],
         feed_forward,

@@ -281,10 +281,11 @@ def _logits(call: AttentionCall, heads: Sequence[int], head: Head) -> Float[Tens
 
 
 def _bias(call: AttentionCall, heads: Sequence[int]) -> Float[Tensor, "row key"] | None:
-    if call.bias is None:
+    bias = call.bias()
+    if bias is None:
         return None
     shape = (call.query.shape[2], call.key.shape[2])
-    biases = call.bias[0].expand(call.query.shape[1], *shape)
+    biases = bias[0].expand(call.query.shape[1], *shape)
     return torch.cat([biases[one] for one in heads])
 
 

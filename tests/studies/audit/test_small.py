@@ -243,7 +243,7 @@ def test_received_attention_is_summed_over_texts():
     raw = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(2, 2, 2)
     for queries in ([2.0, 0.0], [1.0, 0.0]):
         measures = SimpleNamespace(raw_received=raw, effective_received=raw / 2)
-        sums.add(spot, torch.tensor(queries, dtype=torch.float64), measures)
+        sums.add([spot], torch.tensor(queries, dtype=torch.float64), measures)
     table = sums.table()
     assert table.columns == list(Audit.schema["token_types"])
     # Only queries of type x: 3 of them, and twice the first row of each head.

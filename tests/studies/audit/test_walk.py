@@ -33,7 +33,7 @@ def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monk
     monkeypatch.setattr(FullRows, "sums", noted)
     idl.audit(bundled, texts, certain_rows=0, examples=0, progress=False)
     walk = [*reversed(frames), "linalg/rows.py RowProjector.sums"]
-    assert len(walk) <= 12
+    assert len(walk) <= 8
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [
         tuple(one.split()) for one in walk

@@ -1,7 +1,8 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import polars as pl
@@ -15,7 +16,7 @@ from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, places_of
+from identilens.models.interface import AttentionCall
 from identilens.models.layer_batch import LayerBatch
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
@@ -67,14 +68,14 @@ class Auditor:
         used = items.names or {"[CLS]"}
         special = [token for token in special if token in used]
         self.type_names = type_names(special)
-        self._factors: dict[int, OutputFactor] = {}
+        self._factors: dict[tuple[int, ...], OutputFactor] = {}
         self.start_part()
 
     def start_part(self) -> None:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
-        self._layers: list[LayerRows] = []
-        self._certain: list[Row] = []
+        self._layers: list[tuple[int, LayerRows]] = []
+        self._certain: list[tuple[int, Row]] = []
         self._received = ReceivedSums(self.type_names)
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
@@ -84,17 +85,20 @@ class Auditor:
         """Return the items of the texts whose calls come next."""
         items = [self.items[text] for text in texts]
         self._batch, self._lengths = texts, Lengths(items)
+        self._calls: list[AttentionCall] = []
         return items
 
     def output(self) -> Output:
         """Return the tables and kept matrices of the part."""
         schema = pl.Schema(Audit.schema["table"])
-        blocks = [layer.columns() for layer in self._layers]
+        first = itemgetter(0)
+        blocks = [layer.columns() for _, layer in sorted(self._layers, key=first)]
         columns = {
             name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
         }
         table = pl.DataFrame(columns, schema=schema).sort("text", maintain_order=True)
-        rows = table_of(Audit.schema["rows"], self._certain).sort("text", maintain_order=True)
+        certain = [row for _, row in sorted(self._certain, key=first)]
+        rows = table_of(Audit.schema["rows"], certain).sort("text", maintain_order=True)
         return Output(
             {"table": table, "token_types": self._received.table(), "rows": rows},
             self._matrices,
@@ -102,63 +106,84 @@ class Auditor:
         )
 
     def measure(self, call: AttentionCall) -> Tensor:
-        """Measure one attention call of the batch, and return its output."""
-        site, settings = self.sites[call.index], self.settings
-        if settings.layers is not None and site.layer not in settings.layers:
-            return call.run()
-        if call.index not in self._factors:
-            self._factors[call.index] = OutputFactor.of(site.fixed_projection)
-        factor = self._factors[call.index]
-        output = call.query.new_zeros(
-            len(call.query), call.query.shape[2], site.heads, call.value.shape[-1]
+        """Answer one attention call of the batch, which is measured with those of other layers, as memory allows."""
+        site = self.sites[call.index]
+        if self.settings.layers is None or site.layer in self.settings.layers:
+            self._calls.append(call)
+            held = sum(_held(one) for one in self._calls)
+            if len(blocks(2, held, call.value.device)) == 2:
+                self.measure_calls()
+        return call.run()
+
+    @torch.no_grad()
+    def measure_calls(self) -> None:
+        """Measure the calls of the batch that were not measured yet: layers of one shape and mask together."""
+        alike: dict[Hashable, list[AttentionCall]] = {}
+        for call in self._calls:
+            alike.setdefault(_shape_of(self.sites[call.index], call), []).append(call)
+        self._calls = []
+        for calls in alike.values():
+            self._measure_layers([self.sites[call.index] for call in calls], calls)
+
+    def _measure_layers(self, sites: Sequence[Site], calls: Sequence[AttentionCall]) -> None:
+        names = tuple(call.index for call in calls)
+        if names not in self._factors:
+            self._factors[names] = OutputFactor.of(*(site.fixed_projection for site in sites))
+        factor, settings, site = self._factors[names], self.settings, sites[0]
+        biases = (
+            torch.stack([one.value_bias for one in sites]) if settings.value_bias == "out" else None
         )
-        for places, cut in self._alike(site, call):
-            texts, cut_call = [self._batch[place] for place in places], call.only(places, *cut)
-            queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
-            asked, whole = range(cut[0]), None
+        for places, cut in self._alike(site, calls):
+            texts = [self._batch[place] for place in places]
+            cut_calls = [call.only(places, *cut) for call in calls]
+            queries, keys = zip(
+                *(self._sides(text, site, cut_calls[0]) for text in texts), strict=True
+            )
+            asked = range(cut[0])
             if settings.queries:
-                names = queries[0].tokens
-                asked, whole = asked_places(names, settings.queries), cut_call.run()
+                names_of = queries[0].tokens
+                asked = asked_places(names_of, settings.queries)
                 if not asked:
-                    output[places_of(places), : cut[0]] = whole
                     continue
-                cut_call = cut_call.rows(asked)
-                queries = [_Sequence([names[at] for at in asked], queries[0].types[asked])]
+                cut_calls = [call.rows(asked) for call in cut_calls]
+                queries = [_Sequence([names_of[at] for at in asked], queries[0].types[asked])]
             layer = LayerBatch(
                 texts,
-                site,
-                cut_call,
+                sites,
+                cut_calls,
                 factor,
                 ([side.types for side in queries], [side.types for side in keys]),
-                value_bias=site.value_bias if settings.value_bias == "out" else None,
+                value_bias=biases,
                 keeps_maps=texts[0] in self.keep,
                 keeps_means=texts[0] in self.means,
             )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
-            output[places_of(places), : cut[0]] = layer.output if whole is None else whole
-            certain = self._certain_rows(layer, measures, asked)
+            self._received.add(sites, torch.cat([side.types for side in queries]).sum(0), measures)
             counts = {
                 "n_query": layer.n_query,
                 "n_key": layer.n_key,
                 "d_k": layer.d_k,
                 "d_v": layer.d_v,
                 "d_model": factor.d_model,
-                "stacked_rank": self.lens.stacked_rank(site),
             }
-            tokens = [side.tokens for side in keys]
-            self._layers.append(LayerRows(texts, site, counts, scalars(measures), certain, tokens))
-            self._received.add(site, torch.cat([side.types for side in queries]).sum(0), measures)
-            self._matrices |= _matrices(texts[0], layer, measures)
-        return output
+            columns = scalars(measures).split(len(texts) * layer.heads, 1)
+            for number, one in enumerate(sites):
+                certain = self._certain_rows(layer, number, measures, asked)
+                rank = {"stacked_rank": self.lens.stacked_rank(one)}
+                tokens = [side.tokens for side in keys]
+                rows = LayerRows(texts, one, counts | rank, columns[number], certain, tokens)
+                self._layers.append((cut_calls[number].index, rows))
+                self._matrices |= _matrices(texts[0], layer, number, measures)
 
     def _alike(
-        self, site: Site, call: AttentionCall
+        self, site: Site, calls: Sequence[AttentionCall]
     ) -> Iterator[tuple[list[int], tuple[int, int]]]:
         """Yield places in the batch that are measured at once, with their numbers of queries and keys.
 
         They have one length and one pattern of visible keys. Texts of which more than scalars is kept stand alone.
         """
+        call = calls[0]
         seen = None if call.mask is None or call.mask.shape[0] == 1 else call.visible()
         waiting: dict[tuple[tuple[int, int], bytes | None], list[int]] = {}
         for place, text in enumerate(self._batch):
@@ -171,11 +196,10 @@ class Auditor:
                 yield [place], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
-        for ((rows, columns), _), places in waiting.items():
-            values = site.heads * columns * call.value.shape[-1]
-            # Values, whitened values and their factors, in float64.
-            for some in blocks(len(places), 32 * values, call.value.device):
-                yield places[some], (rows, columns)
+        held = sum(map(_held, calls)) // len(self._batch)
+        for (cut, _), places in waiting.items():
+            for some in blocks(len(places), held, call.value.device):
+                yield places[some], cut
 
     def _sampled(self, text: int, site: Site, queries: int) -> list[int]:
         """Return the rows of a layer's maps on one text whose certain mass is computed."""
@@ -184,23 +208,28 @@ class Auditor:
         return drawn_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
     def _certain_rows(
-        self, layer: LayerBatch, measures: LayerMeasures, asked: Sequence[int]
+        self, layer: LayerBatch, number: int, measures: LayerMeasures, asked: Sequence[int]
     ) -> list[list[Row]]:
-        """Return, head by head, what is certain of the sampled rows; they also become rows of a table.
+        """Return, head by head, what is certain of a layer's sampled rows; they also become rows of a table.
 
         ``asked`` are the positions of the layer's rows.
         """
-        certain = []
-        for text, sinks in zip(layer.texts, measures.sink.split(layer.heads), strict=True):
-            queries = self._sampled(text, layer.site, layer.n_query)
+        site, certain = layer.sites[number], []
+        sinks = measures.sink.unflatten(0, (len(layer.sites), len(layer.texts), -1))[number]
+        for text, of_heads in zip(layer.texts, sinks, strict=True):
+            queries = self._sampled(text, site, layer.n_query)
             heads = (
-                certain_rows(*layer.rows(queries), [asked[at] for at in queries], sinks.tolist())
+                certain_rows(
+                    *layer.rows(number, queries), [asked[at] for at in queries], of_heads.tolist()
+                )
                 if queries
                 else [[]] * layer.heads
             )
-            place = {"text": text, "layer": layer.site.layer, "kind": layer.site.kind}
+            place = {"text": text, "layer": site.layer, "kind": site.kind}
             self._certain += [
-                place | {"head": head} | row for head, rows in enumerate(heads) for row in rows
+                (layer.calls[number].index, place | {"head": head} | row)
+                for head, rows in enumerate(heads)
+                for row in rows
             ]
             certain += heads
         return certain
@@ -223,13 +252,29 @@ class Auditor:
         return self._sequences[at]
 
 
-def _matrices(text: int, layer: LayerBatch, measures: LayerMeasures) -> dict[str, Tensor]:
+def _held(call: AttentionCall) -> int:
+    """Return the bytes of values, whitened values and their factors of a call's heads, in float64."""
+    return 32 * call.query.shape[1] * call.value[:, 0].numel()
+
+
+def _shape_of(site: Site, call: AttentionCall) -> Hashable:
+    """Return what layers that are measured together have in common."""
+    shapes = call.query.shape, call.key.shape, call.value.shape, site.fixed_projection.shape
+    terms = call.scaling, call.arguments.get("softcap"), call.has_sink, call.windows
+    mask = call.unmasked_pattern() if call.mask is None else id(call.mask)
+    biased = call.arguments.get("position_bias") is not None
+    return site.kind, shapes, terms, mask, biased, call.value.device, call.value.dtype
+
+
+def _matrices(
+    text: int, layer: LayerBatch, number: int, measures: LayerMeasures
+) -> dict[str, Tensor]:
     """Return what is kept of a layer by key: raw and effective attention, each row's rank where rows are masked, means.
 
     Values are kept of heads of whose weights something can be proven: the others have a sink, or weights that are
     known in half precision only.
     """
-    kept, projector = {}, layer.projector
+    kept, projector, site = {}, layer.projector, layer.sites[number]
     if measures.means is not None:
         kept["means"] = measures.means.float()
     if measures.maps is not None:
@@ -238,14 +283,15 @@ def _matrices(text: int, layer: LayerBatch, measures: LayerMeasures) -> dict[str
     if measures.maps is not None and not isinstance(projector, FullRows):
         ranks, seen = projector.row_ranks(), projector.seen(slice(None))
         kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + layer.has_sink - ranks}
-        kept |= {"visible": seen.expand(layer.heads, -1, -1)}
+        kept |= {"visible": seen.expand(len(ranks), -1, -1)}
+    unproven = layer.unproven(number) if kept else ()
     return {
-        str(MatrixKey(text, layer.site.layer, head, layer.site.kind, name)): tensor[head]
+        str(MatrixKey(text, site.layer, head, site.kind, name)): tensor[number * layer.heads + head]
         .cpu()
         .contiguous()
         for head in range(layer.heads)
         for name, tensor in kept.items()
-        if name != "values" or head not in layer.unproven
+        if name != "values" or head not in unproven
     }
 
 

@@ -95,15 +95,18 @@ class ReceivedSums:
         self.names = names
         self._sums: dict[Site, tuple[Tensor, Tensor]] = {}
 
-    def add(self, site: Site, queries: Float[Tensor, " type"], measures: LayerMeasures) -> None:
-        """Add some texts' share in one layer: how many queries of each type, and what they gave to each type."""
-        counts, received = self._sums.get(site, (0, 0))
+    def add(
+        self, sites: Sequence[Site], queries: Float[Tensor, " type"], measures: LayerMeasures
+    ) -> None:
+        """Add some texts' share in some layers: how many queries of each type, and what they gave to each type."""
         both = (
             torch.stack([measures.raw_received, measures.effective_received])
-            .unflatten(1, (-1, site.heads))
-            .sum(1)
+            .unflatten(1, (len(sites), -1, sites[0].heads))
+            .sum(2)
         )
-        self._sums[site] = (counts + queries, received + both)  # pyright: ignore[reportArgumentType] starts at 0
+        for site, one in zip(sites, both.unbind(1), strict=True):
+            counts, received = self._sums.get(site, (0, 0))
+            self._sums[site] = (counts + queries, received + one)  # pyright: ignore[reportArgumentType] starts at 0
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""

@@ -122,6 +122,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         order = sorted(self.parts[part], key=self.items.lengths.__getitem__)
         for batch in self.lens.batches(self.items, order, self.settings.batch_size):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
+            auditor.measure_calls()
         output = auditor.output()
         rows = [
             row
