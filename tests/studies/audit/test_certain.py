@@ -13,7 +13,7 @@ from identilens.linalg import ProjectedValues, memory
 from identilens.measures.attention import attention_intervals, certain_mass
 from identilens.models import Lens
 from identilens.studies.audit import study
-from identilens.studies.audit.certain import mean_and_error
+from identilens.studies.drawn import mean_and_error
 
 
 @pytest.mark.parametrize("family", [*sorted(BUILDERS), "bundled"])

@@ -11,7 +11,6 @@ import torch
 from identilens.charts.packing import BASIS_BITS, BITS
 from identilens.linalg import ProjectedValues
 from identilens.models.heads import Head
-from identilens.studies.audit.certain import certain_rows, mean_and_error
 from identilens.studies.audit.heads import (
     GROUPS,
     certain_error,
@@ -22,7 +21,8 @@ from identilens.studies.audit.heads import (
 from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
-from identilens.studies.drawn import drawn_rows
+from identilens.studies.certify.certain import certain_rows
+from identilens.studies.drawn import drawn_rows, mean_and_error
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

@@ -24,10 +24,10 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
 from identilens.runs.tables import Row, table_of
-from identilens.studies.audit.certain import certain_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.certify.certain import certain_rows
 from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import asked_places
 from identilens.studies.items import Items

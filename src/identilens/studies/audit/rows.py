@@ -13,8 +13,8 @@ from torch import Tensor
 from identilens.measures.attention.layer import LayerMeasures
 from identilens.models.layout import Site
 from identilens.runs.tables import Row
-from identilens.studies.audit.certain import mean_and_error
 from identilens.studies.audit.result import Audit
+from identilens.studies.drawn import mean_and_error
 
 _COUNTS = ("rank", "nullity", "simplex_nullity")
 _MEASURES = (

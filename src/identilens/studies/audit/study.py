@@ -17,13 +17,15 @@ from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.audit.auditor import Auditor
-from identilens.studies.audit.certain import ROWS
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy, Place, check_asked
 from identilens.studies.items import Items, read_items
 from identilens.studies.outcomes import Answered, head_effects, head_estimates, model_outcome
+
+ROWS = 4
+"""Rows of each map of a text where few texts are looked at; fewer of each where there are more texts."""
 
 _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""

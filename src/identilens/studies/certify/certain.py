@@ -1,10 +1,8 @@
-"""How much of a map is determined: certain mass of a few of its rows, and the interval of attention on its sink."""
+"""What is certain of rows of all heads of a layer: their certain mass, and the interval of attention on the sink."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
 
-import numpy as np
 import torch
 
 from identilens.errors import UnsupportedModelError
@@ -14,11 +12,7 @@ from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
-from identilens.studies.drawn import ALIKE
 from identilens.studies.outcomes import ROUNDING
-
-ROWS = 4
-"""Rows of each map of a text where few texts are looked at; fewer of each where there are more texts."""
 
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""
@@ -40,22 +34,6 @@ def certain_rows(
         _rows(head, replace(projected, values=compact, output=None), queries, sink)
         for head, compact, sink in heads
     ]
-
-
-def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
-    """Return the mean of sampled rows and its standard error for a map of so many rows; None where unknown.
-
-    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken. Drawn rows
-    that are all alike do not tell it.
-    """
-    if not values:
-        return None, None
-    if len(values) == population:
-        return float(np.mean(values)), 0.0
-    mean, left = float(np.mean(values)), 1 - len(values) / population
-    if np.ptp(values) <= ALIKE:
-        return mean, None
-    return mean, float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
 def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[Row]:
