@@ -17,11 +17,11 @@ def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, sh
     least = least_share(tolerance)
     assert least == pytest.approx(1e-6) or tolerance < 1e-3
     gram = torch.diag(torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
-    gram[2, 2] = share * least * 1.5
+    gram[2, 2] = share * least * (1 + 0.5**4) ** 0.25
     assert bool(certified_full_rank(gram, tolerance)) == certified
     assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
-    assert not certified_full_rank(gram, tolerance, growth=10.0), (
-        "a larger trace makes the limit larger"
+    assert not certified_full_rank(gram, tolerance, torch.tensor(10.0, dtype=torch.float64)), (
+        "a larger bound makes the limit larger"
     )
 
 

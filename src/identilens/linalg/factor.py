@@ -65,11 +65,10 @@ Tolerance = float | Float[Tensor, " matrix"]
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
-    Full rank is certified by a Cholesky factorisation G = L Lᵀ of the Gram matrix: its least eigenvalue is at least
-    1 / ‖L⁻¹‖_F², and where that is not enough, a factorisation of the shifted Gram matrix decides. The limit is at
-    least tolerance² times the trace, and the trace is at least σ_max². For other matrices a singular value
-    decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as zero. The tolerance is one
-    for all matrices, or one for each. Cost O(n r²) for a certified matrix of n >= r rows.
+    Full rank is certified by a Cholesky factorisation of the Gram matrix, shifted by the share of its largest
+    eigenvalue that every one must exceed, tolerance² or more. For other matrices a singular value decomposition is
+    computed, and singular values of at most ``tolerance * σ_max`` count as zero. The tolerance is one for all matrices,
+    or one for each. Cost O(n r²) for a certified matrix of n >= r rows.
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
@@ -131,7 +130,7 @@ def _orthonormal(
 
 
 def least_share(tolerance: Any) -> Any:
-    """Return the share of the trace that every eigenvalue of a Gram matrix must exceed for a certificate."""
+    """Return the share of the largest eigenvalue that each of a Gram matrix must exceed for a certificate."""
     if isinstance(tolerance, Tensor):
         return tolerance.square().clamp_min(SAFE_SHARE)
     return max(tolerance**2, SAFE_SHARE)
@@ -140,21 +139,12 @@ def least_share(tolerance: Any) -> Any:
 def inverse_cholesky(
     gram: Float[Tensor, "*batch k k"], tolerance: Tolerance
 ) -> tuple[Float[Tensor, "*batch k k"], Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity.
-
-    There L is not to be used.
-    """
-    lower, info = torch.linalg.cholesky_ex(gram)
-    inverse = inverse_of(lower)
-    limit = least_share(tolerance) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
-    if not bool(certified.all()):
-        open_ = ~certified
-        own = tolerance[open_] if isinstance(tolerance, Tensor) else tolerance
-        certified[open_] = certified_full_rank(gram[open_], own)
-        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        inverse = torch.where(certified[..., None, None], inverse, identity)
-    return lower, inverse, certified
+    """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; only then are they used."""
+    certified = certified_full_rank(gram, tolerance)
+    lower = torch.linalg.cholesky_ex(gram).L
+    # Of the others only the diagonal counts: it must not be zero.
+    lower = torch.where(certified[..., None, None], lower, 1.0)
+    return lower, inverse_of(lower), certified
 
 
 def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"]:
@@ -166,17 +156,22 @@ def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"
 def certified_full_rank(
     gram: Float[Tensor, "*batch k k"],
     tolerance: Tolerance,
-    growth: float | Float[Tensor, "*batch"] = 1.0,
+    largest: Float[Tensor, "*batch"] | None = None,
 ) -> Bool[Tensor, "*batch"]:
-    """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
+    """Return whether full rank of each float64 Gram matrix is certified: its eigenvalues exceed a share of the largest.
 
-    ``tolerance`` is the smallest accepted ratio of singular values (square roots of the eigenvalues). The certificate
-    is valid for any trace up to ``growth`` times that of the matrix.
+    ``tolerance`` is the smallest accepted ratio of singular values (square roots of the eigenvalues), and ``largest`` a
+    bound of the largest eigenvalue, or of that of another matrix which takes its place.
     """
-    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    largest = largest_square(gram) if largest is None else largest
     shifted = gram.clone()
-    shifted.diagonal(dim1=-2, dim2=-1).sub_((least_share(tolerance) * growth * trace)[..., None])
-    return (torch.linalg.cholesky_ex(shifted).info == 0) & (trace > 0)
+    shifted.diagonal(dim1=-2, dim2=-1).sub_((least_share(tolerance) * largest)[..., None])
+    return (torch.linalg.cholesky_ex(shifted).info == 0) & (largest > 0)
+
+
+def largest_square(gram: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch"]:
+    """Return a bound of the largest eigenvalue of each Gram matrix: (Σ λ⁴)^(1/4)."""
+    return torch.linalg.matrix_norm(gram @ gram).sqrt()
 
 
 def stored_rank(matrix: Float[Tensor, "n r"]) -> int:

