@@ -56,7 +56,7 @@ def test_report_and_figures_from_the_folder(folder, tmp_path):
     assert (tmp_path / "again.html").stat().st_size > 100_000
     identilens("figures", folder, "--out", tmp_path / "figures", "--formats", "svg", code=0)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"null_share_map.svg", "correlation_by_length.svg", "token_types_effective.svg"} <= drawn
+    assert "correlation_by_length.svg" in drawn
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):

@@ -153,7 +153,10 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
     assert float(moved.norm() / whole.norm()) < 1e-5  # matrices are stored in single precision
     assert (max(apart) > 1e-3 * float(whole.norm())) == trading
     text = found.summary().text
-    assert "they change the outcome (sum of the heads' outputs) by at most 6.0e-08 of its length" in text
+    assert (
+        "they change the outcome (sum of the heads' outputs) by at most 6.0e-08 of its length"
+        in text
+    )
     with pytest.raises(SettingError, match="tolerance"):
         idl.alternatives(lens, IDS, outcome="layer", tolerance=0)
 
