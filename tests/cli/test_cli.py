@@ -126,7 +126,7 @@ def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
     )
     monkeypatch.setattr("identilens.demo.examples.files", lambda _: short)
     written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
-    assert f"of {2 * heads} attention maps over 2 texts" in written.output
+    assert f"{2 * heads} attention maps" in " ".join(written.output.split())
     assert (tmp_path / "demo" / "report.html").is_file()
 
 
