@@ -117,6 +117,7 @@ class Influence(Result):
             heat,
             ("head", "layer", "log_change"),
             title="Change of a given answer without a head",
+            text="Blue where the answer becomes less likely without the head.",
             table="heads",
             look={"diverging": True, "numbers": ".2g"},
         ),
