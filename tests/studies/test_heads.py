@@ -14,7 +14,6 @@ from identilens.runs.study import Output
 from identilens.studies import head_views
 from identilens.studies.head_views import (
     axis_tokens,
-    choose_head,
     choose_kind,
     file_name,
     head_name,
@@ -210,7 +209,6 @@ def test_what_heads_are_called():
     assert frame["head_number"].to_list() == [0, 0, 1, 1, 1]
     assert names == {0: "text 0, cross layer 0, head 1", 1: "text 1, encoder layer 0, head 0"}
     chart = lines(frame, "text", "value")
-    assert drop_downs(choose_head(chart, names, 1)) == {"Head": [1, 0]}
     assert drop_downs(choose_kind(chart, frame)) == {"Kind of attention": ["encoder", "cross"]}
     assert drop_downs(choose_kind(chart, frame.head(2))) == {}
 
