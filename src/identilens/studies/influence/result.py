@@ -109,7 +109,6 @@ class Influence(Result):
         "estimate": "Estimate, to first order ({unit})",
         "log_change": "Change of the answer's log probability (nats)",
         "relative_effect": "Relative effect: the effect as a share of the largest",
-        "norm_share": "Norm share: what the key adds to the head's output, as a share of all lengths",
         "predicted": "Token of the answer (row that predicts it)",
     }
     views: ClassVar = {
