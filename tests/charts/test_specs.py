@@ -40,7 +40,6 @@ BUILT = {
     "lying bars": lambda: bars(FRAME, "rate", "kind"),
     "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
     "boxes": lambda: boxes(ENDS, "layer"),
-    "lying boxes": lambda: boxes(ENDS, "layer", lying=True),
     "strip": lambda: strip(FRAME, "rate", "kind", "layer", height=50),
     "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5, label="half", kind="a"),
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
