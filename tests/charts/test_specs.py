@@ -41,7 +41,7 @@ BUILT = {
     "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
     "boxes": lambda: boxes(ENDS, "layer"),
     "strip": lambda: strip(FRAME, "rate", "kind", "layer", height=50),
-    "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5, label="half", kind="a"),
+    "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5, label="half"),
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
     "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), numbers=".1f"),
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
