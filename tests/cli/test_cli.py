@@ -60,7 +60,7 @@ def test_report_and_figures_from_the_folder(folder, tmp_path):
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):
-    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 10
+    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 9
 
 
 def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):

@@ -200,7 +200,7 @@ def test_a_row_is_that_of_the_study(client, held, bundled):
         options = {"layers": (3,), "heads": (10,), "queries": (12,), "tolerance": tolerance}
         found = idl.certify(bundled, [TEXT], **options).table
         for name in ("value", "lo", "hi"):
-            assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
+            assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-6)
     for change, words in (({"query": 999}, "queries 0 to"), ({"outcome": "model"}, "outcome")):
         (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": "0", **change})
         assert words in step["error"]

@@ -97,15 +97,15 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
     mask = torch.zeros(1, 1, 3, 4)
     mask[..., 3] = least
     bias = drawn(1, 2, 3, 4)
-    assert padded().bias is None
-    assert padded(mask=mask).bias is None
-    assert torch.equal(padded(mask=mask, arguments={"position_bias": bias}).bias, bias)
-    assert torch.equal(padded(mask=mask > -1, arguments={"position_bias": bias}).bias, bias)
+    assert padded().bias() is None
+    assert padded(mask=mask).bias() is None
+    assert torch.equal(padded(mask=mask, arguments={"position_bias": bias}).bias(), bias)
+    assert torch.equal(padded(mask=mask > -1, arguments={"position_bias": bias}).bias(), bias)
     mask[..., 0, 1] = -2.0
     finite = torch.zeros(1, 1, 3, 4)
     finite[..., 0, 1] = -2.0
-    assert torch.equal(padded(mask=mask).bias, finite)
-    both = padded(mask=mask, arguments={"position_bias": bias}).bias
+    assert torch.equal(padded(mask=mask).bias(), finite)
+    both = padded(mask=mask, arguments={"position_bias": bias}).bias()
     assert torch.equal(both, bias + finite)
     assert (
         seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist()

@@ -87,9 +87,12 @@ def test_a_prediction_takes_the_norm_into_account():
 def test_the_checks_of_a_users_own_model_pass():
     checks = proof(normed(), [ids(9), ids(6, 1)])
     assert all(check.passed for check in checks)
-    text = idl.audit(normed(), [ids(6)], certain_rows=0, effects="none").summary().text
+    audit = idl.audit(normed(), [ids(6)], certain_rows=0, effects="none")
+    text = " ".join(words for section in audit.sections() for words in section.text)
     assert "The model normalises what its heads mix" in text
-    assert "gates" not in text
+    assert "The model gates" not in text
+    row = idl.certify(normed(), [ids(6)], layers=0, heads=1, queries=-1).summary().text
+    assert "With what the head mixes, before the model normalises it, the same" in row
 
 
 class Shifted(nn.Module):

@@ -44,13 +44,15 @@ _MARKS = {
 }
 _LABEL = 22
 _FIRST_ORDER = " (to first order)"
+_SINGLE = " in single precision alone, which by itself changes the outcome by {:.2g}"
+_BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
 Claim {claim!r} is {value:z.3g}{mean}, and {ends} in the alternatives{verdict}.
 {logit} {source} after {after!r} is {sum:.3f}; its largest source here, {part} of {by}, adds {value:z.3g}, and \
 {ends} in the alternatives.
-With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who}{less} is certain to \
-stay on its keys.
+With {kept} the same, {exactly}{order}{single}, at least {certain_mass:≥.0%} of the attention of {who}{less} is \
+certain to stay on its keys.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
 Determined, kept within a tenth, is {large:.0%} of the attention on keys with a large share of the output, and \
@@ -236,6 +238,7 @@ class Certainty(Result):
         own, rows = self.rows.filter(tolerance=tolerance), self.by_query()
         rows = rows.filter(tolerance=tolerance)
         said, first = own["answer"].unique(), rows.row(0, named=True)
+        half = self.provenance["model"]["dtype"].endswith("float16")
         [mean] = rows.select(pl.col("certain_mass", *VERDICTS).mean()).to_dicts()
         large, small, *free, _ = (mean[verdict] for verdict in VERDICTS)
         weights = self.weights.filter(tolerance=tolerance)
@@ -249,9 +252,10 @@ class Certainty(Result):
             "pinned": int(weights["pinned"].sum()),
             "certified_tops": own["certified_top"].count(),
             "certified_pairs": own.select(_PAIRS).item(),
-            "kept": (said[0] if len(said) == 1 else None) or OUTCOMES[outcome],
+            "kept": (said[0] if len(said) == 1 else None) or self._kept(outcome),
             "exactly": exactness(tolerance, outcome),
             "order": _FIRST_ORDER * (outcome in UNITS),
+            "single": _SINGLE.format(own["cast"].max()) if half and outcome in UNITS else "",
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
             "less": "",
             "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
@@ -271,6 +275,11 @@ class Certainty(Result):
         whole = Finding.of(_FINDING, _TILES, **numbers)
         lines = whole.text.splitlines()[:_SENTENCES]
         return Finding("\n".join(lines), numbers, whole.headline)
+
+    def _kept(self, outcome: str) -> str:
+        """Return what stays the same, in words."""
+        normed = self.provenance["model"].get("normed_heads")
+        return _BEFORE_NORM if outcome == "head" and normed else OUTCOMES[outcome]
 
     def _claimed(self, tolerance: str) -> Row:
         """Return the numbers of the first claim, or of a logit with its largest source among heads and keys."""

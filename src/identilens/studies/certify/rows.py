@@ -238,7 +238,7 @@ def _counted(
     """Return the keys that count in a functional, with what stands there."""
     times = {key: float(coefficients[key]) for key in keys if coefficients[key]}
     return ", ".join(
-        f"{f'{one:g} times ' * (one != 1)}key {key} {unmarked(tokens[key])!r}"
+        f"{f'{one:.4g} times ' * (one != 1)}key {key} {unmarked(tokens[key])!r}"
         for key, one in times.items()
     )
 
