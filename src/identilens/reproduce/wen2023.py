@@ -37,7 +37,7 @@ from identilens.reproduce.wen2023_settings import (
 from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables, markdown_table
 
-Report = Callable[[DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, Tables]]
+Report = Callable[[DyckRuns, Sequence[DyckSetting], Any], tuple[str, Tables]]
 """Returns findings and further tables of trained models, by file name."""
 
 
@@ -129,21 +129,12 @@ def training_records(result: DyckRuns) -> dict[str, dict[str, Any]]:
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
-    """Return the models that a run in a folder has saved for a setting, by seed.
-
-    Raises:
-        InputError: If the folder lacks the model of a seed.
-    """
+    """Return the models that a run in a folder has saved for a setting, by seed."""
     folder = (result.folder or Path()) / "models" / folder_name(setting.name)
     places = [
         folder / f"seed{seed:03d}"
         for seed in result.table.filter(setting=setting.name)["seed"].sort()
     ]
-    for place in places:
-        if not place.is_dir():
-            raise InputError(
-                f"{place} is missing: the run has a model of this seed. Train it again."
-            )
     return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
 
 
@@ -324,11 +315,9 @@ def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
 
 
 def by_prefix(
-    lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: WenSettings
+    lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: PrefixSettings
 ) -> tuple[str, Tables]:
     """Return the attention variation on random prefixes of some lengths, besides that with all brackets."""
-    if not isinstance(how, PrefixSettings):
-        raise TypeError(f"expected PrefixSettings, got {how}")
     tables = []
     for setting in settings:
         models = models_of(result, setting)

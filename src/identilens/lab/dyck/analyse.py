@@ -9,6 +9,7 @@ import polars as pl
 import torch
 from cyclopts import Parameter
 
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -20,7 +21,6 @@ from identilens.models.loading import load
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,10 @@ class DyckAnalysis(DyckRuns):
     analysis: ClassVar = "lab dyck analyse"
     title: ClassVar = "Saved Dyck transformers"
 
-    def overview(self) -> Tables:
-        """Return the tables of trained models, and every head."""
-        return super().overview() | {"Heads": self.heads.drop("setting")}
+    views: ClassVar = {
+        **DyckRuns.views,
+        "heads": View(title="Heads", table="heads", listed=True),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

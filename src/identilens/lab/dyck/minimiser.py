@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.balance import Balance, measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
@@ -69,14 +68,7 @@ def minimise(
 
     The expectation is exact. p is the distribution of the next token. Compared with the one-hot vector in Eq. 5 this
     changes the loss by a constant, so that its least value is 0. The result may be a local minimum.
-
-    Raises:
-        InputError: For a model that is not one layer of Eq. 6 with one head after a minimal first layer.
     """
-    if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
-        raise InputError(
-            "expected one layer of the paper's block after a minimal first layer; choose block paper"
-        )
     model = new_model(config, seed).double()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for strength in strengths:

@@ -115,8 +115,6 @@ class DyckModel(DyckPreTrainedModel):
         Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
         transformers, such as ``use_cache=False``, have no effect.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds")
         hidden = (
             self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
         )

@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError, SettingError
-from identilens.measures.structure.weights import Scale, check_weights, structure_weights
+from identilens.errors import SettingError
+from identilens.measures.structure.weights import Scale, structure_weights
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.tables import Columns, decimals, integers, table_of
 
@@ -119,16 +119,8 @@ class AntidiagonalMatch:
 
 
 def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
-    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal.
-
-    Raises:
-        InputError: For a matrix that is not square, or has negative entries.
-    """
-    check_weights(structure, "the structure's weights")
-    n = len(structure)
-    if structure.shape != (n, n):
-        raise InputError(f"expected a square structure; got {tuple(structure.shape)}.")
-    W = structure.double()
+    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal."""
+    n, W = len(structure), structure.double()
     mirrored, kept = W.flip(-1), W > 0
     mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
@@ -155,11 +147,7 @@ def threshold_sweep(
 
     The threshold l is in units of the mean or of the sum of the weights A_i. Columns: `SWEEP`, with ``kept`` the
     entries above 0.
-
-    Raises:
-        InputError: For negative weights, or a threshold outside its range.
     """
-    check_weights(weights, "attention weights")
     mean = weights.double().mean(0)
     rows = []
     for threshold in thresholds:
