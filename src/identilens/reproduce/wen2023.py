@@ -67,10 +67,9 @@ def figure(
         else:
             chosen = settings
             if how.epochs is not None:
-                changes = [replace(setting.training, epochs=how.epochs) for setting in settings]
                 chosen = [
-                    replace(setting, training=new)
-                    for setting, new in zip(settings, changes, strict=True)
+                    replace(setting, training=replace(setting.training, epochs=how.epochs))
+                    for setting in settings
                 ]
             result = train_dyck(
                 chosen,
@@ -266,19 +265,18 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
             "all up to 400": pl.Series([getattr(accuracy, measure) for accuracy in all_positions]),
             "400 to 500": of_setting[f"long_{measure}"],
         }
-        rows += [
-            {
-                "setting": setting.name,
-                "measure": measure,
-                "positions": name,
-                "seeds": len(values),
-                "mean": values.mean(),
-                "least": values.min(),
-                "largest": values.max(),
-            }
-            for name, values in shares.items()
-        ]
-    return pl.DataFrame(rows)
+        for positions, values in shares.items():
+            summary = {"mean": values.mean(), "least": values.min(), "largest": values.max()}
+            rows.append({"measure": measure, "positions": positions, **summary})
+    return pl.DataFrame(rows).select(
+        pl.lit(setting.name).alias("setting"),
+        "measure",
+        "positions",
+        pl.lit(len(models)).alias("seeds"),
+        "mean",
+        "least",
+        "largest",
+    )
 
 
 def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:

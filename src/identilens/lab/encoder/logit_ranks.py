@@ -180,10 +180,10 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         self._items = items
         self.heads = replace(whole, parts=PartsByText(len(items), fitting))
         if not self.heads.parts:
-            (low, high), d_v = settings.lengths, _d_v(whole.places(0)[0])
+            low, high = settings.lengths
             raise InputError(
-                f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
-                f"longest has {max(items.lengths)}. Give longer texts, or other lengths."
+                f"no text has {low:g} to {high:g} times d_v = {_d_v(whole.places(0)[0])} tokens; the longest has "
+                f"{max(items.lengths)}. Give longer texts, or other lengths."
             )
 
     def run(self, part: int) -> Output:

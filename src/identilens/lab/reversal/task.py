@@ -1,7 +1,7 @@
 """The reversal task (structure2025, V): settings, data, and how well a structure matches the antidiagonal."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import polars as pl
@@ -13,7 +13,7 @@ from torch import Tensor
 from identilens.errors import SettingError
 from identilens.measures.structure.weights import Scale, structure_weights
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
-from identilens.runs.tables import Columns, decimals, integers, table_of
+from identilens.runs.tables import Columns, Row, decimals, integers, table_of
 
 Reverser = Literal["lstm", "transformer"]
 TRANSFORMER_HEADS = 4
@@ -99,27 +99,13 @@ SWEEP: Columns = {
 """Columns of a threshold sweep."""
 
 
-@dataclass(frozen=True)
-class AntidiagonalMatch:
-    """Match of a structure and the antidiagonal J, which reverses a sequence.
+def antidiagonal_match(structure: Float[Tensor, "n n"]) -> Row:
+    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal J, which reverses.
 
-    Attributes:
-        score: Cosine of W and J as vectors, in [0, 1]: 1 only where W = J (rows of W sum to 1 or 0).
-        support: F₁ of where W is positive against where J is, in [0, 1].
-        mass: Mean weight of rows on the antidiagonal, in [0, 1].
-        empty_rows: Rows of W with nothing left.
-        shift: Offset of the antidiagonal with most mass: 0 is the antidiagonal itself.
+    ``score``: cosine of W and J as vectors, in [0, 1], 1 only where W = J. ``support``: F₁ of where W is positive
+    against where J is, in [0, 1]. ``mass``: mean weight of rows on the antidiagonal, in [0, 1]. ``empty_rows``: rows of
+    W with nothing left. ``shift``: offset of the antidiagonal with most mass; 0 is the antidiagonal itself.
     """
-
-    score: float
-    support: float
-    mass: float
-    empty_rows: int
-    shift: int
-
-
-def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
-    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal."""
     n, W = len(structure), structure.double()
     mirrored, kept = W.flip(-1), W > 0
     mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
@@ -128,13 +114,13 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     shifts = {
         -shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)
     }
-    return AntidiagonalMatch(
-        mass / (size * n**0.5) if size else 0.0,
-        2 * hits / (float(kept.sum()) + n),
-        mass / n,
-        int((~kept.any(-1)).sum()),
-        max(shifts, key=lambda shift: (shifts[shift], -abs(shift))),
-    )
+    return {
+        "score": mass / (size * n**0.5) if size else 0.0,
+        "support": 2 * hits / (float(kept.sum()) + n),
+        "mass": mass / n,
+        "empty_rows": int((~kept.any(-1)).sum()),
+        "shift": max(shifts, key=lambda shift: (shifts[shift], -abs(shift))),
+    }
 
 
 def threshold_sweep(
@@ -152,7 +138,7 @@ def threshold_sweep(
     rows = []
     for threshold in thresholds:
         W = structure_weights(mean, threshold, texts=len(weights), scale=scale)
-        match = asdict(antidiagonal_match(W))
+        match = antidiagonal_match(W)
         rows.append({"scale": scale, "threshold": threshold, **match, "kept": int((W > 0).sum())})
     return table_of(SWEEP, rows)
 

@@ -187,11 +187,10 @@ class SweepSettings(TrainingSettings):
     keep_models: Annotated[bool, NOT_RECORDED] = False
 
     def check(self) -> None:
-        """Check that there is something to train, and put the grid in order."""
+        """Check that there is something to train."""
         for name in ("tasks", "heads", "d_k", "seeds"):
             if not getattr(self, name):
                 raise SettingError(name, "with at least one value", ())
-        object.__setattr__(self, "d_k", tuple(sorted(self.d_k)))
 
 
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
