@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -79,7 +79,9 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         ) from error
     source = name or task.hub
     try:
-        loaded = load_dataset(source, split=part, revision=task.revision if name is None else None)
+        loaded: Any = load_dataset(
+            source, split=part, revision=task.revision if name is None else None
+        )
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         raise InputError(
             f"{source} cannot be loaded ({str(error).strip().splitlines()[0] if str(error).strip() else error!r}). "
