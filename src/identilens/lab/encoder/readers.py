@@ -94,7 +94,7 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
             f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}."
         )
     classes = task.hub_classes or range(len(task.labels))
-    names = {number: task.labels[index] for number, index in enumerate(classes)}
+    names: Any = {number: task.labels[index] for number, index in enumerate(classes)}
     return _examples(
         task,
         (
