@@ -38,7 +38,6 @@ NAMES = {
     "captured attention is the model's own",
     "rows sum to 1, or to 1 less a sink",
     "hidden keys have no weight",
-    "effective attention gives the heads' output",
     "the module hands on the attention output",
     "heads add up to the block's output",
     "outputs unchanged by capture",

@@ -5,7 +5,7 @@ import random
 import polars as pl
 import pytest
 
-from identilens.charts.labels import lower, upper
+from identilens.charts.labels import rounded_end
 from identilens.runs.tables import (
     counted,
     ends,
@@ -46,14 +46,14 @@ def test_proven_ends_are_never_rounded_inward(form):
     generator = random.Random(0)
     for _ in range(2_000):
         end = generator.choice([-1, 1]) * 10 ** generator.uniform(-7, 4)
-        low, high = float(lower(end, form)), float(upper(end, form))
+        low, high = float(rounded_end(end, form, -1)), float(rounded_end(end, form, 1))
         assert low <= end <= high
-        assert format(end, form) in (lower(end, form), upper(end, form))
+        assert format(end, form) in (rounded_end(end, form, -1), rounded_end(end, form, 1))
 
 
 def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():
-    assert [lower(0.1 + 0.2, ".1f"), upper(0.1 + 0.2, ".1f")] == ["0.3", "0.3"]
-    assert [lower(0.7 - 0.4, "z.3g"), upper(-0.0, "z.3g")] == ["0.3", "0"]
+    assert [rounded_end(0.1 + 0.2, ".1f", -1), rounded_end(0.1 + 0.2, ".1f", 1)] == ["0.3", "0.3"]
+    assert [rounded_end(0.7 - 0.4, "z.3g", -1), rounded_end(-0.0, "z.3g", 1)] == ["0.3", "0"]
     assert [span(0.33331, 0.33339, ".3f"), span(1 / 3, 1 / 3, ".3f")] == ["0.333 to 0.334", "0.333"]
 
 

@@ -14,11 +14,9 @@ from identilens.runs.study import Output
 from identilens.studies import head_views
 from identilens.studies.head_views import (
     axis_tokens,
-    choose_head,
     choose_kind,
     file_name,
     head_name,
-    numbered,
     of_whole_groups,
 )
 from identilens.studies.heads import (
@@ -206,13 +204,9 @@ FRAME = pl.DataFrame({
 def test_what_heads_are_called():
     assert head_name(ROW) == "text 1, cross layer 2, head 3"
     assert file_name(ROW) == "text1_layer2_head3_cross"
-    frame, names = numbered(FRAME)
-    assert frame["head_number"].to_list() == [0, 0, 1, 1, 1]
-    assert names == {0: "text 0, cross layer 0, head 1", 1: "text 1, encoder layer 0, head 0"}
-    chart = lines(frame, "text", "value")
-    assert drop_downs(choose_head(chart, names, 1)) == {"Head": [1, 0]}
-    assert drop_downs(choose_kind(chart, frame)) == {"Kind of attention": ["encoder", "cross"]}
-    assert drop_downs(choose_kind(chart, frame.head(2))) == {}
+    chart = lines(FRAME, "text", "value")
+    assert drop_downs(choose_kind(chart, FRAME)) == {"Kind of attention": ["encoder", "cross"]}
+    assert drop_downs(choose_kind(chart, FRAME.head(2))) == {}
 
 
 @pytest.mark.parametrize(("budget", "rows"), [(0, 2), (2, 2), (4, 2), (5, 5), (9, 5)])

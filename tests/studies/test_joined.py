@@ -63,7 +63,7 @@ def test_two_new_texts_have_two_numbers(join):
 def test_sections_name_their_result():
     result = faithfulness()
     shown = reports._apart(result)
-    assert [one.anchor for one in shown][:2] == ["faithfulness-tests", "faithfulness-charts"]
+    assert [one.anchor for one in shown][:2] == ["faithfulness-faithful", "faithfulness-plane"]
     assert {one.of for one in shown} == {"Are explanations faithful, and stable?"}
     assert not any(isinstance(chart, str) for one in shown for chart in one.charts)
     assert reports._opening(alternatives()) == "Alternatives to attention weights:"

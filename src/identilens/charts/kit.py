@@ -130,24 +130,14 @@ def intervals(
     return layered([*known, base.mark_point(filled=True, opacity=1, size=40)])
 
 
-def boxes(
-    frame: pl.DataFrame, group: str, *, lying: bool = False, **look: Unpack[Look]
-) -> alt.LayerChart:
-    """Return a box for each group, in the frame's order, from the columns of `BOX`.
-
-    ``lying`` puts the groups below each other (long names).
-    """
-    value, across = ("x", "y") if lying else ("y", "x")
-    if lying:
-        look = Look(height=_room(frame, group)) | look
-    places = ("median", group) if lying else (group, "median")
-    base = base_chart(frame, *places, grouped=across, **look)
-    axis = base.encoding[value]
-    whiskers = base.mark_rule().encode(**{value: on_field(axis, "low"), f"{value}2": "high"})
-    thick: dict[str, Any] = {"height" if lying else "width": {"band": 0.7}}
-    box = base.mark_bar(opacity=0.4, **thick).encode(
-        **{value: on_field(axis, "q1"), f"{value}2": "q3"}
-    )
+def boxes(frame: pl.DataFrame, group: str, **look: Unpack[Look]) -> alt.LayerChart:
+    """Return a lying box for each group, one below the other in the frame's order, from the columns of `BOX`."""
+    look = Look(height=_room(frame, group)) | look
+    base = base_chart(frame, "median", group, grouped="y", **look)
+    axis = base.encoding["x"]
+    whiskers = base.mark_rule().encode(x=on_field(axis, "low"), x2="high")
+    thick: dict[str, Any] = {"height": {"band": 0.7}}
+    box = base.mark_bar(opacity=0.4, **thick).encode(x=on_field(axis, "q1"), x2="q3")
     return layered([whiskers, box, base.mark_tick(thickness=2.5, **thick)])
 
 
@@ -168,13 +158,9 @@ def rule(
     x: Number | None = None,
     y: Number | None = None,
     label: str = "",
-    **of: Value,
 ) -> alt.LayerChart:
-    """Return a chart with a dashed line across it: standing at ``x``, or lying at ``y`` where the axis reaches it.
-
-    ``of`` gives columns and values: the line is there only while these are chosen.
-    """
-    datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
+    """Return a chart with a dashed line across it: standing at ``x``, or lying at ``y`` where the axis reaches it."""
+    datum = {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
     within: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
     line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=within).encode(**place)

@@ -51,18 +51,8 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
 
 
-def lower(low: Any, form: str) -> str:
-    """Return a proven lower end in words, never rounded up."""
-    return rounded_end(low, form, -1)
-
-
-def upper(high: Any, form: str) -> str:
-    """Return a proven upper end in words, never rounded down."""
-    return rounded_end(high, form, 1)
-
-
 def rounded_end(end: float, form: str, side: int) -> str:
-    """Return a number in words, rounded down (side −1), up (1) or to the nearest (0)."""
+    """Return a proven end in words: a lower one (side −1) never rounded up, an upper one (1) never down."""
     said = format(end, form)
     # What is no number, or infinite, is not rounded.
     if not side * (end - float(said)) > ROUNDING * max(1.0, abs(end)):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
-from identilens.linalg import HALF, OutputFactor, ProjectedValues
+from identilens.linalg import HALF
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.explaining import Exact
@@ -31,10 +31,6 @@ _ENTRIES = 2**22
 """Largest number of a call's attention weights up to which all its rows are checked."""
 _DRAWN = 2**20
 """Number of attention weights in the rows that are checked of a larger call."""
-_EFFECTIVE_ROWS = 2, 8
-"""Fewest and most rows whose effective attention is checked."""
-_ROW_ENTRIES = 2**16
-"""Number of attention weights in the rows whose effective attention is checked, if that is no fewer rows."""
 _LEAST_ROWS = 8
 
 Number = float | int
@@ -212,7 +208,6 @@ class Proof:
         for text in range(len(self.items)):
             found = own[text, rows], output[text], reference[text], weights[text]
             self._check_text(call, text, rows, found)
-        self._check_effective(call)
 
     def _check_layout(self, call: AttentionCall) -> None:
         batch = call.query.shape[0]
@@ -310,25 +305,6 @@ class Proof:
         unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
         remedy = "Give recordings and images without padding, one at a time (a batch of one)."
         self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
-
-    def _check_effective(self, call: AttentionCall) -> None:
-        """Check effective attention of some rows of the first text: all heads at its last row, and at drawn ones."""
-        site = self.sites[call.index]
-        kept, columns = self.lengths.of(0, site.kind, call)
-        least, most = _EFFECTIVE_ROWS
-        count = min(most, max(least, _ROW_ENTRIES // (site.heads * columns)))
-        rows = call.only([0], kept, columns).rows(drawn_places(kept, count, call.index))
-        (output,), (weights,) = rows.attend()
-        if not bool(torch.isfinite(output.sum())):
-            return
-        factor, values = OutputFactor.of(site.fixed_projection), rows.value[:, :, None].double()
-        T = ProjectedValues(values, factor.d_model, None, factor.grouped(1, values.shape[1]))
-        visible = rows.visible()
-        effective = T.effective(weights.double(), None if visible is None else visible[0])
-        expected = output.transpose(0, 1).double() @ factor.lower
-        name = "effective attention gives the heads' output"
-        for one, other in zip(effective @ T.compact.flatten(0, 2), expected, strict=True):
-            self._note(name, relative(one, other), self.noise, "relative")
 
     def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:

@@ -82,16 +82,16 @@ class Result(ABC):
         >>> folder = Path(tempfile.mkdtemp())
         >>> result = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0)
         >>> print(result.summary().text.splitlines()[0])
-        Certain: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
-        >>> result.title, list(result.overview()), len(result.charts()) >= len(result.page_charts())
-        ('Attention audit', ["Means by layer, as shares of 1 (certain: up to bfloat16's rounding)"], True)
+        Certain: not looked at in 12 maps. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
+        >>> result.title, list(result.overview())
+        ('Attention audit', ['Means by layer'])
         >>> result.save(folder / "run")
         >>> type(result).load(folder / "run").table.equals(result.table)
         True
         >>> result.to_html(folder / "report.html").name, [file.name for file in result.to_csv(folder)]
         ('report.html', ['table.csv', 'rows.csv', 'effects.csv', 'token_types.csv'])
         >>> result.subject(), [section.title for section in result.sections()][:2]
-        ('bundled on 1 text', ['Four groups of heads', 'The maps'])
+        ('bundled on 1 text', ['Means by layer', 'Layer by layer, head by head'])
         >>> result.token_lines(), result.notebook_maps()
         ((), ())
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
@@ -139,10 +139,6 @@ class Result(ABC):
         for name, view in self.views.items():
             charts |= view.charts(name, self)
         return charts
-
-    def page_charts(self) -> Charts:
-        """Return the charts of the report by name, without those that are only for print."""
-        return self.charts()
 
     def overview(self) -> Tables:
         """Return the tables that are printed below the finding, by title."""
@@ -293,7 +289,7 @@ class Result(ABC):
             self.provenance,
             [*self.sections(), *more],
             # Sections of views hold their charts.
-            {} if self.views else self.page_charts(),
+            {} if self.views else self.charts(),
             self.folder,
         )
         return write_page(page, path)

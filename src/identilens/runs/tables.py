@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.charts.labels import ROUNDING, cell, lower, upper, visible_text
+from identilens.charts.labels import ROUNDING, cell, rounded_end, visible_text
 from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
@@ -135,7 +135,7 @@ def span(low: Any, high: Any, form: str) -> str:
     """Return both proven ends in words, rounded outward, or one number for a point."""
     if high - low <= _POINT:
         return format(low, form)
-    first, last = lower(low, form), upper(high, form)
+    first, last = rounded_end(low, form, -1), rounded_end(high, form, 1)
     return first if first == last else f"{first} to {last}"
 
 

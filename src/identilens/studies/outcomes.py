@@ -24,7 +24,6 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.token_names import unmarked
 from identilens.runs.settings import Settings, Tolerances
-from identilens.runs.tables import Row
 from identilens.studies.heads import named_places
 
 Outcome = Literal["head", "layer", "states", "prediction"]
@@ -78,8 +77,6 @@ FEW_KEYS = (
     '(--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).'
 )
 """What is said where no other weights have exactly the same outcome."""
-
-ONLY_CHOSEN = " Only the chosen heads are compared; among all heads of the model fewer of them may be influential."
 
 _UNITS = {"nats": "prediction", "change": "states"}
 _NAMED = 3
@@ -327,18 +324,6 @@ def model_outcome(lens: Lens, item: Item) -> Answered:
 
 RELATIVE_EFFECT = (pl.col("effect") / pl.col("effect").max()).fill_nan(0.0).alias("relative_effect")
 """The effect of each head as a share of the largest; nothing is influential where nothing has an effect."""
-
-
-def largest_effect(heads: pl.DataFrame, outcome: Answered) -> tuple[Row, str]:
-    """Return the row of the head with the largest effect, and in words what changes without it."""
-    first = heads.sort("effect", maintain_order=True).row(-1, named=True)
-    most = f", the most of {len(heads)} heads" * (len(heads) > 1)
-    return first, f"{head_in_words(first)} the {changed(outcome, first['effect'])}{most}"
-
-
-def head_in_words(row: Row) -> str:
-    """Return what a sentence calls the head of a row."""
-    return f"head {row['head']} of {row['kind']} layer {row['layer']}"
 
 
 def changed(outcome: Answered, effect: float) -> str:

@@ -123,7 +123,7 @@ def _opening(result: Result) -> str:
 
 def _apart(result: Result) -> list[Section]:
     """Return the sections of a result, charts put in, whose places and headings name the result."""
-    name, charts = result.analysis.replace(" ", "-"), result.page_charts()
+    name, charts = result.analysis.replace(" ", "-"), {} if result.views else result.charts()
     return [
         replace(
             section,

@@ -101,7 +101,7 @@ def test_texts_of_all_lengths_are_examined_within_the_budget(bundled, monkeypatc
     means = {key.partition(".")[0] for key in found.matrices if key.endswith("means")}
     assert len(means) == 2
     assert means <= {"text0", "text1", "text3"}, "of as many long texts as there are examples"
-    choices = [one.choices["text"] for one in found.sections()[1].maps]
+    choices = [one.choices["text"] for one in found.report_maps()]
     assert {text.partition(" ")[0] for text in choices} == {"2", *(name[4:] for name in means)}
     assert set(found.table.filter(text=3)["certain_rows"]) == {2}
     monkeypatch.setattr(study, "_KEYS", 1)

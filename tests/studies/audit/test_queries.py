@@ -38,7 +38,7 @@ def test_measures_are_those_of_the_rows_by_plain_products(lens):
             assert row["rank"] == torch.linalg.matrix_rank(T, rtol=1e-6)
             assert row["nullity"] == len(T) - row["rank"]
             assert row["first_mass"] == pytest.approx(float(weights[:, 0].mean()), abs=1e-6)
-    assert "Of each map only these rows are measured: 3, -2." in audit.summary().text
+    assert "Of each map only these rows are measured: 3, -2." in audit.sections()[0].text
     assert audit.matrices == {}
 
 

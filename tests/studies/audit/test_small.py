@@ -16,7 +16,7 @@ from identilens.studies.audit.heads import (
     certain_error,
     groups_table,
     heads_table,
-    stacked_in_words,
+    stacked_numbers,
 )
 from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers
 from identilens.studies.audit.result import Audit
@@ -144,16 +144,12 @@ def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_o
 
 
 def test_layers_whose_heads_can_trade():
-    assert stacked_in_words(TABLE).startswith(
-        "In every layer the output projections of all heads together have full"
-    )
+    assert stacked_numbers(TABLE) == {"full": 1}
     second = table_of(
         {"head": 0, "layer": 1, "stacked_rank": 3}, {"head": 1, "layer": 1, "stacked_rank": 3}
     )
-    said = stacked_in_words(pl.concat([second, TABLE.select(second.columns)]))
-    assert said.startswith(
-        "In 1 of 2 layers heads can trade: their output projections together have rank 3 of 4 (encoder layer 1)"
-    )
+    found = stacked_numbers(pl.concat([second, TABLE.select(second.columns)]))
+    assert found == {"trading": 1, "layers": 2, "stacked_rank": 3, "stacked_size": 4}
 
 
 def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():

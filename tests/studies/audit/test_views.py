@@ -74,9 +74,9 @@ def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(m
     monkeypatch.setattr(
         "identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget)
     )
-    section = audit.sections()[1]
+    [section] = [one for one in audit.sections() if one.anchor == "maps"]
     assert len(section.maps) == 9
-    assert "saved 12 maps. To keep this file small, it shows 9" in section.note
+    assert "saved 12 maps. To keep this file small, it shows 9" in section.text[1]
     said = "it shows 1 of 2 layers of this text: encoder 0."
     assert [said in one.note for one in section.maps] == [
         one.choices["text"].startswith("0") for one in section.maps
@@ -85,7 +85,7 @@ def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(m
 
 def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, report):
     visit = Visit(browser, report)
-    cell = visit.page.locator("#groups-1 .mark-rect path").nth(4)
+    cell = visit.page.locator("#measures-0 .mark-rect path").nth(4)
     layer, head = (
         re.search(rf"{name}: (\d+)", cell.get_attribute("aria-label"))[1]
         for name in ("Layer", "Head")

@@ -1,16 +1,16 @@
 """Heads by both axes: how much of their attention is certain, and what the model's answer loses without them."""
 
+from typing import Any
+
 import polars as pl
 
-from identilens.charts.labels import lower, upper
-from identilens.runs.tables import counted
 from identilens.studies.drawn import ALIKE
 from identilens.studies.outcomes import (
     BRINGS,
     INFLUENTIAL,
     PARKED,
     RELATIVE_EFFECT,
-    largest_effect,
+    UNITS,
 )
 
 MOSTLY = 0.5
@@ -128,84 +128,45 @@ def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None
     return None if error <= ALIKE and (layers["left"] > 0).any() else error, over
 
 
-def stacked_in_words(table: pl.DataFrame) -> str:
-    """Return whether a layer's output fixes the outputs of its heads: the stacked W_O has full row rank."""
+def stacked_numbers(table: pl.DataFrame) -> dict[str, Any]:
+    """Return in how many layers heads can trade: the stacked W_O lacks full row rank there; and ``full`` if nowhere."""
     layers = table.group_by("kind", "layer").agg(
-        (pl.col("head").n_unique() * pl.col("d_v").first()).alias("size"),
+        (pl.col("head").n_unique() * pl.col("d_v").first()).alias("stacked_size"),
         pl.col("stacked_rank").first(),
     )
-    trading = layers.filter(pl.col("stacked_rank") < pl.col("size")).sort("kind", "layer")
+    trading = layers.filter(pl.col("stacked_rank") < pl.col("stacked_size")).sort("kind", "layer")
     if trading.is_empty():
-        return (
-            "In every layer the output projections of all heads together have full rank, so that the layer's output "
-            "fixes the output of each head."
-        )
-    first = trading.row(0, named=True)
-    return (
-        f"In {len(trading)} of {len(layers)} layers heads can trade: their output projections together have rank "
-        f"{first['stacked_rank']:,} of {first['size']:,} ({first['kind']} layer {first['layer']}), so that other "
-        "weights of several heads at once can give the same layer output. What is called certain here is fixed "
-        "by each head's own output; the layer's output, and the model's answer, fix less."
-    )
+        return {"full": len(layers)}
+    first = trading.select("stacked_rank", "stacked_size").row(0, named=True)
+    return {"trading": len(trading), "layers": len(layers), **first}
 
 
-def effects_in_words(heads: pl.DataFrame, effects: pl.DataFrame) -> str:
+def effect_numbers(heads: pl.DataFrame, effects: pl.DataFrame) -> dict[str, Any]:
     """Return which head matters most to the model's answer, and how many come near it."""
     if effects.is_empty():
-        return (
-            "not looked at: by default only texts of at most 2,048 tokens are. Choose --effects removal (in Python: "
-            'effects="removal") for longer texts'
-        )
+        return {"unmoved": len(heads)}
     known = heads.drop_nulls("effect")
     outcome, by = effects.select("outcome", "by").row(0)
-    _, without = largest_effect(known, outcome)
+    first = known.sort("effect", maintain_order=True).row(-1, named=True)
     enough = INFLUENTIAL[outcome]
-    near = len(known.filter(pl.col("relative_effect") >= enough))
-    how = "" if by == "removal" else ", estimated to first order"
-    of = "the predictions of " * (outcome == "prediction")
-    return (
-        f"without {without}; {near} of them, each alone, cause at least {100 * enough:.0f} % of this change "
-        f"(mean over {of}{counted(effects['text'].n_unique(), 'text')}{how})"
-    )
+    return {
+        **{name: first[name] for name in (*_HEAD, "effect", "outcome")},
+        "unit": UNITS[outcome],
+        "enough": enough,
+        "near": len(known.filter(pl.col("relative_effect") >= enough)),
+        "heads": len(known),
+        "by": by if by == "removal" else "estimated to first order",
+        "effect_texts": effects["text"].n_unique(),
+    }
 
 
-def heads_in_words(heads: pl.DataFrame) -> str:
-    """Return how many heads are in each group, and how many park their attention."""
-    known = heads.drop_nulls("group")
-    if known.is_empty():
-        return ""
-    sizes = {group: len(known.filter(group=group)) for group in GROUPS}
-    counts = [
-        f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size
-    ]
-    enough = INFLUENTIAL[known["outcome"][0]]
-    said = (
-        f"Of {counted(len(known), 'head')}, {', '.join(counts)} (mostly certain: at least half of its attention is "
-        f"certain, on average; idle: the model's answer changes without it by less than {100 * enough:.0f} % of the "
-        "largest such change)."
-    )
-    parked = known.filter(
+def parked_numbers(heads: pl.DataFrame) -> dict[str, Any]:
+    """Return how many heads park their attention, and the means of how much, for what, and within which ends."""
+    parked = heads.drop_nulls("group").filter(
         pl.col("sink_mass") >= PARKED,
         pl.col("sink_norm_share") < BRINGS,
         pl.col("relative_output") > 0,
     )
-    if parked.is_empty():
-        return said
     names = ("sink_mass", "sink_weight", "sink_lo", "sink_hi", "sink_norm_share")
-    mass, weight, lo, hi, norm = parked.select(pl.col(*names).mean()).row(0)
-    one = len(parked) == 1
-    return (
-        f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
-        f"is on one token, mostly {parked['sink_token'].mode().sort()[0]}, which brings {100 * norm:.0f} % of what "
-        f"all keys add to the output, by vector length. In the sampled rows alone this token has {100 * weight:.0f} %, "
-        f"and alternatives with exactly the same output give it {_range(lo, hi)} (means)."
-    )
-
-
-def _range(lo: float, hi: float) -> str:
-    """Return two shares in words, with as many digits as tell them apart; one, rounded, if two decimals do not."""
-    for digits in (0, 1, 2):
-        form = f".{digits}f"
-        if format(100 * lo, form) != format(100 * hi, form):
-            return f"{lower(100 * lo, form)} % to {upper(100 * hi, form)} %"
-    return f"{100 * lo:.0f} %, no more and no less"
+    means = parked.select(pl.col(*names).mean().name.prefix("parked_")).row(0, named=True)
+    return {"parked": len(parked) or None, **means}

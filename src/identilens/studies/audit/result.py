@@ -1,39 +1,27 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from shlex import quote
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import Charts
-from identilens.charts.labels import lower
+from identilens.charts.cells import heat
+from identilens.charts.kit import Charts, lines, scatter
 from identilens.charts.notebook import MapView
-from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind, coerce
-from identilens.runs.tables import (
-    HEAD,
-    Row,
-    Tables,
-    counted,
-    decimals,
-    integers,
-    percent,
-    some_of,
-)
-from identilens.studies.audit import views
+from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.audit.heads import (
     certain_error,
-    effects_in_words,
+    effect_numbers,
     groups_table,
-    heads_in_words,
     heads_table,
-    stacked_in_words,
+    parked_numbers,
+    stacked_numbers,
 )
 from identilens.studies.audit.maps import (
     certify_kept,
@@ -45,7 +33,78 @@ from identilens.studies.audit.maps import (
     printed_maps,
 )
 from identilens.studies.certify.result import Certainty
-from identilens.studies.outcomes import ONLY_CHOSEN, normed_heads
+from identilens.studies.outcomes import normed_heads
+
+_FINDING = """\
+Certain: {certain_mass_bfloat16:≥.1%} of a row's attention is fixed by its head's output up to a rounding to bfloat16 \
+(0.4 % of its length), and {certain_mass:≥.1%} by the exact output: in all weights with such an output, at least this \
+much lies on the same keys (certain mass, a mean of {certain_rows:row}).
+Certain: not looked at in {unlooked:map}. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
+Influential: without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} ({unit}), the \
+most; {near} of {heads:head}, each alone, cause at least {enough:.0%} of this change ({by}, mean over \
+{effect_texts:text}).
+Influential: not looked at in {unmoved:head}; by default only texts of at most 2,048 tokens are. Choose --effects \
+removal (in Python: effects="removal").
+No effect: {null_share:.1%} of the squared weight of {maps:attention map} lies in directions that have no effect on \
+the output. That does not make these weights free: they also stay positive and sum to 1.
+"""
+_TILES = """\
+{maps:,} | attention maps audited (one for each text, layer and head)
+{certain_mass_bfloat16:≥.1%} | of a row's attention is certain: fixed by its head's output up to bfloat16's rounding
+{sink_mass:.1%} → {sink_norm_share:.1%} | of attention on one structural token a map → its share of the norms
+{null_share:.1%} | of squared weight in directions without effect (null share)
+{pearson:.2f} | mean correlation of raw and effective attention
+"""
+_SCOPE = """\
+Only attention is audited. {without:layer} of the model have none: {without_names}.
+Only attention is audited. In {mixing:layer} positions also mix by other means (a state space, a convolution, \
+pooling): {mixing_names}.
+Of each map only these rows are measured: {queries}.
+{normed}
+The model gates its heads: each row has a factor of its own before the output projection. The output of a head is here \
+what it mixes, {gated}; lengths of vectors are those {gated}, too.
+In every layer ({full} in all) the output projections of all heads together have full rank, so that the layer's output \
+fixes the output of each head.
+In {trading} of {layers:layer} heads can trade: their output projections together have rank {stacked_rank:,} of \
+{stacked_size:,}, so that other weights of several heads at once can give the same layer output. What is called \
+certain here is fixed by each head's own output; the layer's output, and the model's answer, fix less.
+"""
+_GROUPS = """\
+Certain: in every distribution over the same keys with the same output, up to a rounding to bfloat16, each weight \
+keeps its proven least value; their sum is the certain mass, and no alternative lies farther away than 1 − certain \
+mass (total variation). A head is mostly certain from a mean of 0.5 on. It is influential when the model's prediction \
+changes without it by at least a tenth (its final states by 0.3) of the change without the head that matters most. \
+Neither follows from the other.
+The standard error of the mean certain mass over {error_units} is {error:.1%}.
+In {short} of {looked:map} looked at, no other weights give exactly this output: rows see at most {short_keys:key}, \
+few for the size of the head. Use longer texts, or see what is left of a row when its output may change by 1 % \
+(identilens certify --tolerance 1%; in Python tolerance=0.01).
+{parked:head} of all park their attention: {parked_sink_mass:.0%} of it is on one structural token, which brings \
+{parked_sink_norm_share:.0%} of what all keys add to the output, by vector length. In the sampled rows alternatives \
+with exactly the same output give it {parked_sink_lo:≥.1%} to {parked_sink_hi:≤.1%} (means).
+"""
+_MAPS = """\
+Every map that was kept; of long texts, means over blocks of tokens. Click a row of a whole map to see how far each of \
+its weights could move without changing the output, and how much each key contributes. Raw attention is the sum of its \
+effective and its null part, cell by cell (Brunner et al. 2020, Fig. 6); the null part has no effect on the output.
+The audit saved {kept:map}. To keep this file small, it shows {shown:,} of them, in whole layers. \
+Audit.load(folder).matrices has all.
+"""
+_HEADS = """\
+Means over texts. Null share is the part of a map's squared weight in directions without effect on the head's output; \
+it does not say that weights are free. Correlation compares a map with its effective attention (1: the same pattern).
+"""
+_LENGTH = """\
+How much the raw map looks like the effective one, by the number of keys (Brunner et al. 2020, Fig. 1a): a point a \
+map. The rank is at most d_v, the size of a head's values, so with more keys than that every map has a null space, and \
+it grows with length.
+"""
+_TYPES = """\
+How much attention goes to each type of token: the model's special tokens, full stops and commas (“. ,”) and all \
+others; sums over the tokens of a type, averaged over query tokens, texts and the heads of a layer (Brunner et al. \
+2020, Fig. 1b and 1c). Effective attention can be negative.
+"""
+_PUT = "The same by type of the query token (Brunner et al. 2020, Fig. 5)."
 
 _MEASURES = (
     "certain_mass",
@@ -59,6 +118,8 @@ _MEASURES = (
     "nullity",
     "reconstruction_error",
 )
+
+_MEANS = (*_MEASURES[:5], "pearson")
 
 # Of a masked map the nullity is that of the last row: others may see more keys. Shares below 1e-6 are rounding.
 _NULL_SPACE = (pl.col("nullity") > 0) | (pl.col("null_share") > 1e-6)
@@ -140,6 +201,69 @@ class Audit(Result):
         },
     }
 
+    words: ClassVar = {
+        "certain_mass": "Certain mass",
+        "certain_mass_bfloat16": "Certain mass up to bfloat16's rounding",
+        "relative_effect": "Effect / largest effect",
+        "relative_output": "Output: length of the head's output, over the mean of its layer's heads",
+        "null_share": "Null share",
+        "pearson": "Correlation of raw and effective attention",
+        "n_key": "Length (number of keys)",
+        "key_type": "Token type",
+        "query_type": "Query token",
+        "value": "Mean attention",
+        "sink_mass": "On the sink: attention on the structural token that receives most of a map's attention",
+        "sink_norm_share": "Sink's norm: what this token adds to the output, as a share of all lengths",
+    }
+    views: ClassVar = {
+        "layers": View(title="Means by layer", text=_SCOPE, table="layers", listed=True),
+        "certain_and_influential": View(
+            scatter,
+            ("certain_mass_bfloat16", "relative_effect", "group"),
+            title="Every head: how much is certain, and its effect",
+            text=_GROUPS,
+            table="grouped",
+            also=("layer", "head", "relative_output", "sink_token", "sink_mass"),
+            look={"x_domain": (0, 1), "y_domain": (0, 1.05)},
+        ),
+        "groups": View(title="Four groups of heads", table="groups", listed=True),
+        "maps": View(title="The maps", text=_MAPS, maps="report_maps"),
+        "measures": View(
+            heat,
+            ("head", "layer", ("certain_mass_bfloat16", "null_share", "pearson")),
+            title="Layer by layer, head by head",
+            text=_HEADS,
+            table="by_head",
+            look={"domain": (0, 1)},
+        ),
+        "correlation_by_length": View(
+            scatter,
+            ("n_key", "pearson", "layer"),
+            title="Correlation of raw and effective attention by length",
+            text=_LENGTH,
+            also=("text", "head"),
+            look={"size": 18},
+        ),
+        "token_types": View(
+            lines,
+            ("layer", ("raw", "effective"), "key_type"),
+            title="What token types receive",
+            text=_TYPES,
+            table="received",
+            by=("kind", "layer", "key_type"),
+        ),
+        "attention_to_type": View(
+            lines,
+            ("layer", ("raw", "effective"), "query_type"),
+            title="Attention put on one type",
+            text=_PUT,
+            table="token_types",
+            by=("kind", "layer", "query_type", "key_type"),
+            choices=("key_type",),
+        ),
+        "numbers": View(title="Heads in numbers", table="heads", listed=True),
+    }
+
     rows: pl.DataFrame
     effects: pl.DataFrame
     token_types: pl.DataFrame
@@ -218,157 +342,77 @@ class Audit(Result):
             else ()
         )
 
+    def layers(self) -> pl.DataFrame:
+        """Return the means by layer that the finding rests on; `by_layer` has all of them."""
+        return self.by_layer().select("kind", "layer", *_MEANS, "maps")
+
+    def grouped(self) -> pl.DataFrame:
+        """Return the heads that have a group."""
+        return self.heads().drop_nulls("group")
+
+    def groups(self) -> pl.DataFrame:
+        """Return how many heads each group has, with the means of what tells the groups apart."""
+        return groups_table(self.heads()).filter(len(self.grouped()) > 0)
+
     def summary(self) -> Finding:
         """Return the finding: how much is certain, how much has influence, how much has no effect."""
-        mean = pl.col(
-            "certain_mass",
-            "certain_mass_bfloat16",
-            "sink_mass",
-            "sink_norm_share",
-            "null_share",
-            "pearson",
-        ).mean()
-        numbers = self.table.select(
-            pl.len().alias("maps"),
-            mean,
-            with_null_space=_NULL_SPACE.mean(),
-            certain_rows=pl.col("certain_rows").sum(),
-        ).row(0, named=True)
-        pearson, (error, _) = numbers["pearson"], certain_error(self.rows, self.table)
-        spread = "" if error is None else f"± {100 * error:.1f} "
-        exact = f"; {at_least(numbers['certain_mass'])} by the exact output"
-        few = ", as rows see few keys" if self.table["simplex_nullity"].max() == 0 else ""
-        headline = (
-            (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
-            (
-                at_least(numbers["certain_mass_bfloat16"])
-                .replace("%", f"{spread}%")
-                .replace(" ", "\u00a0")
-                or "not looked at",
-                "of a row's attention is certain: fixed by its head's output up to bfloat16's rounding (certain mass"
-                f"{spread and ', with its standard error'}){exact + few if numbers['certain_rows'] else ''}",
-            ),
-            (
-                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(
-                    " %", "\u00a0%"
-                ),
-                "of attention on one structural token a map → its share of the norms",
-            ),
-            (
-                percent(numbers["null_share"]),
-                "of squared weight in directions without effect (null share)",
-            ),
-            (
-                "undefined" if pearson is None else f"{pearson:.2f}",
-                "mean correlation of raw and effective attention",
-            ),
+        table, heads = self.table, self.heads()
+        looked = table.filter(pl.col("certain_rows") > 0)
+        short = looked.filter(simplex_nullity=0)
+        error, units = certain_error(self.rows, table)
+        means = table.select(pl.col(_MEANS).mean()).row(0, named=True)
+        kept = kept_maps(table, self.matrices)
+        shown = len(fitting_maps(kept))
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            maps=len(table),
+            **means,
+            with_null_space=table.select(_NULL_SPACE.mean()).item(),
+            certain_rows=int(table["certain_rows"].sum()),
+            unlooked=None if len(looked) else len(table),
+            looked=len(looked),
+            short=len(short) or None,
+            short_keys=short["n_key"].max(),
+            error=error,
+            error_units=units,
+            kept=len(kept) if shown < len(kept) else None,
+            shown=shown,
+            **effect_numbers(heads, self.effects),
+            **parked_numbers(heads),
+            **({} if self.provenance["model"].get("normed_heads") else stacked_numbers(table)),
+            **self._scope(),
         )
-        return Finding("\n".join(self._sentences()), numbers, headline)
 
-    def overview(self) -> Tables:
-        """Return the means by layer that the finding rests on; `by_layer` has all of them."""
-        shown = {
-            "certain_mass_bfloat16": "certain",
-            "certain_mass": "exactly",
-            "sink_mass": "on sink",
-            "sink_norm_share": "sink's norm",
-            "null_share": "null share",
-            "pearson": "pearson",
+    def _scope(self) -> dict[str, int | str | None]:
+        """Return what of the model is audited."""
+        model = self.provenance["model"]
+        without = model.get("layers_without_attention") or ()
+        mixing = model.get("layers_with_other_mixers") or ()
+        asked = self.provenance["settings"].get("queries") or ()
+        normed = next(iter(normed_heads(model)), None)
+        return {
+            "without": len(without) or None,
+            "without_names": ", ".join(without),
+            "mixing": len(mixing) or None,
+            "mixing_names": ", ".join(mixing),
+            "queries": ", ".join(map(str, asked)) or None,
+            "normed": normed,
+            "gated": "before the gate" if model.get("gated_heads") and not normed else None,
         }
-        means = self.by_layer().select(
-            "kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items())
-        )
-        return {"Means by layer, as shares of 1 (certain: up to bfloat16's rounding)": means}
 
     def charts(self) -> Charts:
-        """Return the charts by name.
+        """Return the charts of the report, and for print a telling map of each text: ``maps_text<t>_...`` (Fig. 6)."""
+        kept = kept_maps(self.table, self.matrices)
+        return super().charts() | printed_maps(kept, self.matrices, self.tokens)
 
-        ``certain_and_influential`` (heads by both axes), ``certain_mass_map``, ``null_share_map`` and
-        ``correlation_map`` (by layer and head), ``correlation_by_length`` (Brunner et al. 2020, Fig. 1a),
-        ``token_types_raw`` and ``token_types_effective`` (Fig. 1b, 1c), ``attention_to_type`` (Fig. 5) and
-        ``maps_text<t>_layer<l>_head<h>`` (Fig. 6; for each text whose matrices were kept, the head with the largest
-        null share; the kind behind it where there are several).
-        """
-        return self.page_charts() | printed_maps(
-            kept_maps(self.table, self.matrices), self.matrices, self.tokens
-        )
-
-    def page_charts(self) -> Charts:
-        """Return the charts without the maps, which the report shows in its viewer."""
-        by_head, received = self.by_head(), self.received()
-        charts: Charts = {
-            "certain_and_influential": views.certain_and_influential(self.heads()),
-            "certain_mass_map": views.certain_mass_map(by_head),
-            "null_share_map": views.null_share_map(by_head),
-            "correlation_map": views.correlation_map(by_head),
-            "correlation_by_length": views.correlation_by_length(self.table),
-        }
-        if len(self.token_types):
-            charts |= {
-                f"token_types_{name}": views.received_chart(received, name)
-                for name in ("raw", "effective")
-            }
-            charts["attention_to_type"] = views.attention_to_type(self.token_types)
-        return charts
-
-    def sections(self) -> list[Section]:
-        """Return what the report shows under the finding."""
-        types = ["token_types_raw", "token_types_effective", "attention_to_type"]
-        received = Section("types", "What token types receive", views.TYPES, types)
-        notes = views.heads_note(self.by_head()), views.length_note(self.table)
-        heads = ["null_share_map", "correlation_map"]
-        return [
-            self._groups_section(),
-            self._maps_section(),
-            Section(
-                "heads",
-                "Layer by layer, head by head",
-                [views.HEADS],
-                heads,
-                self.by_layer(),
-                note=notes[0],
-            ),
-            Section(
-                "length",
-                "Correlation against length",
-                [views.LENGTH],
-                ["correlation_by_length"],
-                note=notes[1],
-            ),
-            *([received] if len(self.token_types) else []),
-            Section("numbers", "Heads in numbers", frame=self.heads()),
-            Section("reading", "How to read this report", [*views.AXES, *views.READING]),
-        ]
-
-    def _groups_section(self) -> Section:
-        title = "Four groups of heads"
-        if self.rows.is_empty() or self.effects.is_empty():
-            return Section("groups", title, note=views.NO_ROWS)
-        rows = (
-            f"Certain mass rests on {self._sample()}; the rows of a text are drawn by the seed. Effects rest on "
-            f"{counted(self.effects['text'].n_unique(), 'text')}, the other figures on all texts. A click on a head "
-            "opens its map."
-        )
-        charts = ["certain_and_influential", "certain_mass_map"]
-        return Section(
-            "groups", title, [views.GROUPS], charts, groups_table(self.heads()), note=rows
-        )
-
-    def _maps_section(self) -> Section:
+    def report_maps(self) -> list[TokenMap]:
+        """Return the maps that a report shows: those that fit, and means over blocks of long texts."""
         kept = kept_maps(self.table, self.matrices)
         shown = fitting_maps(kept)
-        title = "The maps"
         long = mean_maps(kept_maps(self.table, self.matrices, "means"), self.matrices, self.tokens)
-        if kept.is_empty() and not long:
-            return Section("maps", title, note=views.NO_MAPS)
-        some = (
-            f"The audit saved {len(kept):,} maps. To keep this file small, it shows {len(shown):,} of them, in whole "
-            "layers, and names the layers that a text lacks. Audit.load(folder).matrices has all."
-        )
-        maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown)) + long
-        return Section(
-            "maps", title, [views.MAPS], maps=maps, note=some if len(shown) < len(kept) else ""
-        )
+        said = missing_layers(kept, shown)
+        return page_maps(shown, self.matrices, self.tokens, said) + long
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
         return (
@@ -376,110 +420,3 @@ class Audit(Result):
             .agg(pl.col(_MEASURES).mean(), pl.len().alias("maps"))
             .sort(keys)
         )
-
-    def _sample(self) -> str:
-        """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
-        rows, texts = len(self.rows), self.rows["text"].n_unique()
-        of = self.table["text"].n_unique()
-        some = f" in {texts:,} of the {of:,} texts, drawn by the seed" if texts < of else ""
-        error, units = certain_error(self.rows, self.table)
-        known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
-        return f"{counted(rows, 'row')}{some}{known}"
-
-    def _scope(self) -> Iterator[str]:
-        """Yield what of the model is audited."""
-        if others := self.provenance["model"].get("layers_without_attention"):
-            yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
-        if mixing := self.provenance["model"].get("layers_with_other_mixers"):
-            yield (
-                f"Only attention is audited. In {len(mixing)} layers positions also mix by other means (a state "
-                f"space, a convolution, pooling): {', '.join(mixing)}."
-            )
-        if asked := self.provenance["settings"].get("queries"):
-            yield f"Of each map only these rows are measured: {', '.join(map(str, asked))}."
-        model = self.provenance["model"]
-        yield from normed_heads(model)
-        if model.get("gated_heads") and not model.get("normed_heads"):
-            yield (
-                "The model gates its heads: each row has a factor of its own before the output projection. The output "
-                "of a head is here what it mixes, before the gate; lengths of vectors are those before the gate, too."
-            )
-
-    def _sentences(self) -> Iterator[str]:
-        yield from self._scope()
-        table, texts = self.table, self.table["text"].n_unique()
-        looked = table.filter(pl.col("certain_rows") > 0)
-        if len(looked):
-            yield from self._certain(looked)
-        else:
-            yield "Certain: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
-        token = table["sink_token"].mode().sort()[0]
-        yield (
-            f"Influential: {effects_in_words(self.heads(), self.effects)}. On average "
-            f"{percent(table['sink_mass'].mean())} of a map's attention goes to one structural token, mostly {token}, "
-            f"which brings {percent(table['sink_norm_share'].mean())} of what all keys add to the output, by vector "
-            f"length.{ONLY_CHOSEN if self.provenance['settings'].get('layers') is not None else ''}"
-        )
-        over = f"{len(table):,} attention maps over {counted(texts, 'text')}"
-        maps = table.filter(_NULL_SPACE)
-        if maps.is_empty():
-            yield f"No effect: no part of the weights of {over} lies in directions without effect on the output."
-        else:
-            worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
-            mean, most = percent(table["null_share"].mean()), percent(worst["null_share"])
-            apart = f", most in {_layer(worst)} ({most})" if most != mean else ""
-            yield (
-                f"No effect: {len(maps):,} of {over} have a null space; on average "
-                f"{mean} of the squared weight lies in directions that have no "
-                f"effect on the output{apart}. That does not make these weights free: "
-                "they also stay positive and sum to 1."
-            )
-        if said := heads_in_words(self.heads()):
-            yield said
-
-    def _certain(self, looked: pl.DataFrame) -> Iterator[str]:
-        """Yield how much of the maps that were looked at is certain, and what it rests on."""
-        mass = "certain_mass_bfloat16"
-        layers = self.by_layer().drop_nulls(mass).sort(mass, maintain_order=True)
-        least, most = (layers.row(place, named=True) for place in (0, -1))
-        low, high = (at_least(one[mass]) for one in (least, most))
-        apart = (
-            ""
-            if low == high
-            else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
-        )
-        yield (
-            f"Certain: {at_least(looked[mass].mean())} of a row's attention is fixed by its head's output up to "
-            f"a rounding to bfloat16 (0.4 % of its length), and {at_least(looked['certain_mass'].mean())} by the "
-            "exact output. In all weights with such an output, at least this much lies on the same keys (certain "
-            f"mass). It is {'a mean' if len(self.rows) > 1 else 'that'} of {self._sample()}{apart}."
-        )
-        yield from self._too_short(looked)
-        if not self.provenance["model"].get("normed_heads"):
-            yield stacked_in_words(self.table)
-
-    def _too_short(self, looked: pl.DataFrame) -> Iterator[str]:
-        """Yield that in some maps no other weights give the output, and what to do then, where that is so."""
-        short = looked.filter(simplex_nullity=0)
-        if not len(short):
-            return
-        typed: dict[str, str] = dict(pairwise(self.provenance.get("command") or ()))
-        file = typed.get("--file", typed.get("-f", "FILE"))
-        row = self.rows.sort("certain_mass_bfloat16", maintain_order=True).row(0, named=True)
-        yield (
-            f"In {some_of(len(short), len(looked), 'map')} looked at, no other weights give exactly this output: the "
-            f"rows see too few tokens (at most {short['n_key'].max()}) for the size of the head (d_v = "
-            f"{looked['d_v'].max()}). Use longer texts, or see what is left of a row when its output may change by 1 "
-            f"%: identilens certify --model {quote(self.provenance['model']['name'])} --file {quote(file)} --limit "
-            f"{row['text'] + 1} --layers {row['layer']} --heads {row['head']} --queries {row['query']} --tolerance 1% "
-            f"--out row ({'FILE: your texts; ' * (file == 'FILE')}in Python: identilens.certify, tolerance=0.01)."
-        )
-
-
-def _layer(row: Row) -> str:
-    return f"{row['kind']} layer {row['layer']}"
-
-
-def at_least(share: Any) -> str:
-    """Return a proven lower end of a share in words, with one decimal; nothing for None."""
-    return "" if share is None else f"{lower(100 * share, '.1f')} %"

@@ -7,7 +7,7 @@ import polars as pl
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import intervals, scatter
-from identilens.charts.labels import lower, shortened, upper, visible_text
+from identilens.charts.labels import rounded_end, shortened, visible_text
 from identilens.charts.page import citation
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
@@ -301,7 +301,7 @@ class Certainty(Result):
             "claim": None if told else rows["functional"][0],
             "value": value,
             "mean": " on average" * (len(rows) > 1),
-            "ends": f"between {lower(lo, 'z.3g')} and {upper(hi, 'z.3g')}",
+            "ends": f"between {rounded_end(lo, 'z.3g', -1)} and {rounded_end(hi, 'z.3g', 1)}",
             "verdict": verdict,
             **told,
         }

@@ -19,7 +19,7 @@ _MOST = 10
 _FINDING = """\
 The log probability of the answer, {log_probability:.3g}, changes by {log_change:+.3g} nats without head {answer_head} \
 of {answer_kind} layer {answer_layer}: the lowest of all changes.
-Without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} {unit} (mean over \
+Without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} ({unit}; mean over \
 {texts:text}).
 {influential} of {heads:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
 """
@@ -109,7 +109,6 @@ class Influence(Result):
         "estimate": "Estimate, to first order ({unit})",
         "log_change": "Change of the answer's log probability (nats)",
         "relative_effect": "Relative effect: the effect as a share of the largest",
-        "norm_share": "Norm share: what the key adds to the head's output, as a share of all lengths",
         "predicted": "Token of the answer (row that predicts it)",
     }
     views: ClassVar = {
@@ -117,6 +116,7 @@ class Influence(Result):
             heat,
             ("head", "layer", "log_change"),
             title="Change of a given answer without a head",
+            text="Blue where the answer becomes less likely without the head.",
             table="heads",
             look={"diverging": True, "numbers": ".2g"},
         ),

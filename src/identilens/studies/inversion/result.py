@@ -115,7 +115,8 @@ class Inversion(Result):
         "margins": View(
             boxes,
             ("layer",),
-            title="Margins by layer (5, 25, 50, 75 and 95 %)",
+            title="Margins by layer",
+            text="Boxes hold the middle half of the margins, whiskers reach from 5 to 95 %.",
             table="quartiles",
             also=BOX,
         ),

@@ -161,7 +161,7 @@ class Mixing(Result):
             text=_OWN,
             table="series.own",
             also=BOX,
-            look={"y_format": _PERCENT},
+            look={"x_format": _PERCENT},
             listed=True,
         ),
         "not_largest": View(
@@ -212,7 +212,7 @@ class Mixing(Result):
             table="series.speech",
             also=(*BOX, "tokens"),
             choices=("layer",),
-            look={"lying": True, "x_format": _PERCENT},
+            look={"x_format": _PERCENT},
         ),
         "own_share": View(
             lines,

@@ -17,7 +17,7 @@ from identilens.charts.encoding import (
     layered,
 )
 from identilens.charts.kit import Charts, choose_present, intervals
-from identilens.charts.labels import lower, upper
+from identilens.charts.labels import rounded_end
 from identilens.charts.packing import BITS
 from identilens.charts.thumbnails import picture
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
@@ -253,7 +253,8 @@ class Rollouts(Result):
                     one["token"],
                     _MARKS[one["fixed"]],
                     f"{100 * one['value']:.1f}",
-                    f"{one['value']:.4f}, between {lower(one['lo'], 'z.4f')} and {upper(one['hi'], 'z.4f')}",
+                    f"{one['value']:.4f}, between {rounded_end(one['lo'], 'z.4f', -1)} and "
+                    f"{rounded_end(one['hi'], 'z.4f', 1)}",
                 )
                 for one in shown.iter_rows(named=True)
             ]

@@ -158,6 +158,7 @@ class TokenIdentifiability(Result):
             heat,
             ("layer_tested", "layer_trained", "rate"),
             title="Share recovered by pair of layers",
+            text="The same numbers as a map.",
             table="across",
             also=("rate_error",),
             choices=("curve", "checkpoint"),
