@@ -13,7 +13,7 @@ from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
 from identilens.lab.encoder.logit_ranks import logit_ranks
 from identilens.lab.encoder.rank_lengths import rank_by_length
-from identilens.lab.encoder.readers import read_hub, read_local
+from identilens.lab.encoder.readers import read_part
 from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings
 from identilens.lab.encoder.sweep.study import SweepSettings, sweep
 from identilens.lab.encoder.tasks import TASKS
@@ -115,8 +115,7 @@ def encoder_and_reviews(
             f"{model} is not an encoder with heads={heads!r}. Train one with identilens lab encoder train --task imdb "
             f"--heads {heads}, or leave --model out."
         )
-    imdb, data = TASKS["imdb"], settings.data
-    examples = read_hub(imdb, "test") if data is None else read_local(imdb, data, "test")
+    examples = read_part(TASKS["imdb"], "test", settings.data)
     return lens, [text for text in examples.texts if isinstance(text, str)]
 
 

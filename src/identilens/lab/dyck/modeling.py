@@ -63,6 +63,7 @@ class DyckPreTrainedModel(PreTrainedModel):
     config: DyckConfig
     config_class = DyckConfig
     base_model_prefix = "dyck"
+    _input_embed_layer = "embeddings"
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["DyckLayer"]  # noqa: RUF012 - as transformers declares it
@@ -96,10 +97,6 @@ class DyckModel(DyckPreTrainedModel):
         )
         self.norm = nn.LayerNorm(config.hidden_size) if config.block == "gpt" else nn.Identity()
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the module that embeds tokens."""
-        return self.embeddings
 
     @merge_with_config_defaults
     @capture_outputs

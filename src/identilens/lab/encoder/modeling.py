@@ -21,6 +21,7 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
 
     config_class = IdentifiableEncoderConfig
     base_model_prefix = "encoder"
+    _input_embed_layer = "token_embeddings"
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -55,14 +56,6 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
             IdentifiableEncoderLayer(config) for _ in range(config.num_hidden_layers)
         )
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embeddings."""
-        return self.token_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embeddings."""
-        self.token_embeddings = value  # type: ignore[assignment]
 
     @merge_with_config_defaults
     @capture_outputs

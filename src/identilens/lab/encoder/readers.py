@@ -167,6 +167,11 @@ class Splits:
     test: Examples
 
 
+def read_part(task: Task, part: Part, data: Path | None = None, hub: str | None = None) -> Examples:
+    """Return one part of a task from local files or, without ``data``, from the hub."""
+    return read_hub(task, part, hub) if data is None else read_local(task, data, part)
+
+
 def read_splits(
     task: Task,
     data: Path | None = None,
@@ -184,11 +189,7 @@ def read_splits(
     Raises:
         InputError: For files or rows that cannot be used, or fewer than two training rows.
     """
-
-    def read(part: Part) -> Examples:
-        return read_hub(task, part, hub) if data is None else read_local(task, data, part)
-
-    train, test = read("train"), read("test")
+    train, test = (read_part(task, part, data, hub) for part in ("train", "test"))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()[
         :limit
     ]
@@ -197,7 +198,7 @@ def read_splits(
             f"{task.name} needs at least two training rows; got {len(order)}. Raise --limit."
         )
     if task.validation:
-        return Splits(_pick(train, order), read("validation"), test)
+        return Splits(_pick(train, order), read_part(task, "validation", data, hub), test)
     held_out = max(1, round(VALIDATION_SHARE * len(order)))
     return Splits(_pick(train, order[held_out:]), _pick(train, order[:held_out]), test)
 

@@ -290,7 +290,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "written": model.written(data.test),
             "seconds": seconds,
         }
-        nullity = numerical_rank(values, projection).nullity.double().mean(-1)
+        nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
         sweep = [
             {"head": head, "weights": name, **swept}
@@ -311,9 +311,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [
-                {"head": head, "nullity": value} for head, value in enumerate(nullity.tolist())
-            ],
+            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,

@@ -249,18 +249,15 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     def run(self, part: int) -> Output:
         """Return the row of one run."""
         one = self.parts[part]
-        folder = (
-            (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
-        )
-        name = f"{one.task}, {one.heads}, d_k = {one.d_k}, seed {one.seed}"
-
-        def told(done: int, steps: int, note: str) -> None:
-            self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
-
-        study = TrainStudy(one)
+        name = f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        folder = (self.folder or Path()) / "runs" / name
         # The sweep itself has already checked the versions of the libraries.
         trained = run_study(
-            study, out=folder, resume=True, allow_version_change=True, progress=told
+            TrainStudy(one),
+            out=folder,
+            resume=True,
+            allow_version_change=True,
+            progress=lambda done, steps, note: self.tell(f"{name}: {done} of {steps} {note}"),
         )
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")
