@@ -88,8 +88,10 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
         f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
         for row in counts.iter_rows(named=True)
     )
-    findings = f"{result.markdown()}\n\n{rows}\n\n{result.summary().text}"
-    tables = {"runs": result.table, "table1": result.table_one()}
+    cells = result.table_one()
+    named = cells.rename({size: f"d_k = {size}" for size in cells.columns[3:]})
+    findings = f"{markdown_table(named)}\n\n{rows}\n\n{result.summary().text}"
+    tables = {"runs": result.table, "table1": cells}
     return Reproduction(settings.recorded(), tables, findings, result.charts())
 
 

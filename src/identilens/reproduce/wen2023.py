@@ -184,11 +184,6 @@ def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str
     return f"{variations(result)}\n\n{words}{heads}", {}
 
 
-def only(words: str, *_: Any) -> tuple[str, Tables]:
-    """Return words alone: the accuracy, which every page has, is the finding."""
-    return words, {}
-
-
 def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return variation with a column for each layer, without the start token."""
     rows = result.variation.filter(~pl.col("with_start"))
@@ -403,8 +398,7 @@ FIGURES = {
     "wen2023-footnote4": figure(
         "footnote 4",
         "footnote4",
-        partial(
-            only,
+        lambda *_: (
             (
                 "W_Q and W_K are 0 and not trained, so that every position attends equally to "
                 "all positions up to its own. The "
@@ -412,6 +406,7 @@ FIGURES = {
                 "is missing in the available "
                 "text."
             ),
+            {},
         ),
         FewSeeds,
     ),

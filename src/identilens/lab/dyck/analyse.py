@@ -113,8 +113,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         """Return the measures of all models."""
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        measuring = Measuring(**self.settings.values_of(Measuring))
-        tables = dict(measure_models(self.kind, trained, measuring, "cpu"))
+        tables = dict(measure_models(self.kind, trained, self.settings, "cpu"))
         # How the models were trained is not known.
         unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
         tables["table"] = tables["table"].with_columns(

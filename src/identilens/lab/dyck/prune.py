@@ -19,7 +19,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import decimals, integers, table_of
+from identilens.runs.tables import counted, decimals, integers, table_of
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
@@ -204,8 +204,8 @@ class Prunings(Result):
         """Return the target."""
         settings = self.provenance["settings"]
         return (
-            f"A target of {settings['layers']} {'layer' if settings['layers'] == 1 else 'layers'}, embedding size "
-            f"{settings['size']}, feed-forward width {settings['width']}, inside random transformers four times as deep"
+            f"A target of {counted(settings['layers'], 'layer')}, embedding size {settings['size']}, feed-forward "
+            f"width {settings['width']}, inside random transformers four times as deep"
         )
 
     def summary(self) -> Finding:

@@ -74,14 +74,13 @@ def train_models(
         ['DyckForCausalLM', 'DyckForCausalLM']
 
     Raises:
-        InputError: For more seeds than fit into memory, or settings that do not fit the language.
+        InputError: For settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.
     """
     training = training or DyckTraining()
     data = training.sample(config.language, training.training_sequences, training.data_seed).to(
         device
     )
-    check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":

@@ -129,9 +129,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
                 f"expected settings with different names, got {[kind.name for kind in self.kinds]}"
             )
         for kind in self.kinds:
-            config = kind.make()
-            kind.training.sample(config.language, 1, 0)
-            check_memory(config, min(size, len(seeds)), kind.training, settings.device)
+            check_memory(kind.make(), min(size, len(seeds)), kind.training, settings.device)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 

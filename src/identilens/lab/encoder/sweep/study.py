@@ -23,7 +23,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, run_study, study_function
-from identilens.runs.tables import decimals, integers, markdown_table, table_of
+from identilens.runs.tables import decimals, integers, table_of
 
 D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of queries and keys, in the order of the table's columns."""
@@ -133,11 +133,6 @@ class EncoderSweep(Result):
         )
         wide = wide.select(*wide.columns[:3], *sorted(wide.columns[3:], key=int))
         return wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
-
-    def markdown(self) -> str:
-        """Return `table_one` as a Markdown table."""
-        frame = self.table_one()
-        return markdown_table(frame.rename({size: f"d_k = {size}" for size in frame.columns[3:]}))
 
     def subject(self) -> str:
         """Return the tasks."""
