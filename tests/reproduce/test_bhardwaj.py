@@ -10,7 +10,7 @@ from identilens.lab.encoder.modeling import IdentifiableEncoderModel
 from identilens.lab.encoder.sweep.study import D_K, published_accuracies, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
-from identilens.reproduce.bhardwaj2021 import figure5
+from identilens.reproduce.bhardwaj2021 import Figure5Settings, figure5
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -35,13 +35,13 @@ def lens(heads, d_v, corpus, **sizes):
 def test_logit_ranks_of_reviews():
     corpus = texts(5, 70)
     model = lens("concat", 32, corpus, d_k=32)
-    found = figure5(model, corpus, reviews=2, count=20)
+    found = figure5(model, corpus, Figure5Settings(reviews=2, count=20))
     table = found.tables["logit_ranks"]
     assert table["n_key"].to_list() == [71, 71]
     assert table["lowest_rank"].to_list() == [70, 70]
     assert "0 of 40 have a rank of at most d_k = 32" in found.findings
     with pytest.raises(InputError, match="reviews"):
-        figure5(model, corpus, reviews=6)
+        figure5(model, corpus, Figure5Settings(reviews=6))
 
 
 def test_published_table_is_whole():

@@ -9,12 +9,11 @@ import polars as pl
 import torch
 from cyclopts import Parameter
 
-from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
 from identilens.lab.encoder.logit_ranks import logit_ranks
 from identilens.lab.encoder.rank_lengths import rank_by_length
-from identilens.lab.encoder.readers import read_hub, read_local
+from identilens.lab.encoder.readers import read_part
 from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings
 from identilens.lab.encoder.sweep.study import SweepSettings, sweep
 from identilens.lab.encoder.tasks import TASKS
@@ -89,8 +88,10 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
         f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
         for row in counts.iter_rows(named=True)
     )
-    findings = f"{result.markdown()}\n\n{rows}\n\n{result.summary().text}"
-    tables = {"runs": result.table, "table1": result.table_one()}
+    cells = result.table_one()
+    named = cells.rename({size: f"d_k = {size}" for size in cells.columns[3:]})
+    findings = f"{markdown_table(named)}\n\n{rows}\n\n{result.summary().text}"
+    tables = {"runs": result.table, "table1": cells}
     return Reproduction(settings.recorded(), tables, findings, result.charts())
 
 
@@ -116,8 +117,7 @@ def encoder_and_reviews(
             f"{model} is not an encoder with heads={heads!r}. Train one with identilens lab encoder train --task imdb "
             f"--heads {heads}, or leave --model out."
         )
-    imdb, data = TASKS["imdb"], settings.data
-    examples = read_hub(imdb, "test") if data is None else read_local(imdb, data, "test")
+    examples = read_part(TASKS["imdb"], "test", settings.data)
     return lens, [text for text in examples.texts if isinstance(text, str)]
 
 
@@ -129,154 +129,111 @@ def encoder_facts(lens: Lens) -> dict[str, Any]:
     return {"encoder": sizes, "parameters (digest)": lens.digest}
 
 
-def rank_figure(
-    lens: Lens,
-    texts: Sequence[str],
-    published: str,
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    per_length: int = 100,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Reproduction:
-    """Return rank and nullity of T in the first head of an encoder, on reviews clipped to each length."""
-    ranks = rank_by_length(
-        lens, texts, lengths=lengths, per_length=per_length, seed=seed, progress=progress
-    )
-    rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
-    by_length = (
-        ranks.group_by("seq_len")
-        .agg(
-            rank.min().alias("lowest rank"),
-            rank.mean().alias("mean rank"),
-            nullity.mean().alias("mean nullity"),
-            nullity.max().alias("highest nullity"),
-            (nullity == 0).mean().alias("share identifiable"),
-        )
-        .sort("seq_len")
-    )
-    full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
-    lost = by_length.filter(pl.col("highest nullity") > 0)["seq_len"]
-    shorter = by_length if lost.is_empty() else by_length.filter(pl.col("seq_len") < lost.min())
-    reach = (
-        f"nullity 0 in every review up to d_s = {shorter['seq_len'].max()}"
-        if len(shorter)
-        else "never nullity 0"
-    )
-    findings = (
-        f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews, {reach}; "
-        f"nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
-    )
-    settings = {
-        **encoder_facts(lens),
-        "head": 0,
-        "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
-        "reviews per length": per_length,
-    }
-    tables = {"ranks": ranks, "by_length": by_length}
-    return Reproduction(settings, tables, findings, {"ranks": rank_chart(ranks, d_v)}, seed)
-
-
-def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
-    """Return rank(T) and dim LN(T) by text length: a dot per text, a line at d_v."""
-    long = ranks.select(
-        "seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)")
-    )
-    drawn = long.unpivot(
-        ["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension"
-    )
-    chart = scatter(
-        drawn,
-        "seq_len",
-        "dimension",
-        "of",
-        x_title="Tokens, d_s",
-        y_title="Dimension",
-        color_title="",
-        title="Rank and nullity of T by text length",
-    )
-    return rule(chart, y=bound, label=f"d_v = {bound}")
-
-
 def ranks(number: int, heads: HeadsName, published: str) -> Figure:
-    """Return Figure 2 (Con) or 6 (Add)."""
+    """Return Figure 2 (Con) or 6 (Add): rank and nullity of T in the first head, on reviews clipped to each length."""
 
-    def make(
-        settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool
-    ) -> Reproduction:
-        lens, texts = encoder_and_reviews(settings, heads, out, {"progress": progress, **run})
-        return rank_figure(
+    def make(settings: RankSettings, out: Path, **run: Any) -> Reproduction:
+        lens, texts = encoder_and_reviews(settings, heads, out, run)
+        ranks = rank_by_length(
             lens,
             texts,
-            published,
+            lengths=LENGTHS,
             per_length=settings.reviews,
             seed=settings.seed,
-            progress=progress,
+            progress=run["progress"],
         )
+        rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
+        by_length = (
+            ranks.group_by("seq_len")
+            .agg(
+                rank.min().alias("lowest rank"),
+                rank.mean().alias("mean rank"),
+                nullity.mean().alias("mean nullity"),
+                nullity.max().alias("highest nullity"),
+                (nullity == 0).mean().alias("share identifiable"),
+            )
+            .sort("seq_len")
+        )
+        full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
+        # Lengths before the first with a null space.
+        reached = by_length.filter((pl.col("highest nullity") == 0).cum_prod().cast(pl.Boolean))
+        reach = f"up to d_s = {reached['seq_len'].max()}" if len(reached) else "at no length"
+        findings = (
+            f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews; nullity 0 "
+            f"in every review {reach}; nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
+        )
+        used = {
+            **encoder_facts(lens),
+            "head": 0,
+            "lengths": f"{LENGTHS[0]} to {LENGTHS[-1]}, {len(LENGTHS)} of them",
+            "reviews per length": settings.reviews,
+        }
+        named = ranks.rename({"rank": "rank(T)", "nullity": "dim LN(T)"})
+        chart = scatter(
+            named.unpivot(["rank(T)", "dim LN(T)"], index="seq_len"),
+            "seq_len",
+            "value",
+            "variable",
+            x_title="Tokens, d_s",
+            y_title="Dimension",
+            color_title="",
+            title="Rank and nullity of T by text length",
+        )
+        charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
+        tables = {"ranks": ranks, "by_length": by_length}
+        return Reproduction(used, tables, findings, charts, settings.seed)
 
     return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)
 
 
-def make_figure5(
-    settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool
-) -> Reproduction:
+def make_figure5(settings: Figure5Settings, out: Path, **run: Any) -> Reproduction:
     """Return Figure 5 for an encoder that is given, or trained now."""
-    lens, texts = encoder_and_reviews(settings, "concat", out, {"progress": progress, **run})
-    return figure5(lens, texts, settings.reviews, settings.count, settings.seed, progress)
+    lens, texts = encoder_and_reviews(settings, "concat", out, run)
+    return figure5(lens, texts, settings, run["progress"])
 
 
 def figure5(
-    lens: Lens,
-    texts: Sequence[str],
-    reviews: int = 63,
-    count: int = 1000,
-    seed: int = 0,
-    progress: Progress | None = None,
+    lens: Lens, texts: Sequence[str], how: Figure5Settings, progress: Progress | None = None
 ) -> Reproduction:
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
     Raises:
         InputError: If there are too few such reviews.
     """
-    ids = [
-        tokens
-        for tokens in lens.tokenizer(list(texts))["input_ids"]
-        if TOKENS[0] <= len(tokens) <= TOKENS[1]
-    ]
-    if len(ids) < reviews:
+    encoded = lens.tokenizer(list(texts))["input_ids"]
+    ids = [tokens for tokens in encoded if TOKENS[0] <= len(tokens) <= TOKENS[1]]
+    if len(ids) < how.reviews:
         raise InputError(
-            f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {reviews} are needed."
+            f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {how.reviews} are needed."
         )
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[
-        :reviews
-    ].tolist()
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(how.seed))
+    config = lens.model.config
     result = logit_ranks(
         lens,
-        [ids[index] for index in order],
+        [ids[index] for index in order[: how.reviews].tolist()],
         layers=0,
         heads=0,
-        count=count,
-        seed=seed,
+        count=how.count,
+        seed=how.seed,
         progress=progress,
-        lengths=tuple(length / lens.model.config.d_v for length in TOKENS),
+        lengths=tuple(length / config.d_v for length in TOKENS),
     )
     table = result.table
-    lacking = int((table["n_key"] - 1 - table["lowest_rank"]).top_k(1)[0])
-    within = round(float((table["realisable_share"] * table["alternatives"]).sum()))
+    lacking = table.select((pl.col("n_key") - pl.col("lowest_rank")).max()).item()
+    within = round(table.select(pl.col("realisable_share").dot("alternatives")).item())
     findings = (
         "Published: with d_k = 64 all logit matrices of the alternatives are of full row rank, none of rank ≤ d_k. "
-        f"Measured: {len(table)} reviews, {count:,} alternatives each, with ranks from n − {1 + lacking} to n − 1 in "
-        f"texts of n tokens; {within:,} of {len(table) * count:,} have a rank of at most d_k = "
-        f"{lens.model.config.d_k}. One constant per row is free in the logits, so n − 1 is the largest possible least "
-        "rank."
+        f"Measured: {len(table)} reviews, {how.count:,} alternatives each, with ranks from n − {lacking} to n − 1 in "
+        f"texts of n tokens; {within:,} of {len(table) * how.count:,} have a rank of at most d_k = {config.d_k}. One "
+        "constant per row is free in the logits, so n − 1 is the largest possible least rank."
     )
-    settings = {
+    used = {
         **encoder_facts(lens),
         "tokens": f"{TOKENS[0]} to {TOKENS[1]}",
-        "alternatives per review": count,
+        "alternatives per review": how.count,
     }
     charts = {"logit_ranks": result.charts()["logit_rank_by_length"]}
-    return Reproduction(settings, {"logit_ranks": table}, findings, charts, seed)
+    return Reproduction(used, {"logit_ranks": table}, findings, charts, how.seed)
 
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."

@@ -1,9 +1,9 @@
 """structure2025: Figures 1 and 2, attention of models that reverse a sequence of 20 tokens."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -20,7 +20,6 @@ from identilens.lab.reversal.task import (
 )
 from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables, decimals, markdown_table, table_of
 from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 
@@ -38,27 +37,19 @@ ACCURACIES = {
 }
 
 
-def reproduction(
-    report: Report,
-    settings: TaskSettings,
-    out: Path | None = None,
-    *,
-    progress: Progress | None = None,
-    **run: bool,
-) -> Reproduction:
+def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) -> Reproduction:
     """Train the draft's LSTM encoder–decoder and a small transformer on the same sequences, and report on both.
 
     The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
     """
-    runs = []
-    for index, model in enumerate(RATES):
-
-        def tell(done: int, _total: int, note: str, index: int = index, model: str = model) -> None:
-            if progress:
-                progress(index + done, len(RATES), f"{model}: {note}" if note else "")
-
-        chosen = ReversalSettings(model=model, **settings.values_of(TaskSettings))
-        runs.append(train_reversal(settings=chosen, out=out and out / model, progress=tell, **run))
+    runs = [
+        train_reversal(
+            settings=ReversalSettings(model=model, **settings.values_of(TaskSettings)),
+            out=out / model,
+            **run,
+        )
+        for model in RATES
+    ]
     names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
     draft = table_of(ACCURACIES, [dict.fromkeys(ACCURACIES) | DRAFT])
     accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
@@ -77,7 +68,7 @@ def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts
     matches, cells, maps = [], [], {}
     for result in runs:
         shared = pl.lit(result.model).alias("model")
-        rows = pl.DataFrame([asdict(antidiagonal_match(weights[0])) for weights in result.weights])
+        rows = pl.DataFrame([antidiagonal_match(weights[0]) for weights in result.weights])
         match = pl.concat([result.heads, rows], how="horizontal")
         matches.append(match.select(shared, "head", "mass", "score", "shift", "nullity"))
         head = result.best_head()

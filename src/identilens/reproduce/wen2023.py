@@ -37,7 +37,7 @@ from identilens.reproduce.wen2023_settings import (
 from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables, markdown_table
 
-Report = Callable[[DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, Tables]]
+Report = Callable[[DyckRuns, Sequence[DyckSetting], Any], tuple[str, Tables]]
 """Returns findings and further tables of trained models, by file name."""
 
 
@@ -67,10 +67,9 @@ def figure(
         else:
             chosen = settings
             if how.epochs is not None:
-                changes = [replace(setting.training, epochs=how.epochs) for setting in settings]
                 chosen = [
-                    replace(setting, training=new)
-                    for setting, new in zip(settings, changes, strict=True)
+                    replace(setting, training=replace(setting.training, epochs=how.epochs))
+                    for setting in settings
                 ]
             result = train_dyck(
                 chosen,
@@ -129,21 +128,12 @@ def training_records(result: DyckRuns) -> dict[str, dict[str, Any]]:
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
-    """Return the models that a run in a folder has saved for a setting, by seed.
-
-    Raises:
-        InputError: If the folder lacks the model of a seed.
-    """
+    """Return the models that a run in a folder has saved for a setting, by seed."""
     folder = (result.folder or Path()) / "models" / folder_name(setting.name)
     places = [
         folder / f"seed{seed:03d}"
         for seed in result.table.filter(setting=setting.name)["seed"].sort()
     ]
-    for place in places:
-        if not place.is_dir():
-            raise InputError(
-                f"{place} is missing: the run has a model of this seed. Train it again."
-            )
     return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
 
 
@@ -192,11 +182,6 @@ def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str
     """Return the variation, what the paper says of it and, on request, how many heads look like a stack."""
     heads = f"\n\n{markdown_table(result.misleading())}" if with_heads else ""
     return f"{variations(result)}\n\n{words}{heads}", {}
-
-
-def only(words: str, *_: Any) -> tuple[str, Tables]:
-    """Return words alone: the accuracy, which every page has, is the finding."""
-    return words, {}
 
 
 def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
@@ -275,19 +260,18 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
             "all up to 400": pl.Series([getattr(accuracy, measure) for accuracy in all_positions]),
             "400 to 500": of_setting[f"long_{measure}"],
         }
-        rows += [
-            {
-                "setting": setting.name,
-                "measure": measure,
-                "positions": name,
-                "seeds": len(values),
-                "mean": values.mean(),
-                "least": values.min(),
-                "largest": values.max(),
-            }
-            for name, values in shares.items()
-        ]
-    return pl.DataFrame(rows)
+        for positions, values in shares.items():
+            summary = {"mean": values.mean(), "least": values.min(), "largest": values.max()}
+            rows.append({"measure": measure, "positions": positions, **summary})
+    return pl.DataFrame(rows).select(
+        pl.lit(setting.name).alias("setting"),
+        "measure",
+        "positions",
+        pl.lit(len(models)).alias("seeds"),
+        "mean",
+        "least",
+        "largest",
+    )
 
 
 def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
@@ -324,11 +308,9 @@ def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
 
 
 def by_prefix(
-    lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: WenSettings
+    lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: PrefixSettings
 ) -> tuple[str, Tables]:
     """Return the attention variation on random prefixes of some lengths, besides that with all brackets."""
-    if not isinstance(how, PrefixSettings):
-        raise TypeError(f"expected PrefixSettings, got {how}")
     tables = []
     for setting in settings:
         models = models_of(result, setting)
@@ -416,8 +398,7 @@ FIGURES = {
     "wen2023-footnote4": figure(
         "footnote 4",
         "footnote4",
-        partial(
-            only,
+        lambda *_: (
             (
                 "W_Q and W_K are 0 and not trained, so that every position attends equally to "
                 "all positions up to its own. The "
@@ -425,6 +406,7 @@ FIGURES = {
                 "is missing in the available "
                 "text."
             ),
+            {},
         ),
         FewSeeds,
     ),

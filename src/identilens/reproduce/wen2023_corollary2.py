@@ -78,20 +78,10 @@ def corollary2(
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(config.language, length)
         for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
-            balance = minimum.balance
-            measured = ("objective", "loss", "norm", "gradient")
-            rows.append(
-                {
-                    "length": length,
-                    "strength": minimum.strength,
-                    "seed": seed,
-                    **{name: getattr(minimum, name) for name in measured},
-                    "violation": balance.violation,
-                    "largest_violation": balance.largest,
-                    "constant": length * balance.largest,
-                    "condition": balance.condition,
-                }
-            )
+            constant = length * minimum["largest_violation"]
+            strength = minimum.pop("strength")
+            key = {"length": length, "strength": strength, "seed": seed}
+            rows.append({**key, **minimum, "constant": constant})
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)

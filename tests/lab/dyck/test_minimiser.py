@@ -71,14 +71,15 @@ def test_predictions_are_the_models():
 def test_the_objective_falls_and_weights_grow_as_lambda_goes_to_0():
     prefixes, strengths = all_prefixes(LANGUAGE, 6), (1e-2, 1e-3, 1e-4)
     found = list(minimise(CONFIG, prefixes, strengths, 0, 150))
-    assert [one.strength for one in found] == list(strengths)
-    losses, norms = [one.loss for one in found], [one.norm for one in found]
+    assert [one["strength"] for one in found] == list(strengths)
+    losses, norms = [one["loss"] for one in found], [one["norm"] for one in found]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.002
     assert norms == sorted(norms)
     assert all(
-        one.objective == pytest.approx(one.loss + one.strength / 2 * one.norm**2) for one in found
+        one["objective"] == pytest.approx(one["loss"] + one["strength"] / 2 * one["norm"] ** 2)
+        for one in found
     )
-    assert found[0].gradient < 0.2
+    assert found[0]["gradient"] < 0.2
     again = minimise(CONFIG, prefixes, strengths[:1], 0, 150)
-    assert next(again).balance.violation == found[0].balance.violation
+    assert next(again)["violation"] == found[0]["violation"]

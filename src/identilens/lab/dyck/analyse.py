@@ -9,6 +9,7 @@ import polars as pl
 import torch
 from cyclopts import Parameter
 
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -20,7 +21,6 @@ from identilens.models.loading import load
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,10 @@ class DyckAnalysis(DyckRuns):
     analysis: ClassVar = "lab dyck analyse"
     title: ClassVar = "Saved Dyck transformers"
 
-    def overview(self) -> Tables:
-        """Return the tables of trained models, and every head."""
-        return super().overview() | {"Heads": self.heads.drop("setting")}
+    views: ClassVar = {
+        **DyckRuns.views,
+        "heads": View(title="Heads", table="heads", listed=True),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +113,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         """Return the measures of all models."""
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        measuring = Measuring(**self.settings.values_of(Measuring))
-        tables = dict(measure_models(self.kind, trained, measuring, "cpu"))
+        tables = dict(measure_models(self.kind, trained, self.settings, "cpu"))
         # How the models were trained is not known.
         unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
         tables["table"] = tables["table"].with_columns(

@@ -1,6 +1,6 @@
 """Configuration of Dyck transformers, in the form of transformers."""
 
-from typing import Any, no_type_check
+from typing import Any, Literal, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -8,12 +8,6 @@ from transformers import PreTrainedConfig
 from identilens.errors import InputError
 from identilens.lab.dyck.embeddings import MINIMAL, embedding_size
 from identilens.lab.dyck.language import END, PADDING, SPECIAL, START, Dyck
-
-_CHOICES = {
-    "block": ("gpt", "paper", "minimal"),
-    "first_layer": ("learned", "given", *MINIMAL),
-    "positions": ("none", "linear"),
-}
 
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
@@ -40,9 +34,9 @@ class DyckConfig(PreTrainedConfig):
     num_hidden_layers: int = 2
     num_attention_heads: int = 1
     key_size: int | None = None
-    block: str = "gpt"
-    first_layer: str = "learned"
-    positions: str = "none"
+    block: Literal["gpt", "paper", "minimal"] = "gpt"
+    first_layer: Literal["learned", "given", "one-hot", "type-depth", "angle"] = "learned"
+    positions: Literal["none", "linear"] = "none"
     position_scale: float | int = 6000.0
     minimal_norms: bool = True
     # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
@@ -67,11 +61,6 @@ class DyckConfig(PreTrainedConfig):
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
                 "choose another number of heads"
             )
-        if self.num_hidden_layers < 1:
-            raise InputError(f"expected at least one layer, got {self.num_hidden_layers}")
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
         if self.block == "minimal" and (
             self.first_layer == "learned" or self.num_hidden_layers > 1
         ):
@@ -90,11 +79,6 @@ class DyckConfig(PreTrainedConfig):
             raise InputError(
                 f"expected a hidden size of at least {size}, the size of the {self.first_layer} embeddings of "
                 f"{self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"
-            )
-        if len(self.projection_widths or []) != self.num_hidden_layers:
-            raise InputError(
-                f"expected hidden widths of the projection function for each of {self.num_hidden_layers} layers, got "
-                f"{self.projection_widths}"
             )
 
     @property

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from math import floor
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import polars as pl
 import torch
@@ -11,8 +10,8 @@ from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
+from identilens.charts.views import View
 from identilens.errors import SettingError
 from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
@@ -29,40 +28,22 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NonNegative, Part, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import Tables, decimals, percent, table_of
+from identilens.runs.tables import decimals, table_of
 
-_NAMES = {
-    "uniform": "uniform attention (Corollary 1)",
-    "balanced": "balanced attention (Theorem 1)",
-}
-
-
-def by_length(table: pl.DataFrame, measure: str, title: str) -> AnyChart:
-    """Return a share by length, one line for each construction and size of the perturbation."""
-    names = [
-        name_of(name, size)
-        for name, size in table.select("construction", "off_balance").iter_rows()
-    ]
-    drawn = table.select("length", measure, pl.Series("built", names))
-    # Most shares are near 1: the axis starts at the tenth below the lowest.
-    lowest = min(0.9, floor(10 * table.select(pl.col(measure).min()).item()) / 10)
-    return lines(
-        drawn,
-        "length",
-        measure,
-        "built",
-        log_x=True,
-        x_title="Brackets",
-        y_title="Share",
-        color_title="Construction",
-        title=title,
-        y_domain=(lowest, 1.0),
-    )
-
-
-def name_of(construction: str, off_balance: float) -> str:
-    """Return a construction in words."""
-    return _NAMES[construction] if off_balance == 0 else f"{off_balance:g} logits off balance"
+_FINDING = """\
+Uniform attention (Corollary 1): at every length to {longest:,} at least {uniform_support:.1%} of the places have \
+exactly the possible next brackets, and {uniform_argmax:.1%} of the closing brackets are right; balance violation \
+{uniform_violation:.2g}.
+Balanced attention (Theorem 1): at every length to {longest:,} at least {balanced_support:.1%} of the places have \
+exactly the possible next brackets, and {balanced_argmax:.1%} of the closing brackets are right; balance violation \
+{balanced_violation:.2g}.
+Moved {off_balance:g} logits off balance (violation {violation:.2g}): {argmax:.1%} of the closing brackets right at \
+length {longest:,}.
+"""
+_TILES = """\
+{uniform_argmax:.1%} | right closing brackets to length {longest:,}, uniform attention
+{balanced_argmax:.1%} | right closing brackets to length {longest:,}, balanced attention
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +82,30 @@ class Constructions(Result):
         }
     }
     keys: ClassVar = {"table": ("construction", "off_balance", "length")}
+    words: ClassVar = {
+        "length": "Brackets",
+        "argmax": "Argmax: share of closing brackets that are right",
+        "support": "Support: share of places with exactly the possible next brackets",
+        "built": "Construction",
+    }
+    views: ClassVar = {
+        "argmax": View(
+            lines,
+            ("length", "argmax", "built"),
+            title="Right closing brackets by length",
+            table="by_length",
+            look={"log_x": True},
+            listed=True,
+        ),
+        "support": View(
+            lines,
+            ("length", "support", "built"),
+            title="Places with exactly the possible next brackets by length",
+            text="A place counts if exactly the possible next tokens have a probability above 1e-6.",
+            table="by_length",
+            look={"log_x": True},
+        ),
+    }
 
     def subject(self) -> str:
         """Return the language and the prefixes."""
@@ -110,58 +115,27 @@ class Constructions(Result):
             "each length"
         )
 
-    def summary(self) -> Finding:
-        """Return the finding: what each construction does at all lengths, or off balance at the longest."""
-        longest: Any = self.table["length"].max()
-        balanced = self.table.filter(pl.col("off_balance") == 0)
-        least = balanced.group_by("construction", maintain_order=True).agg(
-            pl.col("argmax", "support").min()
+    def by_length(self) -> pl.DataFrame:
+        """Return the table with constructions in words, ``built``."""
+        moved = pl.format("{} logits off balance", "off_balance")
+        attention = pl.format("{} attention", "construction")
+        return self.table.with_columns(
+            built=pl.when(off_balance=0).then(attention).otherwise(moved)
         )
-        numbers, headline = {}, []
-        for name, argmax, support in least.iter_rows():
-            numbers |= {f"{name}_support": support, f"{name}_argmax": argmax}
-            headline.append(
-                (percent(argmax), f"right closing brackets to length {longest:,}, {name} attention")
-            )
-        lines = []
-        for _, rows in self.table.group_by("construction", "off_balance", maintain_order=True):
-            last = rows.filter(pl.col("length") == longest).row(0, named=True)
-            if last["off_balance"] == 0:
-                name = name_of(last["construction"], last["off_balance"])
-                lines.append(
-                    f"{name[0].upper()}{name[1:]}: at every length to {longest:,} at least "
-                    f"{percent(rows['support'].min())} of the places have exactly the possible next brackets, and "
-                    f"{percent(rows['argmax'].min())} of the closing brackets are right; balance violation "
-                    f"{rows['violation'].max():.2g}."
-                )
-            else:
-                lines.append(
-                    f"Moved {last['off_balance']:g} logits off balance (violation {last['violation']:.2g}): "
-                    f"{percent(last['argmax'])} of the closing brackets right at length {longest:,}."
-                )
-        return Finding("\n".join(lines), numbers, headline)
 
-    def overview(self) -> Tables:
-        """Return the scores of each construction at each length, and its distance from balance."""
-        built = ["construction", "off_balance"]
-        balance = ["violation", "largest_violation", "condition"]
-        return {
-            "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
-            "Balance of the constructions": self.table.select(built + balance).unique(
-                maintain_order=True
-            ),
-        }
-
-    def charts(self) -> Charts:
-        """Return ``argmax`` and ``support`` by length."""
-        titles = {
-            "argmax": "Right closing brackets",
-            "support": "Places with exactly the possible next brackets",
-        }
-        return {
-            name: by_length(self.table, name, f"{title} by length")
-            for name, title in titles.items()
-        }
+    def summary(self) -> Finding:
+        """Return what each construction does at all lengths, and the one furthest off balance at the longest."""
+        longest = self.table.filter(length=pl.col("length").max())
+        furthest = longest.sort("off_balance").row(-1, named=True)
+        moved = furthest if furthest["off_balance"] else {}
+        numbers = {name: moved.get(name) for name in ("off_balance", "violation", "argmax")}
+        for (name,), rows in self.table.filter(off_balance=0).group_by("construction"):
+            numbers |= {
+                f"{name}_support": rows["support"].min(),
+                f"{name}_argmax": rows["argmax"].min(),
+                f"{name}_violation": rows["violation"].max(),
+            }
+        return Finding.of(_FINDING, _TILES, longest=furthest["length"], **numbers)
 
 
 def off_balance(

@@ -11,7 +11,7 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
-from identilens.lab.dyck.settings import LONG, DyckLaw
+from identilens.lab.dyck.settings import DyckLaw, Measuring
 from identilens.lab.dyck.stacked import Stack
 
 CERTAIN = 0.8
@@ -73,24 +73,23 @@ def closing_accuracy(
 def generalisation(
     models: Sequence[DyckForCausalLM],
     law: DyckLaw,
-    *,
-    count: int = 1000,
-    long_count: int = 100,
-    lengths: tuple[int, int] = LONG,
-    device: str | torch.device = "cpu",
+    measuring: Measuring,
+    device: str | torch.device,
 ) -> tuple[list[Accuracy], list[Accuracy]]:
     """Return each model's accuracy in distribution and on long prefixes.
 
     In distribution: every prefix of new sequences from the training distribution. Long: prefixes by Definition 1, of
-    every length from the shortest to the longest of ``lengths``, for every training distribution. All models have one
+    every length from the shortest to the longest, for every training distribution. All models have one
     configuration.
     """
     config: DyckConfig = models[0].config
     # This offset makes the seeds of tests different from those of training sets.
-    short = law.sample(config.language, count, 1_000_004).to(device)
+    short = law.sample(config.language, measuring.sequences, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
-    long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return closing_accuracy(models, short), closing_accuracy(models, long, lengths[0])
+    shortest, longest = measuring.lengths
+    drawn = config.language.sample_prefixes(measuring.long_sequences, longest, generator)
+    long = with_start(drawn).to(device)
+    return closing_accuracy(models, short), closing_accuracy(models, long, shortest)
 
 
 @torch.no_grad()

@@ -13,9 +13,6 @@ PADDING, START, END = 0, 1, 2
 SPECIAL = 3
 """Number of tokens before the brackets: padding, start, end."""
 
-_MOST = 100_000
-"""Largest number of types and of open brackets; tables have an entry for each."""
-
 
 @dataclass(frozen=True)
 class Dyck:
@@ -40,23 +37,6 @@ class Dyck:
     types: int = 2
     max_depth: int = 4
     open_probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.types <= _MOST or self.max_depth > _MOST:
-            raise InputError(
-                f"expected at least one type of brackets, and at most {_MOST:,} types and open brackets, got "
-                f"{self.types} and {self.max_depth}; the paper has 2 and 3 types"
-            )
-        if self.max_depth < 1:
-            raise InputError(
-                f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 has only the empty "
-                "word. The paper has 4 and 8"
-            )
-        if not 0.0 < self.open_probability < 1.0:
-            raise InputError(
-                f"expected a probability of open brackets strictly between 0 and 1, got {self.open_probability}; "
-                "the paper's is 0.5"
-            )
 
     @property
     def vocabulary(self) -> int:
@@ -93,12 +73,7 @@ class Dyck:
     def sample_prefixes(
         self, count: int, length: int, generator: torch.Generator
     ) -> Int[Tensor, "count length"]:
-        """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1.
-
-        Raises:
-            InputError: For a count or length below 1.
-        """
-        _check_size(count, length)
+        """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1."""
         return self._walk(count, self.open_chances().expand(length, -1), generator)
 
     def sample_complete(
@@ -110,9 +85,8 @@ class Dyck:
         next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). The rest of the distribution is the same.
 
         Raises:
-            InputError: For a count below 1, or an odd length.
+            InputError: For an odd length.
         """
-        _check_size(count, length)
         if length % 2:
             raise InputError(
                 f"expected an even length, got {length}: every bracket of a balanced word has a partner"
@@ -156,11 +130,3 @@ def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer
         tensor([[1, 3, 4, 6, 5]])
     """
     return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
-
-
-def _check_size(count: int, length: int) -> None:
-    if count < 1 or length < 1:
-        raise InputError(
-            f"expected at least one word of at least one bracket, got {count} of length {length}; "
-            "raise the count or the length"
-        )

@@ -1,46 +1,20 @@
 """Minimisers of the squared loss with L2 regularisation after a minimal first layer (Wen et al. 2023, Corollary 2)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
-from identilens.lab.dyck.balance import Balance, measure_balance, second_layer
+from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.prefixes import Prefixes
 from identilens.lab.dyck.training import new_model
+from identilens.runs.tables import Row
 
 _REMEMBERED = 100
 """Number of steps in the memory of L-BFGS."""
-
-
-@dataclass(frozen=True, eq=False)
-class Minimum:
-    """The end point of the minimisation for one λ.
-
-    Attributes:
-        strength: λ.
-        loss: E ‖T − p‖², with T the model's output and p the distribution of the next token.
-        norm: ‖θ‖.
-        gradient: Norm of the gradient of the regularised loss, divided by that of the regularisation term, λ ‖θ‖. It is
-            0 at a smooth stationary point. At the kink of a ReLU it may be large.
-        balance: Balance of the second layer.
-    """
-
-    strength: float
-    loss: float
-    norm: float
-    gradient: float
-    balance: Balance
-
-    @property
-    def objective(self) -> float:
-        """The regularised loss."""
-        return self.loss + self.strength / 2 * self.norm**2
 
 
 def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
@@ -60,7 +34,7 @@ def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix
 
 def minimise(
     config: DyckConfig, prefixes: Prefixes, strengths: Sequence[float], seed: int, iterations: int
-) -> Iterator[Minimum]:
+) -> Iterator[Row]:
     """Yield the end point of L-BFGS for each λ, in order; each descent starts at the end of the previous one.
 
     The squared loss with L2 regularisation is minimised over all parameters θ, in float64 and on all prefixes at once:
@@ -70,13 +44,10 @@ def minimise(
     The expectation is exact. p is the distribution of the next token. Compared with the one-hot vector in Eq. 5 this
     changes the loss by a constant, so that its least value is 0. The result may be a local minimum.
 
-    Raises:
-        InputError: For a model that is not one layer of Eq. 6 with one head after a minimal first layer.
+    Each row has λ (``strength``), the regularised loss (``objective``), E ‖T − p‖² (``loss``), ‖θ‖ (``norm``), and the
+    balance of the second layer. ``gradient`` is the norm of the gradient of the regularised loss, divided by that of
+    the regularisation term, λ ‖θ‖: 0 at a smooth stationary point; at the kink of a ReLU it may be large.
     """
-    if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
-        raise InputError(
-            "expected one layer of the paper's block after a minimal first layer; choose block paper"
-        )
     model = new_model(config, seed).double()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for strength in strengths:
@@ -105,8 +76,17 @@ def minimise(
             model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0)
         )
         norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
-        balance = measure_balance(config.language, layer)
-        yield Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)
+        balance, loss = measure_balance(config.language, layer), float(loss.detach())
+        yield {
+            "strength": strength,
+            "objective": loss + strength / 2 * norm**2,
+            "loss": loss,
+            "norm": norm,
+            "gradient": slope / (strength * norm),
+            "violation": balance.violation,
+            "largest_violation": balance.largest,
+            "condition": balance.condition,
+        }
 
 
 def _loss(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, ""]:

@@ -63,6 +63,7 @@ class DyckPreTrainedModel(PreTrainedModel):
     config: DyckConfig
     config_class = DyckConfig
     base_model_prefix = "dyck"
+    _input_embed_layer = "embeddings"
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["DyckLayer"]  # noqa: RUF012 - as transformers declares it
@@ -97,10 +98,6 @@ class DyckModel(DyckPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size) if config.block == "gpt" else nn.Identity()
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the module that embeds tokens."""
-        return self.embeddings
-
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -115,8 +112,6 @@ class DyckModel(DyckPreTrainedModel):
         Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
         transformers, such as ``use_cache=False``, have no effect.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds")
         hidden = (
             self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
         )

@@ -10,8 +10,8 @@ from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
+from identilens.charts.views import View
 from identilens.errors import SettingError
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
@@ -19,7 +19,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import Tables, decimals, integers, table_of
+from identilens.runs.tables import counted, decimals, integers, table_of
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
@@ -132,26 +132,19 @@ def _slope(
     return largest.detach(), gradient
 
 
-def error_by_width(means: pl.DataFrame) -> AnyChart:
-    """Return mean and largest error over random transformers by their width, and the largest over random inputs."""
-    named = means.select(
-        "width",
-        pl.col("largest").alias("largest by ascent"),
-        pl.col("mean").alias("mean by ascent"),
-        pl.col("sampled").alias("largest over random inputs"),
-    )
-    drawn = named.unpivot(index="width", variable_name="over", value_name="error")
-    return lines(
-        drawn,
-        "width",
-        "error",
-        "over",
-        log_y=True,
-        x_title="Width of the random feed-forward block",
-        y_title="Largest error of a token",
-        color_title="Error",
-        title="Largest error of a token by width",
-    )
+_FINDING = """\
+With {candidates} random products for each weight (width {width}) the pruned transformer is at most {sampled:.2g} \
+from its target on {inputs:,} random inputs, over {count:random transformer}; with {candidates_first} (width \
+{width_first}) {sampled_first:.2g}.
+Gradient ascent in the unit ball finds inputs where it is {largest:.2g} away, and {largest_first:.2g}; the largest \
+error over all inputs is at least that.
+In {shared} of {pairs} pairs the prunings for two targets agree on every weight of layer {shared_layer}, while the \
+targets lie at least {apart:.2g} apart: the weights of one layer alone do not tell what a transformer computes.
+"""
+_TILES = """\
+{largest:.2g} | largest error found at width {width}, a lower bound
+{shared} of {pairs} | pairs with every weight of one layer in common
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,50 +180,49 @@ class Prunings(Result):
         }
     }
     keys: ClassVar = {"table": ("candidates", "seed")}
+    words: ClassVar = {
+        "width": "Width of the random feed-forward block",
+        "value": "Largest error of a token",
+        "largest": "Largest by ascent",
+        "mean": "Mean by ascent",
+        "sampled": "Largest over random inputs",
+        "measure": "Error",
+    }
+    views: ClassVar = {
+        "error_by_width": View(
+            lines,
+            ("width", ("largest", "mean", "sampled"), "measure"),
+            title="Largest error of a token by width",
+            table="by_width",
+            look={"log_y": True},
+            listed=True,
+        ),
+        "prunings": View(title="Pruned random transformers", listed=True),
+    }
 
     def subject(self) -> str:
         """Return the target."""
         settings = self.provenance["settings"]
         return (
-            f"A target of {settings['layers']} {'layer' if settings['layers'] == 1 else 'layers'}, embedding size "
-            f"{settings['size']}, feed-forward width {settings['width']}, inside random transformers four times as deep"
+            f"A target of {counted(settings['layers'], 'layer')}, embedding size {settings['size']}, feed-forward "
+            f"width {settings['width']}, inside random transformers four times as deep"
         )
 
     def summary(self) -> Finding:
-        """Return the finding: errors at the widest and the narrowest, and how many pairs share a layer."""
-        ends = self.by_width()
-        first, last = ends.row(0, named=True), ends.row(-1, named=True)
-        shared = self.table.filter(pl.col("shared") & pl.col("pruning"))
-        apart = self.table.select(pl.col("apart").min()).item()
-        settings = self.provenance["settings"]
-        text = (
-            f"With {last['candidates']} random products for each weight (width {last['width']}) the pruned "
-            f"transformer is at most {last['sampled']:.2g} from its target on {settings['inputs']:,} random inputs, "
-            f"over {last['count']} random transformers; with {first['candidates']} (width {first['width']}) "
-            f"{first['sampled']:.2g}.\n"
-            f"Gradient ascent in the unit ball finds inputs where it is {last['largest']:.2g} away, and "
-            f"{first['largest']:.2g}. The largest error over all inputs is at least that.\n"
-            f"In {len(shared)} of {len(self.table)} pairs the prunings for two targets agree on every weight of layer "
-            f"{settings['shared_layer']}, while the targets lie at least {apart:.2g} apart: the weights of one layer "
-            "alone do not tell what a transformer computes."
+        """Return errors at the widest and the narrowest, and how many pairs share a layer."""
+        ends, settings = self.by_width(), self.provenance["settings"]
+        narrowest = {f"{name}_first": value for name, value in ends.row(0, named=True).items()}
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            **narrowest,
+            **ends.row(-1, named=True),
+            inputs=settings["inputs"],
+            shared_layer=settings["shared_layer"],
+            shared=len(self.table.filter("shared", "pruning")),
+            pairs=len(self.table),
+            apart=self.table["apart"].min(),
         )
-        headline = (
-            (
-                f"{last['largest']:.2g}",
-                f"largest error found at width {last['width']}, a lower bound",
-            ),
-            (
-                f"{len(shared)} of {len(self.table)}",
-                "pairs with every weight of one layer in common",
-            ),
-        )
-        numbers = {
-            "largest_error": last["largest"],
-            "sampled_error": last["sampled"],
-            "shared": len(shared),
-            "apart": apart,
-        }
-        return Finding(text, numbers, headline)
 
     def by_width(self) -> pl.DataFrame:
         """Return mean and largest error of each width, the narrowest first, and the largest over random inputs."""
@@ -239,20 +231,6 @@ class Prunings(Result):
         return groups.agg(
             mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()
         ).sort("width")
-
-    def overview(self) -> Tables:
-        """Return errors, and the sizes of the random transformers."""
-        sizes = ["candidates", "layers", "embedding", "key_size", "width", "weights"]
-        return {
-            "Error of pruned random transformers": self.table.drop(sizes[1:]),
-            "Sizes of the random transformers": self.table.select(sizes).unique(
-                maintain_order=True
-            ),
-        }
-
-    def charts(self) -> Charts:
-        """Return ``error_by_width``."""
-        return {"error_by_width": error_by_width(self.by_width())}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.plain import PlainLayer
-
-LARGEST = 32
-"""Largest number of numbers to choose from: 2^16 sums for each half."""
 
 _ENTRIES = 2**22
 
@@ -25,15 +21,8 @@ def closest_subsets(
     Exact, by meeting in the middle: the sums of all subsets of one half are sorted, and each sum of the other half is
     completed by the nearest. For n numbers uniform on [−1, 1] the distance decreases about as 2^{-n} (Pensia et al.
     2020). Cost O(2^{n/2} n) per case.
-
-    Raises:
-        InputError: For more numbers than can be searched.
     """
     count = values.shape[1]
-    if count > LARGEST:
-        raise InputError(
-            f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width"
-        )
     size = max(1, _ENTRIES >> (count - count // 2))
     half, chosen = count // 2, []
     left, right = _choices(half), _choices(count - half)
@@ -137,19 +126,11 @@ def prune_to(
     coordinate, in rows and columns without other use (Lemma 9), so that its norm has the same input as the target's
     (Lemma 12). Its g sums the target's g (Lemma 6). The g of the target has two linear maps. A layer ``untouched`` is
     the identity for every target (Corollary 3).
-
-    Raises:
-        InputError: If there are not two random layers for each of the target.
     """
     pairs: list[int] = []
     for first in range(len(large) - 1):
         if untouched not in (first, first + 1) and first - 1 not in pairs:
             pairs.append(first)
-    if len(pairs) < len(target):
-        count = len(target)
-        raise InputError(
-            f"{count} pairs of layers do not fit into {len(large)} layers; use {4 * count} layers"
-        )
     pruned = [_identity(layer, sizes) for layer in large]
     for layer, first in zip(target, pairs, strict=False):
         pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)

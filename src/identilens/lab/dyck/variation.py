@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
-
 
 @dataclass(frozen=True)
 class Variation:
@@ -42,14 +40,7 @@ def attention_variation(
         >>> patterns = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4).flip(0)])
         >>> round(attention_variation(patterns).value, 3)
         2.875
-
-    Raises:
-        InputError: For fewer than two patterns.
     """
-    if len(patterns) < 2:
-        raise InputError(
-            f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds"
-        )
     compared = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
     seeds, size = len(compared), patterns.shape[-1] - (0 if with_start else 1)
     squares = torch.cdist(compared, compared).square()

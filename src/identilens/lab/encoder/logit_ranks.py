@@ -9,41 +9,41 @@ import polars as pl
 import torch
 
 from identilens.charts.encoding import AnyChart, inline, layered
-from identilens.charts.kit import Charts, rule, scatter
+from identilens.charts.kit import rule, scatter
+from identilens.charts.views import View
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
 from identilens.models.lens import Lens
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import HEAD, Tables, integers, percent, table_of
+from identilens.runs.tables import HEAD, integers, table_of
 from identilens.studies.heads import HeadSettings, HeadStudy, PartsByText, Place, TextHeads
 from identilens.studies.items import read_items
 
+_FINDING = """\
+{realisable:.1%} of {alternatives:,} random alternatives of {maps:attention map} have logits of rank at most d_k, so \
+that queries and keys of this size could produce them.
+Their mean rank is {rank_share:.1%} of the largest possible rank, the number of keys less one.
+"""
+_TILES = """\
+{realisable:.1%} | of the alternatives have logits of rank at most d_k
+{rank_share:.1%} | mean share of full rank
+"""
+_RANKS = ("lowest_rank", "highest_rank")
 
-def rank_by_length(table: pl.DataFrame) -> AnyChart:
-    """Return logit ranks of each head's alternatives, mean and range, against its number of keys, with their limits."""
-    drawn = table.select("n_key", "mean_rank", "lowest_rank", "highest_rank", "layer")
-    chart = scatter(
-        drawn,
-        "n_key",
-        "mean_rank",
-        "layer",
-        span=("lowest_rank", "highest_rank"),
-        also=("lowest_rank", "highest_rank"),
-        x_title="Keys (tokens)",
-        y_title="Least logit rank of alternatives",
-        color_title="Layer",
-        title="Least logit rank of alternatives by length",
-    )
-    keys = table["n_key"].unique().sort()
+
+def _with_limits(frame: pl.DataFrame, *columns: str, **look: Any) -> AnyChart:
+    """Return ranks, mean and range, by the number of keys, with their limits."""
+    chart = scatter(frame, *columns, span=_RANKS, **look)
+    keys = frame["n_key"].unique().sort()
     ends = [{"n_key": keys[0], "label": ""}, {"n_key": keys[-1], "label": "n − 1, the largest"}]
     for end in ends:
         end["rank"] = end["n_key"] - 1
     base = alt.Chart(inline(ends)).encode(x="n_key:Q", y="rank:Q")
     words = base.mark_text(align="right", dy=-8).encode(text="label:N")
     chart = layered([chart, layered([base.mark_line(strokeDash=[2, 3], point=False), words])])
-    for d_k in table["d_k"].unique().sort():
+    for d_k in frame["d_k"].unique().sort():
         chart = rule(chart, y=d_k, label=f"d_k = {d_k}")
     return chart
 
@@ -86,37 +86,34 @@ class LogitRanks(Result):
         }
     }
 
+    words: ClassVar = {
+        "n_key": "Keys (tokens)",
+        "mean_rank": "Least logit rank of alternatives",
+    }
+    views: ClassVar = {
+        "logit_rank_by_length": View(
+            _with_limits,
+            ("n_key", "mean_rank", "layer"),
+            title="Least logit rank of alternatives by length",
+            text="Means and ranges over alternatives. Queries and keys give logits of rank d_k at most.",
+            also=(*_RANKS, "d_k"),
+        ),
+        "by_layer": View(title="Means by layer", table="by_layer", listed=True),
+    }
+
+    def by_layer(self) -> pl.DataFrame:
+        """Return the means of each layer over texts and heads."""
+        groups = self.table.drop("text", "head").group_by("kind", "layer")
+        return groups.mean().sort("layer")
+
     def summary(self) -> Finding:
-        """Return the finding: how many alternatives queries and keys could give, and how high ranks are."""
-        drawn = int(self.table["alternatives"].sum())
+        """Return how many alternatives queries and keys could give, and how high ranks are."""
+        count, drawn = pl.col("alternatives"), self.table["alternatives"].sum()
         numbers = self.table.select(
-            realisable=(pl.col("realisable_share") * pl.col("alternatives")).sum() / drawn,
+            realisable=(pl.col("realisable_share") * count).sum() / drawn,
             rank_share=(pl.col("mean_rank") / (pl.col("n_key") - 1)).mean(),
         ).row(0, named=True)
-        within, share = percent(numbers["realisable"]), percent(numbers["rank_share"])
-        text = (
-            f"{within} of {drawn:,} random alternatives of {len(self.table)} attention maps have logits of rank at "
-            f"most d_k, so that queries and keys of this size could produce them. Their mean rank is {share} of the "
-            "largest possible rank, the number of keys less one."
-        )
-        headline = (
-            (within, "of the alternatives have logits of rank at most d_k"),
-            (share, "mean share of full rank"),
-        )
-        return Finding(text, {"alternatives": drawn, **numbers}, headline)
-
-    def overview(self) -> Tables:
-        """Return the means by layer."""
-        measures = [name for name in self.schema["table"] if name not in HEAD]
-        return {
-            "Means by layer": self.table.group_by("kind", "layer")
-            .agg(pl.col(measures).mean())
-            .sort("layer")
-        }
-
-    def charts(self) -> Charts:
-        """Return ``logit_rank_by_length``: least logit ranks against the number of keys."""
-        return {"logit_rank_by_length": rank_by_length(self.table)}
+        return Finding.of(_FINDING, _TILES, alternatives=drawn, maps=len(self.table), **numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +180,10 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         self._items = items
         self.heads = replace(whole, parts=PartsByText(len(items), fitting))
         if not self.heads.parts:
-            (low, high), d_v = settings.lengths, _d_v(whole.places(0)[0])
+            low, high = settings.lengths
             raise InputError(
-                f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
-                f"longest has {max(items.lengths)}. Give longer texts, or other lengths."
+                f"no text has {low:g} to {high:g} times d_v = {_d_v(whole.places(0)[0])} tokens; the longest has "
+                f"{max(items.lengths)}. Give longer texts, or other lengths."
             )
 
     def run(self, part: int) -> Output:

@@ -14,7 +14,6 @@ from transformers.utils.output_capturing import capture_outputs
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer, initialise
-from identilens.models.registration import EFFECTIVE
 
 
 class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
@@ -22,6 +21,7 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
 
     config_class = IdentifiableEncoderConfig
     base_model_prefix = "encoder"
+    _input_embed_layer = "token_embeddings"
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -57,14 +57,6 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         )
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embeddings."""
-        return self.token_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embeddings."""
-        self.token_embeddings = value  # type: ignore[assignment]
-
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -82,18 +74,8 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         the first position, which must not be padding: the state is the same, at less cost.
 
         Raises:
-            InputError: For both or neither kind of input, an empty text, more positions than the model has, or
-                weights requested from fused attention.
+            InputError: For an empty text, or more positions than the model has.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("give either input_ids or inputs_embeds.")
-        if kwargs.get("output_attentions") and self.config._attn_implementation not in (
-            "eager",
-            EFFECTIVE,
-        ):
-            raise InputError(
-                'fused attention returns no weights. Load with attn_implementation="eager".'
-            )
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions = (
             self._positions(embedded, attention_mask) if position_ids is None else position_ids
@@ -151,16 +133,7 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         """Return logits [batch, label], and the mean cross-entropy if labels (0 to num_labels − 1) are given.
 
         A model with ``sentence_pairs`` needs a second sentence; hidden states and weights are those of the first.
-
-        Raises:
-            InputError: For a second sentence that is missing or not expected, or labels outside the range.
         """
-        if self.config.sentence_pairs != (pair_input_ids is not None):
-            raise InputError(
-                "the model classifies sentence pairs: pass pair_input_ids too."
-                if self.config.sentence_pairs
-                else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
-            )
         everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         short = not everything and _starts_left(attention_mask)
         pair_short = _starts_left(pair_attention_mask)
@@ -176,12 +149,6 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         logits = self.classifier(first)
         loss = None
         if labels is not None:
-            count = self.classifier.out_features
-            if bool((labels < 0).any() | (labels >= count).any()):
-                raise InputError(
-                    f"labels must be 0 to {count - 1}; got {int(labels.min())} to "
-                    f"{int(labels.max())}. Set num_labels in the configuration."
-                )
             loss = nn.functional.cross_entropy(logits.float(), labels)
         return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
 

@@ -34,10 +34,6 @@ def rank_by_length(
     Raises:
         InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
     """
-    if lens.tokenizer is None:
-        raise InputError(
-            "clipping texts needs a tokenizer. Load the model from a folder that has one."
-        )
     ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
     generator = torch.Generator().manual_seed(seed)
     rows: list[dict[str, int]] = []

@@ -4,18 +4,18 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from identilens.errors import InputError
 from identilens.lab.encoder.tasks import Task
 from identilens.runs.lines import kind_of, read_lines
-from identilens.runs.tables import Row
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]
 
+_Read = tuple[str, list[str], str]
 _FILES = {"train": ("train",), "validation": ("dev", "valid", "validation"), "test": ("test",)}
 
 
@@ -58,12 +58,9 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
     file = files[0]
     parse = _tsv if kind_of(file) == ".tsv" else _csv
     try:
-        rows = list(parse(task, file, (line for _, line in read_lines(file))))
+        return _examples(task, parse(task, file, (line for _, line in read_lines(file))))
     except csv.Error as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
-    if not rows:
-        raise InputError(f"{file} contains no rows.")
-    return Examples(tuple(text for text, _ in rows), tuple(label for _, label in rows))
 
 
 def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
@@ -82,7 +79,9 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         ) from error
     source = name or task.hub
     try:
-        loaded = load_dataset(source, split=part, revision=task.revision if name is None else None)
+        loaded: Any = load_dataset(
+            source, split=part, revision=task.revision if name is None else None
+        )
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         raise InputError(
             f"{source} cannot be loaded ({str(error).strip().splitlines()[0] if str(error).strip() else error!r}). "
@@ -94,29 +93,29 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         raise InputError(
             f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}."
         )
-    texts, labels = [], []
-    for number in range(len(loaded)):
-        row: Row = loaded[number]
-        where = f"{source}, {part} row {number}"
-        label = row[task.hub_label]
-        if label == -1:
-            continue
-        classes = task.hub_classes or range(len(task.labels))
-        if not isinstance(label, int) or not 0 <= label < len(classes):
-            raise InputError(f"{where}: label {label!r} is not one of 0 to {len(classes) - 1}.")
-        texts.append(_text(task, [row[column] or "" for column in columns], where))
-        labels.append(classes[label])
-    return Examples(tuple(texts), tuple(labels))
+    classes = task.hub_classes or range(len(task.labels))
+    names: Any = {number: task.labels[index] for number, index in enumerate(classes)}
+    return _examples(
+        task,
+        (
+            (
+                f"{source}, {part} row {number}",
+                [row[column] or "" for column in columns],
+                names.get(row[task.hub_label], row[task.hub_label]),
+            )
+            for number, row in enumerate(loaded)
+            if row[task.hub_label] != -1
+        ),
+    )
 
 
-def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
+def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[_Read]:
     reader = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-    columns = (task.label, *task.text)
-    missing = sorted(set(columns) - set(reader.fieldnames or ()))
     # The title is optional: some releases have it inside the text.
-    if [name for name in missing if name != "title"]:
+    missing = {task.label, *task.text} - {"title", *(reader.fieldnames or ())}
+    if missing:
         raise InputError(
-            f"{file}: no column {', '.join(missing)} in its header {reader.fieldnames}."
+            f"{file}: no column {', '.join(sorted(missing))} in its header {reader.fieldnames}."
         )
     for row in reader:
         where = f"{file}, line {reader.line_num}"
@@ -124,13 +123,10 @@ def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, 
             raise InputError(
                 f"{where}: expected {len(reader.fieldnames or ())} columns. Correct or remove the line."
             )
-        yield (
-            _text(task, [row.get(name, "") for name in task.text], where),
-            _label(task, row[task.label], where),
-        )
+        yield where, [row.get(name, "") for name in task.text], row[task.label]
 
 
-def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
+def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[_Read]:
     reader = csv.reader(stream)
     for row in reader:
         where = f"{file}, line {reader.line_num}"
@@ -138,27 +134,25 @@ def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, 
             raise InputError(
                 f"{where}: expected a label and {'two texts' if task.pair else 'a text'}; got {row!r:.80}."
             )
-        texts = [
-            cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in row[1:]
-        ]
-        yield _text(task, texts, where), _label(task, row[0].strip(), where)
+        label, *cells = row
+        texts = [cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in cells]
+        yield where, texts, label.strip()
 
 
-def _text(task: Task, pieces: list[str], where: str) -> Text:
-    if task.pair:
-        if not all(piece.strip() for piece in pieces):
-            raise InputError(f"{where}: a sentence of the pair is empty. Remove the row.")
-        return pieces[0], pieces[1]
-    text = " ".join(piece for piece in pieces if piece.strip())
-    if not text:
-        raise InputError(f"{where}: the text is empty. Remove the row.")
-    return text
-
-
-def _label(task: Task, label: str, where: str) -> int:
-    if label not in task.labels:
-        raise InputError(f"{where}: label {label!r} is not one of {', '.join(task.labels)}.")
-    return task.labels.index(label)
+def _examples(task: Task, rows: Iterable[_Read]) -> Examples:
+    """Return the texts and classes of rows: where each stands, the pieces of its text, its label."""
+    texts, labels = [], []
+    for where, pieces, label in rows:
+        if label not in task.labels:
+            raise InputError(f"{where}: label {label!r} is not one of {', '.join(task.labels)}.")
+        labels.append(task.labels.index(label))
+        filled = [piece for piece in pieces if piece.strip()]
+        if len(filled) < (2 if task.pair else 1):
+            raise InputError(f"{where}: a text is empty. Remove the row.")
+        texts.append(tuple(pieces) if task.pair else " ".join(filled))
+    if not texts:
+        raise InputError(f"a file of {task.name} contains no rows.")
+    return Examples(tuple(texts), tuple(labels))
 
 
 VALIDATION_SHARE = 0.3
@@ -171,6 +165,11 @@ class Splits:
     train: Examples
     validation: Examples
     test: Examples
+
+
+def read_part(task: Task, part: Part, data: Path | None = None, hub: str | None = None) -> Examples:
+    """Return one part of a task from local files or, without ``data``, from the hub."""
+    return read_hub(task, part, hub) if data is None else read_local(task, data, part)
 
 
 def read_splits(
@@ -190,11 +189,7 @@ def read_splits(
     Raises:
         InputError: For files or rows that cannot be used, or fewer than two training rows.
     """
-
-    def read(part: Part) -> Examples:
-        return read_hub(task, part, hub) if data is None else read_local(task, data, part)
-
-    train, test = read("train"), read("test")
+    train, test = (read_part(task, part, data, hub) for part in ("train", "test"))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()[
         :limit
     ]
@@ -203,7 +198,7 @@ def read_splits(
             f"{task.name} needs at least two training rows; got {len(order)}. Raise --limit."
         )
     if task.validation:
-        return Splits(_pick(train, order), read("validation"), test)
+        return Splits(_pick(train, order), read_part(task, "validation", data, hub), test)
     held_out = max(1, round(VALIDATION_SHARE * len(order)))
     return Splits(_pick(train, order[held_out:]), _pick(train, order[:held_out]), test)
 

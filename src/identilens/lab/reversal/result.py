@@ -7,16 +7,30 @@ import polars as pl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.charts.kit import Charts
-from identilens.charts.page import Section
+from identilens.charts.kit import Charts, lines
 from identilens.charts.viewer import TokenMap
-from identilens.lab.reversal import views
+from identilens.charts.views import View
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
+from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, decimals, percent
+from identilens.runs.tables import decimals
 from identilens.studies.perturbation_views import NORMS_VIEW, PERTURBATIONS, named_norms
 
 _SHOWN_INPUTS = 5
+_FINDING = """\
+The model (epochs: {epochs}) has {accuracy:.1%} of the test tokens right when it is given the correct tokens before \
+them, and {whole:.1%} of the sequences without an error.
+W of {best_head} matches the antidiagonal best for l from {first_threshold:g} to {last_threshold:g} (cosine \
+{best_score:.3f}; {score_at_draft:.3f} at the draft's l = {draft}).
+"""
+_TILES = """\
+{accuracy:.1%} | of the test tokens right
+{best_score:.3f} | best match of W and the antidiagonal, at l from {first_threshold:g} to {last_threshold:g}
+"""
+_INPUTS = """\
+Rows are output tokens, columns input tokens. A model that attends to the token it has to write next has its \
+attention along the antidiagonal.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +68,21 @@ class Reversal(Result):
         "course": {"epoch": pl.Int64, "loss": pl.Float64, "validation_accuracy": pl.Float64},
         "sweep": {"head": pl.Int64, "weights": pl.String, **SWEEP},
         "perturbations": PERTURBATIONS,
+    }
+
+    words: ClassVar = {"value": "Loss or accuracy"}
+    views: ClassVar = {
+        "model": View(title="Model", listed=True),
+        "course": View(
+            lines,
+            ("epoch", ("loss", "validation_accuracy"), "measure"),
+            title="Training",
+            text="The decoder is given the correct tokens before each.",
+            table="course",
+        ),
+        "inputs": View(title="Cross attention", text=_INPUTS, method="maps", maps="input_maps"),
+        "heads": View(title="Heads", table="heads", listed=True),
+        "norms": NORMS_VIEW,
     }
 
     heads: pl.DataFrame
@@ -115,75 +144,41 @@ class Reversal(Result):
         return f"{self.model} on {len(self.source)} sequences of {self.source.shape[-1]} tokens"
 
     def summary(self) -> Finding:
-        """Return the finding: how well the model reverses, and how well W shows it."""
-        row, head = self.table.row(0, named=True), self.best_head()
-        score, first, last = best_range(self.head_sweep(head))
+        """Return how well the model reverses, and how well W shows it."""
+        head = self.best_head()
+        sweep = self.head_sweep(head)
+        score, first, last = best_range(sweep)
         near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
-        numbers = {name: row[name] for name in ("accuracy", "whole", "written", "epochs")} | {
-            "best_head": head,
-            "best_score": score,
-            "first_threshold": first,
-            "last_threshold": last,
-            "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
-        }
-        text = (
-            f"The model (epochs: {row['epochs']}) has {percent(row['accuracy'])} of the test tokens right when it is "
-            f"given the correct tokens before them, and {percent(row['whole'])} of the sequences without an error.\n"
-            f"W of {self.head_name(head)} matches the antidiagonal best for l from {first:g} to {last:g} (cosine "
-            f"{score:.3f}; {numbers['score_at_draft']:.3f} at the draft's l = {DRAFT_THRESHOLD})."
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            **self.table.row(0, named=True),
+            best_head=self.head_name(head),
+            best_score=score,
+            first_threshold=first,
+            last_threshold=last,
+            draft=DRAFT_THRESHOLD,
+            score_at_draft=sweep.filter(near)["score"][0],
         )
-        headline = [
-            (percent(row["accuracy"]), "of the test tokens right"),
-            (
-                f"{score:.3f}",
-                f"best match of W and the antidiagonal, at l from {first:g} to {last:g}",
-            ),
-        ]
-        return Finding(text, numbers, headline)
 
     def norms(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state."""
         return named_norms(self.perturbations)
 
-    def overview(self) -> Tables:
-        """Return accuracies and heads, with what norms say of perturbations where there are any."""
-        frames = {"Model": self.table, "Heads": self.heads}
-        return frames | {"Norms": self.norms()} if len(self.perturbations) else frames
-
-    def charts(self) -> Charts:
-        """Return the charts: training, attention on the first input, W at some thresholds and its match."""
+    def maps(self) -> Charts:
+        """Return attention on the first input, W at some thresholds and its match with the antidiagonal."""
         return {
-            "course": views.course(self.course),
-            "attention": views.attention(self.maps_of(0), self.source[0].tolist()),
-            "structures": views.structures(self.best_mean()),
-            "thresholds": views.thresholds(self.best_sweep()),
-            **NORMS_VIEW.charts("norms", self),
+            "attention": attention(self.maps_of(0), self.source[0].tolist()),
+            "structures": structures(self.best_mean()),
+            "thresholds": thresholds(self.best_sweep()),
         }
 
-    def sections(self) -> list[Section]:
-        """Return the charts, the attention on some inputs, and the tables."""
-        charts, *tables = super().sections()
-        names = [
-            [str(token) for token in tokens] for tokens in self.source[:_SHOWN_INPUTS].tolist()
-        ]
-        maps = [
-            TokenMap(
-                {"head": head, "input": text},
-                {"raw": raw[text], "effective": effective[text]},
-                keys[::-1],
-                keys,
-            )
-            for head, (raw, effective) in enumerate(zip(self.weights, self.effective, strict=True))
-            for text, keys in enumerate(names)
-        ]
-        return [
-            charts,
-            Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=maps),
-            *tables,
-        ]
-
-
-_INPUTS = (
-    "Rows are output tokens, columns input tokens. A model that attends to the token it has to write next "
-    "has its attention along the antidiagonal."
-)
+    def input_maps(self) -> list[TokenMap]:
+        """Return the cross attention of every head on some inputs."""
+        maps = []
+        for text, tokens in enumerate(self.source[:_SHOWN_INPUTS].tolist()):
+            keys = [str(token) for token in tokens]
+            for head, raw in enumerate(self.weights[:, text]):
+                layers = {"raw": raw, "effective": self.effective[head, text]}
+                maps.append(TokenMap({"head": head, "input": text}, layers, keys[::-1], keys))
+        return maps

@@ -137,13 +137,9 @@ class AttentionReverser(nn.Module):
         projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
         return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
 
+    @torch.no_grad()
     def written(self, source: Sequences) -> float:
         """Return the share of tokens that are right when the model goes on from its own."""
-        return float((self.write(source) == source.flip(-1)).double().mean())
-
-    @torch.no_grad()
-    def write(self, source: Sequences) -> Sequences:
-        """Return the tokens that the model writes by itself, each from the ones it wrote before."""
         encoded, state = self._encode(source)
         token = torch.full_like(source[:, :1], self.vocabulary)
         written = []
@@ -151,7 +147,7 @@ class AttentionReverser(nn.Module):
             decoded, state = self._decode(token, state)
             token = self._attend(decoded, encoded)[0].argmax(-1)
             written.append(token)
-        return torch.cat(written, 1)
+        return float((torch.cat(written, 1) == source.flip(-1)).double().mean())
 
     def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         encoded, state = self._encode(source)
@@ -202,25 +198,21 @@ class TransformerReverser(nn.Module):
         self, source: Sequences, target: Int[Tensor, "batch m"]
     ) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
-        return self.model(**self._batch(source, target), use_cache=False).logits
+        decoded = before(target, self.start_token)
+        return self.model(source, decoder_input_ids=decoded, use_cache=False).logits
 
     def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the decoder's attention to the encoder, each token given the right ones before it."""
-        texts = self.lens.capture(self.batch(source), weights=True)
-        heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
-        names = ("weights", "values", "output_projection")
-        return CrossAttention(
-            *(
-                torch.stack(
-                    [
-                        torch.stack([getattr(head, name).double() for head in text])
-                        for text in heads
-                    ],
-                    1,
-                )
-                for name in names
-            )
-        )
+        cross = [
+            [head for head in text.heads if head.kind == "cross"]
+            for text in self.lens.capture(self.batch(source), weights=True)
+        ]
+
+        def stacked(name: str) -> Tensor:
+            heads = [[getattr(head, name).double() for head in text] for text in cross]
+            return torch.stack(list(map(torch.stack, heads)), 1)
+
+        return CrossAttention(*map(stacked, ("weights", "values", "output_projection")))
 
     def written(self, source: Sequences) -> None:
         """Return None: this model is not asked to go on from its own tokens."""
@@ -232,10 +224,8 @@ class TransformerReverser(nn.Module):
 
     def batch(self, source: Sequences) -> dict[str, Tensor]:
         """Return the inputs of the encoder, with those of a decoder that reverses them."""
-        return self._batch(source, source.flip(-1))
-
-    def _batch(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        return {"input_ids": source, "decoder_input_ids": before(target, self.start_token)}
+        decoded = before(source.flip(-1), self.start_token)
+        return {"input_ids": source, "decoder_input_ids": decoded}
 
 
 class ReversalStudy(Study[ReversalSettings, Reversal]):
@@ -300,7 +290,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "written": model.written(data.test),
             "seconds": seconds,
         }
-        nullity = numerical_rank(values, projection).nullity.double().mean(-1)
+        nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
         sweep = [
             {"head": head, "weights": name, **swept}
@@ -321,9 +311,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [
-                {"head": head, "nullity": value} for head, value in enumerate(nullity.tolist())
-            ],
+            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,

@@ -1,7 +1,7 @@
 """The reversal task (structure2025, V): settings, data, and how well a structure matches the antidiagonal."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import polars as pl
@@ -10,10 +10,10 @@ from annotated_types import Ge, Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError, SettingError
-from identilens.measures.structure.weights import Scale, check_weights, structure_weights
+from identilens.errors import SettingError
+from identilens.measures.structure.weights import Scale, structure_weights
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
-from identilens.runs.tables import Columns, decimals, integers, table_of
+from identilens.runs.tables import Columns, Row, decimals, integers, table_of
 
 Reverser = Literal["lstm", "transformer"]
 TRANSFORMER_HEADS = 4
@@ -99,36 +99,14 @@ SWEEP: Columns = {
 """Columns of a threshold sweep."""
 
 
-@dataclass(frozen=True)
-class AntidiagonalMatch:
-    """Match of a structure and the antidiagonal J, which reverses a sequence.
+def antidiagonal_match(structure: Float[Tensor, "n n"]) -> Row:
+    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal J, which reverses.
 
-    Attributes:
-        score: Cosine of W and J as vectors, in [0, 1]: 1 only where W = J (rows of W sum to 1 or 0).
-        support: F₁ of where W is positive against where J is, in [0, 1].
-        mass: Mean weight of rows on the antidiagonal, in [0, 1].
-        empty_rows: Rows of W with nothing left.
-        shift: Offset of the antidiagonal with most mass: 0 is the antidiagonal itself.
+    ``score``: cosine of W and J as vectors, in [0, 1], 1 only where W = J. ``support``: F₁ of where W is positive
+    against where J is, in [0, 1]. ``mass``: mean weight of rows on the antidiagonal, in [0, 1]. ``empty_rows``: rows of
+    W with nothing left. ``shift``: offset of the antidiagonal with most mass; 0 is the antidiagonal itself.
     """
-
-    score: float
-    support: float
-    mass: float
-    empty_rows: int
-    shift: int
-
-
-def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
-    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal.
-
-    Raises:
-        InputError: For a matrix that is not square, or has negative entries.
-    """
-    check_weights(structure, "the structure's weights")
-    n = len(structure)
-    if structure.shape != (n, n):
-        raise InputError(f"expected a square structure; got {tuple(structure.shape)}.")
-    W = structure.double()
+    n, W = len(structure), structure.double()
     mirrored, kept = W.flip(-1), W > 0
     mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
@@ -136,13 +114,13 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     shifts = {
         -shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)
     }
-    return AntidiagonalMatch(
-        mass / (size * n**0.5) if size else 0.0,
-        2 * hits / (float(kept.sum()) + n),
-        mass / n,
-        int((~kept.any(-1)).sum()),
-        max(shifts, key=lambda shift: (shifts[shift], -abs(shift))),
-    )
+    return {
+        "score": mass / (size * n**0.5) if size else 0.0,
+        "support": 2 * hits / (float(kept.sum()) + n),
+        "mass": mass / n,
+        "empty_rows": int((~kept.any(-1)).sum()),
+        "shift": max(shifts, key=lambda shift: (shifts[shift], -abs(shift))),
+    }
 
 
 def threshold_sweep(
@@ -155,16 +133,12 @@ def threshold_sweep(
 
     The threshold l is in units of the mean or of the sum of the weights A_i. Columns: `SWEEP`, with ``kept`` the
     entries above 0.
-
-    Raises:
-        InputError: For negative weights, or a threshold outside its range.
     """
-    check_weights(weights, "attention weights")
     mean = weights.double().mean(0)
     rows = []
     for threshold in thresholds:
         W = structure_weights(mean, threshold, texts=len(weights), scale=scale)
-        match = asdict(antidiagonal_match(W))
+        match = antidiagonal_match(W)
         rows.append({"scale": scale, "threshold": threshold, **match, "kept": int((W > 0).sum())})
     return table_of(SWEEP, rows)
 

@@ -1,4 +1,4 @@
-"""Charts of the reversal task: training, attention on one input, W at some thresholds and its match."""
+"""Charts of the reversal task: attention on one input, W at some thresholds and its match."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,28 +14,11 @@ from identilens.measures.structure.weights import structure_weights
 SHOWN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 """Thresholds whose W is drawn (structure2025, Fig. 2)."""
 
-_COURSE = {"loss": "loss", "validation_accuracy": "validation accuracy"}
 _MATCHES = (
     ("mean", "score", "score (cosine)"),
     ("mean", "support", "support (F₁)"),
     ("sum", "support", "support (F₁), l on the sum"),
 )
-
-
-def course(epochs: pl.DataFrame) -> AnyChart:
-    """Return loss and validation accuracy by epoch."""
-    long = epochs.unpivot(list(_COURSE), index="epoch", variable_name="measure")
-    drawn = long.with_columns(pl.col("measure").replace_strict(_COURSE))
-    return lines(
-        drawn,
-        "epoch",
-        "value",
-        "measure",
-        x_title="Epoch",
-        y_title="Loss or accuracy",
-        color_title="",
-        title="Training",
-    )
 
 
 def attention(maps: Mapping[str, Float[Tensor, "n n"]], tokens: Sequence[int]) -> AnyChart:

@@ -1,7 +1,7 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -27,30 +27,15 @@ from identilens.models.lens import Lens
 from identilens.runs.tables import Row, Tables, table_of
 
 
-@dataclass(frozen=True)
-class StackLikeness:
-    """Attention of a head to the top of the stack, at closing brackets that leave a bracket open.
-
-    Attributes:
-        weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN if there is no such position.
-        first: Share of the positions where that bracket has the largest weight.
-        even: Mean weight of uniform attention on it: the chance level.
-        places: Number of positions.
-    """
-
-    weight: float
-    first: float
-    even: float
-    places: int
-
-
 def stack_likeness(
     language: Dyck, weights: Float[Tensor, "count n n"], tokens: Int[Tensor, "count n"]
-) -> StackLikeness:
+) -> Row:
     """Return how stack-like attention is (the pattern of Ebrahimi et al. 2020 and Yao et al. 2021).
 
     The queries are closing brackets after which the stack is not empty. There the next closing bracket depends on the
-    last unmatched bracket, which is never the query itself.
+    last unmatched bracket, which is never the query itself. ``stack_weight``: their mean weight on that bracket, in
+    [0, 1], NaN without a query; ``stack_first``: the share of queries for which it has the largest weight;
+    ``even_weight``: the mean weight of uniform attention on it.
 
     Examples:
         >>> import torch
@@ -58,20 +43,19 @@ def stack_likeness(
         >>> from identilens.lab.dyck.train.measuring import stack_likeness
         >>> words = torch.tensor([[3, 4, 6, 5]])
         >>> stack_likeness(Dyck(types=2, max_depth=3), torch.full((1, 4, 4), 0.25), words)
-        StackLikeness(weight=0.25, first=1.0, even=0.3333333432674408, places=1)
+        {'stack_weight': 0.25, 'stack_first': 1.0, 'even_weight': 0.3333333432674408}
     """
     parsed = parse(language, tokens)
     chosen = language.is_close(tokens) & (parsed.depth > 0)
     sequence, query = chosen.nonzero(as_tuple=True)
     rows = weights[sequence, query].double()
     top = parsed.top_place[chosen]
-    measures = (
-        rows.gather(1, top[:, None])[:, 0],
-        (rows.argmax(1) == top).double(),
-        1 / (query + 1.0),
-    )
-    weight, first, even = (float(measure.mean()) for measure in measures)
-    return StackLikeness(weight, first, even, len(rows))
+    measures = {
+        "stack_weight": rows.gather(1, top[:, None])[:, 0],
+        "stack_first": (rows.argmax(1) == top).double(),
+        "even_weight": 1 / (query + 1.0),
+    }
+    return {name: float(measure.mean()) for name, measure in measures.items()}
 
 
 LOOKS = 0.5
@@ -117,7 +101,7 @@ def head_rows(
         for head in range(site.heads):
             looks = stack_likeness(language, weights[index][:, head], tokens[:, :-1])
             fallen = {
-                what: fmean(accuracy(_Changed(index, head, what, draw)) for draw in range(count))
+                what: fmean(accuracy(_changed(index, head, what, draw)) for draw in range(count))
                 for what, count in (("removed", 1), ("even", 1), ("random", draws))
             }
             fall = whole - min(fallen.values())
@@ -125,42 +109,38 @@ def head_rows(
                 {
                     "layer": site.layer,
                     "head": head,
-                    "stack_weight": looks.weight,
-                    "stack_first": looks.first,
-                    "even_weight": looks.even,
+                    **looks,
                     "accuracy": whole,
                     **fallen,
                     "largest_fall": fall,
-                    "looks": looks.weight >= LOOKS,
+                    "looks": looks["stack_weight"] >= LOOKS,
                     "used": fall > UNUSED,
                 }
             )
     return rows
 
 
-class _Changed:
-    """Answers attention calls, one head's attention changed."""
+def _changed(index: int, head: int, what: str, seed: int) -> Callable[[AttentionCall], Tensor]:
+    """Return a handler of attention calls that changes one head's attention."""
+    generator = torch.Generator().manual_seed(seed)
 
-    def __init__(self, index: int, head: int, what: str, seed: int) -> None:
-        self.index, self.head, self.what = index, head, what
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __call__(self, call: AttentionCall) -> Tensor:
+    def handle(call: AttentionCall) -> Tensor:
         output, weights = call.attend()
-        if call.index != self.index:
+        if call.index != index:
             return output
-        if self.what == "removed":
-            output[:, :, self.head] = 0.0
+        if what == "removed":
+            output[:, :, head] = 0.0
             return output
-        of_head: Float[Tensor, "batch n n"] = weights[:, self.head]
-        drawn = torch.ones_like(of_head)
-        if self.what == "random":
+        drawn = torch.ones_like(weights[:, head])
+        if what == "random":
             # Exponential variables divided by their sum are even on the simplex.
-            drawn = torch.empty(of_head.shape).exponential_(generator=self.generator).to(of_head)
+            drawn = torch.empty(drawn.shape).exponential_(generator=generator).to(drawn)
         drawn = drawn.tril()
-        group = self.head // (call.query.shape[1] // call.value.shape[1])
-        output[:, :, self.head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
+        group = head // (call.query.shape[1] // call.value.shape[1])
+        output[:, :, head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
         return output
+
+    return handle
 
 
 def measure_models(
@@ -168,15 +148,19 @@ def measure_models(
 ) -> Tables:
     """Return the tables of `DyckRuns` for models trained in one setting; accuracies are computed on the device."""
     config, schema = setting.make(), DyckRuns.schema
-    accuracies = generalisation(
-        trained.models,
-        setting.training,
-        count=measuring.sequences,
-        long_count=measuring.long_sequences,
-        lengths=measuring.lengths,
-        device=device,
-    )
-    facts = setting_facts(setting, config)
+    accuracies = generalisation(trained.models, setting.training, measuring, device)
+    trained_by = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
+    facts = {
+        "setting": setting.name,
+        "types": config.bracket_types,
+        "depth": config.max_depth,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "block": config.block,
+        "first_layer": config.first_layer,
+        "positions": config.positions,
+        **{name: getattr(setting.training, name) for name in trained_by},
+    }
     test = setting.training.sample(config.language, measuring.head_sequences, 3_000_001)
     table, curves, heads = [], [], []
     members = zip(
@@ -210,22 +194,6 @@ def measure_models(
         "patterns": kept,
         # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
         "variation": kept,
-    }
-
-
-def setting_facts(setting: DyckSetting, config: DyckConfig) -> dict[str, Any]:
-    """Return the columns of the table that say how models were made and trained."""
-    trained = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
-    return {
-        "setting": setting.name,
-        "types": config.bracket_types,
-        "depth": config.max_depth,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "block": config.block,
-        "first_layer": config.first_layer,
-        "positions": config.positions,
-        **{name: getattr(setting.training, name) for name in trained},
     }
 
 

@@ -1,19 +1,76 @@
 """The result of training Dyck transformers: how well each seed does, what its attention looks like and does."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from identilens.charts.kit import Charts
+from identilens.charts.cells import token_map
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts, bars, lines, rule, scatter, strip
 from identilens.charts.labels import file_names
-from identilens.charts.page import Section
-from identilens.lab.dyck.train import views
+from identilens.charts.viewer import TokenMap
+from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, counted, decimals, integers, percent
+from identilens.runs.tables import Columns, counted, decimals, integers
 
 _MODEL = {"setting": pl.String, "seed": pl.Int64}
 _HEAD = {**_MODEL, "layer": pl.Int64, "head": pl.Int64}
+_PLACE: Columns = {"setting": pl.String, "layer": pl.Int64, "head": pl.Int64}
+_SHOWN = 8
+"""Seeds in a gallery on paper."""
+
+_FINDING = """\
+The mean model of each setting closes at least {argmax:.1%} of the brackets correctly in distribution (the worst \
+model {worst:.1%}), and at most {long_argmax:.1%} on long prefixes.
+The last layer's last head varies between seeds by {value_least:.2g} to {value_most:.2g}, rows drawn at random by \
+{random_least:.2g} to {random_most:.2g} (means of ‖A₁ − A₂‖² over pairs, without the start token).
+{looks} of {heads:head} look like a stack; for {misleading} of these accuracy falls by at most one percentage point \
+when the head is removed, or its attention made uniform or random.
+"""
+_TILES = """\
+{argmax:.1%} | of the closing brackets right in distribution, least mean of a setting
+{long_argmax:.1%} | right on long prefixes, best mean of a setting
+{models} | models measured
+{misleading} of {heads} | heads look like a stack and are not used
+"""
+_GALLERY = """\
+One seed's attention on the same prefix, which has brackets of all types at all depths: a row per query token, a \
+column per key token. Models of a setting differ only in their seed.
+"""
+_ACCURACY = """\
+Argmax: the right closing bracket has the largest logit of all closing brackets, over prefixes that end with a \
+closing bracket (the paper's measure). Threshold: it has more than 0.8 of the closing brackets' probability, over all \
+places with a non-empty stack (that of its code).
+In distribution: fresh sequences of the training law. Errors are standard errors over seeds.
+Long prefixes have {shortest} to {longest} brackets.
+"""
+_VARIATION = """\
+Mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds. Patterns are causal, entries above the diagonal zero. Random rows \
+are even on the simplex of visible tokens, random logits standard normal. The start token's row and column are left \
+out; the table of the result has both. Errors are standard errors over seeds (jackknife).
+"""
+_USE = """\
+A head looks like a stack where closing brackets put at least half of their attention on the last unmatched bracket. \
+It is used where removing it, making its attention even or drawing it at random lowers accuracy by more than one \
+percentage point (dotted lines). A head that looks like a stack but is not used misleads readers of its attention map \
+(Wen et al. 2023, Proposition 1 and B.1).
+Heads are changed one at a time and on these sequences: heads that back one another up look unused.
+"""
+_BALANCE = """\
+The balance violation is the mean of S/P (Wen et al. 2023, Eq. 15 to 17): how much a matching pair of brackets adds \
+to what the last token receives, against the least that two prefixes with different last brackets must add. Perfect \
+length generalisation needs 0.
+"""
+
+
+def _with_limits(frame: pl.DataFrame, *columns: str, **look: Any) -> AnyChart:
+    """Return a scatter with the limits from which a head looks like a stack, and counts as used."""
+    return rule(rule(scatter(frame, *columns, **look), x=0.5), y=0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +144,81 @@ class DyckRuns(Result):
             "weights": pl.List(pl.Float32),
         },
         "variation": {
-            "setting": pl.String,
-            "layer": pl.Int64,
-            "head": pl.Int64,
+            **_PLACE,
             "with_start": pl.Boolean,
             "size": pl.Int64,
             "seeds": pl.Int64,
             **decimals("value", "error", "even_on_simplex", "softmax_of_normals"),
         },
+    }
+
+    words: ClassVar = {
+        "argmax": "Argmax: share of closing brackets that are right",
+        "threshold": "Threshold",
+        "long_argmax": "Long prefixes, argmax",
+        "long_threshold": "Long prefixes, threshold",
+        "violation": "Balance violation",
+        "stack_weight": "Attention on the last unmatched bracket",
+        "largest_fall": "Largest fall of accuracy",
+        "even_on_simplex": "Random rows",
+        "softmax_of_normals": "Random logits",
+        "place": "Setting, layer and head",
+        "between_seeds": "Between seeds",
+        "loss": "Training loss",
+    }
+    views: ClassVar = {
+        "gallery": View(
+            title="Attention by seed", text=_GALLERY, method="galleries", maps="pattern_maps"
+        ),
+        "accuracy": View(title="Accuracy", table="means", listed=True),
+        "generalisation": View(
+            strip,
+            (("long_argmax", "long_threshold"), "setting", "measure"),
+            title="Accuracy on long prefixes, a point a seed",
+            text=_ACCURACY,
+            also=("seed",),
+        ),
+        "variation": View(
+            bars,
+            (("between_seeds", "even_on_simplex", "softmax_of_normals"), "place", "measure"),
+            title="Attention variation between seeds and of random patterns",
+            text=_VARIATION,
+            table="variation_by_head",
+            listed=True,
+        ),
+        "looks_and_use": View(
+            _with_limits,
+            ("stack_weight", "largest_fall", "setting"),
+            title="What changing a head costs, against how stack-like it looks",
+            text=_USE,
+            table="heads",
+            also=("seed", "layer", "head"),
+        ),
+        "use": View(title="Heads by looks and use", table="misleading", listed=True),
+        "violation_long_argmax": View(
+            scatter,
+            ("violation", "long_argmax", "setting"),
+            title="Argmax on long prefixes against balance violation",
+            text=_BALANCE,
+            also=("seed",),
+            look={"log_x": True},
+        ),
+        "violation_long_threshold": View(
+            scatter,
+            ("violation", "long_threshold", "setting"),
+            title="Threshold on long prefixes against balance violation",
+            text="The same, by the measure of the paper's code.",
+            also=("seed",),
+            look={"log_x": True},
+        ),
+        "curves": View(
+            lines,
+            ("epoch", "loss", "model"),
+            title="Training loss by epoch",
+            text="Cross-entropy without the contrastive term, a line a model.",
+            table="losses",
+            look={"log_y": True, "points": False},
+        ),
     }
 
     curves: pl.DataFrame
@@ -134,95 +258,74 @@ class DyckRuns(Result):
         settings, seeds = len(self.settings), self.table["seed"].n_unique()
         return f"{counted(settings, 'setting')}, {counted(seeds, 'seed')} each"
 
+    def variation_by_head(self) -> pl.DataFrame:
+        """Return the variation without the start token, by setting, layer and head in words."""
+        place = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
+        return self.variation.filter(~pl.col("with_start")).select(
+            place, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
+        )
+
+    def losses(self) -> pl.DataFrame:
+        """Return the known training losses, by model in words."""
+        known = self.curves.filter(pl.col("loss").is_not_nan())
+        return known.with_columns(model=pl.format("{}, seed {}", "setting", "seed"))
+
     def summary(self) -> Finding:
-        """Return the finding: accuracy and variation of each setting, and heads that look like a stack."""
-        means = self.means()
-        lines = []
-        for row in means.iter_rows(named=True):
-            line = (
-                f"{row['setting']}: {row['seeds']} {'seed' if row['seeds'] == 1 else 'seeds'}, "
-                f"{100 * row['argmax']:.1f} % of the closing brackets right in distribution (least "
-                f"{100 * row['argmax_least']:.1f} %), {100 * row['long_argmax']:.1f} % on long prefixes"
+        """Return accuracies, the variation of the last layer, and how many heads only look like a stack."""
+        means, shown = self.means(), self.heads.filter("looks")
+        of_setting = self.variation.filter(~pl.col("with_start")).sort("layer", "head")
+        last = of_setting.group_by("setting", maintain_order=True).last()
+        lengths = self.provenance["settings"].get("lengths") or (None, None)
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            argmax=means["argmax"].min(),
+            worst=self.table["argmax"].min(),
+            long_argmax=means["long_argmax"].max(),
+            models=len(self.table),
+            value_least=last["value"].min(),
+            value_most=last["value"].max(),
+            random_least=last["even_on_simplex"].min(),
+            random_most=last["even_on_simplex"].max(),
+            looks=len(shown),
+            heads=len(self.heads),
+            misleading=int((~shown["used"]).sum()),
+            shortest=lengths[0],
+            longest=lengths[1],
+        )
+
+    def galleries(self) -> Charts:
+        """Return the attention of each setting's first seeds on the probe prefix (Wen et al. 2023, Fig. 1, 2, 7)."""
+        charts: Charts = {}
+        for setting, file in file_names(self.settings).items():
+            patterns = self.patterns.filter(setting=setting).sort(
+                "layer", "head", maintain_order=True
             )
-            of_setting = self.variation.filter(
-                (pl.col("setting") == row["setting"]) & ~pl.col("with_start")
-            )
-            if len(of_setting):
-                last = of_setting.sort("layer", "head")[-1].row(0, named=True)
-                line += (
-                    f"; attention of the last layer varies by {last['value']:.2f} between seeds, random rows by "
-                    f"{last['even_on_simplex']:.2f}"
+            seeds = patterns["seed"].unique(maintain_order=True)[:_SHOWN]
+            maps = {
+                f"seed {row['seed']}, layer {row['layer']}, head {row['head']}": _pattern(row)
+                for row in patterns.filter(pl.col("seed").is_in(seeds.implode())).iter_rows(
+                    named=True
                 )
-            lines.append(line + ".")
-        used = self.heads.filter("looks")["used"]
-        lines.append(
-            f"{len(used)} of {len(self.heads)} heads look like a stack; for {(~used).sum()} of these accuracy "
-            "falls by at most one percentage point when the head is removed, or its attention made uniform or random."
-        )
-        unused = int((~used).sum())
-        numbers = {"argmax": means["argmax"].min(), "long_argmax": means["long_argmax"].max()}
-        numbers |= {"models": len(self.table), "misleading": unused}
-        headline = (
-            (
-                percent(numbers["argmax"]),
-                "of the closing brackets right in distribution, least mean of a setting",
-            ),
-            (percent(numbers["long_argmax"]), "right on long prefixes, best mean of a setting"),
-            (str(len(self.table)), "models trained"),
-            (f"{unused} of {len(self.heads)}", "heads look like a stack and are not used"),
-        )
-        return Finding("\n".join(lines), numbers, headline)  # pyright: ignore[reportArgumentType] numbers
-
-    def overview(self) -> Tables:
-        """Return accuracies and variation."""
-        shown = [
-            "setting",
-            "seeds",
-            "argmax",
-            "threshold",
-            "long_argmax",
-            "long_threshold",
-            "violation",
-        ]
-        names = {"even_on_simplex": "random rows", "softmax_of_normals": "random logits"}
-        variation = self.variation.filter(~pl.col("with_start")).drop("with_start").rename(names)
-        return {
-            "Accuracy in distribution and on long prefixes, means over seeds": self.means().select(
-                shown
-            ),
-            "Attention variation, start token left out": variation,
-        }
-
-    def charts(self) -> Charts:
-        """Return the charts by name.
-
-        ``gallery_<setting>`` (Wen et al. 2023, Fig. 1, 2, 7 to 9, 11), ``variation``, ``generalisation``,
-        ``looks_and_use`` (Fig. 4 to 6), ``curves`` and, behind a minimal first layer, ``violation`` (Fig. 3, 10).
-        """
-        charts: Charts = {
-            f"gallery_{file}": views.gallery(self.patterns.filter(setting=name), name)
-            for name, file in file_names(self.settings).items()
-        }
-        if len(self.variation):
-            charts["variation"] = views.variation(self.variation)
-        charts["generalisation"] = views.generalisation(self.table)
-        charts["looks_and_use"] = views.looks_and_use(self.heads)
-        balanced = self.table.filter(pl.col("violation").is_not_null())
-        if len(balanced):
-            charts |= {
-                f"violation_{name}": views.violation(balanced, name)
-                for name in ("long_argmax", "long_threshold")
             }
-        curves = self.curves.filter(pl.col("loss").is_not_nan())
-        return charts | ({"curves": views.curves(curves)} if len(curves) else {})
+            tokens = _names(patterns["tokens"][0])
+            look = {"columns": len(seeds), "side": 110, "domain": (0, 1)}
+            charts[f"gallery_{file}"] = token_map(maps, tokens, tokens, setting, **look)
+        return charts
 
-    def sections(self) -> list[Section]:
-        """Return the sections of the report."""
-        return views.sections(
-            self.patterns,
-            self.means(),
-            self.variation,
-            self.misleading(),
-            list(self.charts()),
-            self.provenance["settings"].get("lengths"),
-        )
+    def pattern_maps(self) -> Sequence[TokenMap]:
+        """Return the attention of every model on the probe prefix."""
+        maps = []
+        for row in self.patterns.iter_rows(named=True):
+            tokens = _names(row["tokens"])
+            choices = {name: row[name] for name in ("setting", "layer", "head", "seed")}
+            maps.append(TokenMap(choices, {"attention": _pattern(row)}, tokens, tokens))
+        return maps
+
+
+def _pattern(row: dict[str, Any]) -> Float[Tensor, "query key"]:
+    return torch.tensor(row["weights"]).view(row["size"], -1)
+
+
+def _names(tokens: Sequence[str]) -> list[str]:
+    return ["S" if token == "<start>" else token for token in tokens]

@@ -17,6 +17,7 @@ from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED, Numbers, Part, Positive
 from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,8 @@ class DyckTrainSettings(DyckTraining, Measuring):
             "positions": self.positions,
         }
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
-        layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
-        name = f"{self.types} types, depth {self.depth}, {layers}"
+        layers = counted(self.layers, "layer")
+        name = f"{self.types} types, depth {self.depth}, {layers}{behind}"
         if self.heads > 1:
             name += f", {self.heads} heads"
         if self.positions == "linear":
@@ -128,9 +129,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
                 f"expected settings with different names, got {[kind.name for kind in self.kinds]}"
             )
         for kind in self.kinds:
-            config = kind.make()
-            kind.training.sample(config.language, 1, 0)
-            check_memory(config, min(size, len(seeds)), kind.training, settings.device)
+            check_memory(kind.make(), min(size, len(seeds)), kind.training, settings.device)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
+from identilens.charts.views import View
 from identilens.errors import SettingError
 from identilens.lab.encoder.settings import (
     EncoderSettings,
@@ -23,7 +23,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, run_study, study_function
-from identilens.runs.tables import Tables, decimals, integers, markdown_table, table_of
+from identilens.runs.tables import decimals, integers, table_of
 
 D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of queries and keys, in the order of the table's columns."""
@@ -39,6 +39,15 @@ def published_accuracy(task: str, heads: str, d_k: int) -> float | None:
     """Return a cell of Table 1, or None if there is none."""
     row = published_accuracies().filter(task=task, heads=heads)
     return row[str(d_k)][0] if len(row) and d_k in D_K else None
+
+
+NAMES = {"concat": "Con", "add": "Add"}
+"""Kinds of heads as the paper calls them."""
+_FINDING = """\
+{runs:run} of {cells:cell} of Table 1 (task, heads, d_k): test accuracies from {least:.3f} to {most:.3f}, means over \
+seeds.
+The mean distance from the published accuracies is {distance:.3f}.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +87,21 @@ class EncoderSweep(Result):
         }
     }
 
+    words: ClassVar = {"value": "Test accuracy"}
+    views: ClassVar = {
+        "table_one": View(title="Test accuracy by d_k", table="table_one", listed=True),
+        "accuracy": View(
+            lines,
+            ("d_k", "value", "heads"),
+            title="Test accuracy by d_k, measured and published",
+            text="Bars are standard errors over seeds; the published table has one seed.",
+            table="accuracies",
+            also=("source", "error"),
+            choices=("task",),
+            look={"dash": "source", "error": "error", "log_x": True},
+        ),
+    }
+
     def cells(self) -> pl.DataFrame:
         """Return one row a cell of Table 1: mean over seeds, its standard error (null for one seed), published."""
         accuracy = pl.col("test_accuracy")
@@ -110,80 +134,33 @@ class EncoderSweep(Result):
         wide = wide.select(*wide.columns[:3], *sorted(wide.columns[3:], key=int))
         return wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
 
-    def markdown(self) -> str:
-        """Return `table_one` as a Markdown table."""
-        frame = self.table_one()
-        return markdown_table(frame.rename({size: f"d_k = {size}" for size in frame.columns[3:]}))
-
     def subject(self) -> str:
         """Return the tasks."""
         return str(self.provenance["model"]["name"])
 
+    def accuracies(self) -> pl.DataFrame:
+        """Return the accuracy of every cell, measured (with its standard error) and published."""
+        index = ["task", "d_k", "heads", "standard_error"]
+        cells = self.cells().rename({"test_accuracy": "measured"})
+        long = cells.unpivot(["measured", "published"], index=index, variable_name="source")
+        known = pl.when(source="measured").then("standard_error").fill_null(0)
+        return long.drop_nulls("value").with_columns(
+            pl.col("heads").cast(pl.String).replace(NAMES), error=known
+        )
+
     def summary(self) -> Finding:
-        """Return the finding: accuracy by task, and how far from the published cells."""
-        apart = (pl.col("test_accuracy") - pl.col("published")).abs().mean()
-        cells, sentences = self.cells(), []
-        for (task,), rows in cells.group_by("task", maintain_order=True):
-            spans = [
-                f"{NAMES[str(heads)]} {rates['test_accuracy'].min():.3f} to {rates['test_accuracy'].max():.3f}"
-                for (heads,), rates in rows.group_by("heads", maintain_order=True)
-            ]
-            line = f"{task}: {', '.join(spans)} over d_k {rows['d_k'].min()} to {rows['d_k'].max()}"
-            mean = rows.select(apart).item()
-            if mean is not None:
-                line += f"; the mean distance from the published accuracies is {mean:.3f}"
-            sentences.append(f"{line}.")
-        mean, headline = cells.select(apart).item(), []
-        if mean is not None:
-            headline = [(f"{mean:.3f}", "mean distance from the published accuracies")]
-        return Finding("\n".join(sentences), {"runs": len(self.table)}, headline)
-
-    def overview(self) -> Tables:
-        """Return Table 1, measured beside published."""
-        return {"Test accuracy by d_k": self.table_one()}
-
-    def charts(self) -> Charts:
-        """Return ``accuracy_<task>`` by key size for every task."""
+        """Return the range of accuracies, and how far they are from the published ones."""
         cells = self.cells()
-        tasks = cells["task"].unique(maintain_order=True)
-        return {
-            f"accuracy_{task}": accuracy(cells.filter(pl.col("task") == task), task)
-            for task in tasks
-        }
-
-
-NAMES = {"concat": "Con", "add": "Add"}
-"""Kinds of heads as the paper calls them."""
-
-
-def accuracy(cells: pl.DataFrame, task: str) -> AnyChart:
-    """Return a task's accuracy against d_k for both kinds of heads, measured beside published."""
-    named = cells.select(
-        "d_k",
-        pl.col("heads").cast(pl.String).replace(NAMES),
-        "standard_error",
-        "published",
-        measured="test_accuracy",
-    )
-    index = ["d_k", "heads", "standard_error"]
-    long = named.unpivot(["measured", "published"], index=index, variable_name="source").drop_nulls(
-        "value"
-    )
-    measured = pl.when(source="measured").then("standard_error")
-    drawn = long.select("d_k", "heads", "source", "value", error=measured.fill_null(0))
-    return lines(
-        drawn,
-        "d_k",
-        "value",
-        "heads",
-        dash="source",
-        error="error",
-        log_x=True,
-        x_title="d_k",
-        y_title="Test accuracy",
-        color_title="Heads",
-        title=f"{task}: test accuracy by d_k",
-    )
+        accuracy = cells["test_accuracy"]
+        return Finding.of(
+            _FINDING,
+            "{distance:.3f} | mean distance from the published accuracies",
+            runs=len(self.table),
+            cells=len(cells),
+            least=accuracy.min(),
+            most=accuracy.max(),
+            distance=(accuracy - cells["published"]).abs().mean(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +182,10 @@ class SweepSettings(TrainingSettings):
     keep_models: Annotated[bool, NOT_RECORDED] = False
 
     def check(self) -> None:
-        """Check that there is something to train, and put the grid in order."""
+        """Check that there is something to train."""
         for name in ("tasks", "heads", "d_k", "seeds"):
             if not getattr(self, name):
                 raise SettingError(name, "with at least one value", ())
-        object.__setattr__(self, "d_k", tuple(sorted(self.d_k)))
 
 
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
@@ -268,18 +244,15 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     def run(self, part: int) -> Output:
         """Return the row of one run."""
         one = self.parts[part]
-        folder = (
-            (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
-        )
-        name = f"{one.task}, {one.heads}, d_k = {one.d_k}, seed {one.seed}"
-
-        def told(done: int, steps: int, note: str) -> None:
-            self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
-
-        study = TrainStudy(one)
+        name = f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        folder = (self.folder or Path()) / "runs" / name
         # The sweep itself has already checked the versions of the libraries.
         trained = run_study(
-            study, out=folder, resume=True, allow_version_change=True, progress=told
+            TrainStudy(one),
+            out=folder,
+            resume=True,
+            allow_version_change=True,
+            progress=lambda done, steps, note: self.tell(f"{name}: {done} of {steps} {note}"),
         )
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")

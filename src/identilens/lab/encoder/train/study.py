@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
+from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
 from identilens.lab.encoder.readers import read_splits
@@ -23,6 +23,16 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables, decimals, integers, table_of
+
+_FINDING = """\
+{task}, {heads}, d_k = {d_k}, d_v = {d_v}: test accuracy {test_accuracy:.3f} at epoch {best_epoch} of {epochs} \
+(validation {validation_accuracy:.3f}); {train_rows:,} training, {validation_rows:,} validation, {test_rows:,} test \
+rows.
+"""
+_TILES = """\
+{test_accuracy:.3f} | test accuracy
+{best_epoch} | best epoch
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +91,22 @@ class EncoderRun(Result):
         },
     }
 
+    words: ClassVar = {"value": "Cross-entropy", "measure": "Part"}
+    views: ClassVar = {
+        "accuracy": View(
+            lines,
+            ("epoch", "validation_accuracy"),
+            title="Validation accuracy by epoch",
+            text="The model of the best epoch is saved and tested.",
+        ),
+        "loss": View(
+            lines,
+            ("epoch", ("train_loss", "validation_loss"), "measure"),
+            title="Cross-entropy by epoch",
+            listed=True,
+        ),
+    }
+
     outcome: pl.DataFrame
 
     @property
@@ -106,60 +132,8 @@ class EncoderRun(Result):
         return str(self.provenance["model"]["name"])
 
     def summary(self) -> Finding:
-        """Return the finding: test accuracy at the best validation epoch."""
-        row = self.metrics
-        text = (
-            f"{row['task']}, {row['heads']}, d_k = {row['d_k']}, d_v = {row['d_v']}: test accuracy "
-            f"{row['test_accuracy']:.3f} at epoch {row['best_epoch']} of {row['epochs']} "
-            f"(validation {row['validation_accuracy']:.3f}); {row['train_rows']:,} training, "
-            f"{row['validation_rows']:,} validation, {row['test_rows']:,} test rows."
-        )
-        headline = (
-            (f"{row['test_accuracy']:.3f}", "test accuracy"),
-            (str(row["best_epoch"]), "best epoch"),
-        )
-        return Finding(
-            text, {name: row[name] for name in ("test_accuracy", "best_epoch")}, headline
-        )
-
-    def overview(self) -> Tables:
-        """Return the epochs."""
-        return {"By epoch": self.table}
-
-    def charts(self) -> Charts:
-        """Return ``accuracy`` and ``loss`` by epoch."""
-        return {"accuracy": accuracy(self.table), "loss": losses(self.table)}
-
-
-def accuracy(epochs: pl.DataFrame) -> AnyChart:
-    """Return validation accuracy by epoch."""
-    drawn = epochs.select("epoch", "validation_accuracy")
-    return lines(
-        drawn,
-        "epoch",
-        "validation_accuracy",
-        x_title="Epoch",
-        y_title="Accuracy",
-        title="Validation accuracy by epoch",
-    )
-
-
-def losses(epochs: pl.DataFrame) -> AnyChart:
-    """Return training and validation loss by epoch."""
-    long = epochs.select("epoch", training="train_loss", validation="validation_loss")
-    drawn = long.unpivot(
-        ["training", "validation"], index="epoch", variable_name="part", value_name="loss"
-    )
-    return lines(
-        drawn,
-        "epoch",
-        "loss",
-        "part",
-        x_title="Epoch",
-        y_title="Cross-entropy",
-        color_title="Part",
-        title="Cross-entropy by epoch",
-    )
+        """Return the test accuracy at the best validation epoch."""
+        return Finding.of(_FINDING, _TILES, **self.metrics)
 
 
 class TrainStudy(Study[EncoderSettings, EncoderRun]):
