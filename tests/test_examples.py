@@ -21,7 +21,6 @@ WITH_EXAMPLES = [
 ]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]\d+)?")
-WITHOUT = {"to_pandas": "pandas is no dependency"}
 
 
 def example_of(thing):
