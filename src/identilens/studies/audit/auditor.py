@@ -110,7 +110,7 @@ class Auditor:
         site = self.sites[call.index]
         if self.settings.layers is None or site.layer in self.settings.layers:
             self._calls.append(call)
-            held = sum(_held(one) for one in self._calls)
+            held = sum(map(_held, self._calls))
             if len(blocks(2, held, call.value.device)) == 2:
                 self.measure_calls()
         return call.run()
@@ -141,12 +141,12 @@ class Auditor:
             )
             asked = range(cut[0])
             if settings.queries:
-                names_of = queries[0].tokens
+                [(names_of, types)] = queries
                 asked = asked_places(names_of, settings.queries)
                 if not asked:
                     continue
                 cut_calls = [call.rows(asked) for call in cut_calls]
-                queries = [_Sequence([names_of[at] for at in asked], queries[0].types[asked])]
+                queries = [_Sequence([names_of[at] for at in asked], types[asked])]
             layer = LayerBatch(
                 texts,
                 sites,

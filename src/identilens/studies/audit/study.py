@@ -10,6 +10,7 @@ import numpy as np
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
+from identilens.models.interface import evaluation_mode
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
@@ -124,7 +125,8 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         order = sorted(self.parts[part], key=self.items.lengths.__getitem__)
         for batch in self.lens.batches(self.items, order, self.settings.batch_size):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
-            auditor.measure_calls()
+            with evaluation_mode(self.lens.model):
+                auditor.measure_calls()
         output = auditor.output()
         rows = [
             row
