@@ -44,7 +44,6 @@ def tricky_page(maps, record):
         scatter(frame, "head", "share", "layer", title="Points"),
         x=2,
         label="d_v = 2",
-        kind="encoder",
     )
     charts = {
         "shares": choose(shares, "kind", "Attention", both),

@@ -46,9 +46,9 @@ def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
     assert scatter(many.head(20_000), "x", "y", title="All heads").to_dict()["title"] == "All heads"
 
 
-def test_a_choice_filters_every_layer_and_the_rules_it_names():
+def test_a_choice_filters_every_layer_and_leaves_what_has_no_such_column():
     frame = FRAME.with_columns(kind=pl.Series(["encoder", "cross", "encoder", "cross"]))
-    chart = rule(lines(frame, "layer", "rate.mean[0]"), x=64, label="d_v", kind="encoder")
+    chart = rule(lines(frame, "layer", "rate.mean[0]"), x=64, label="d_v")
     spec = choose(chart, "kind", "Attention", ["encoder", "cross"]).to_dict()
     bind = spec["params"][0]["bind"]
     assert (bind["options"], spec["params"][0]["value"]) == (["encoder", "cross"], "encoder")
@@ -60,7 +60,5 @@ def test_a_choice_filters_every_layer_and_the_rules_it_names():
 
     found = leaves(spec)
     assert len(found) == 4
-    assert all("choose_kind" in leaf["transform"][-1]["filter"] for leaf in found)
-    assert {"kind": "encoder", "label": "d_v"} in [
-        row for data in spec["datasets"].values() for row in data
-    ]
+    assert all("!isDefined(datum['kind'])" in leaf["transform"][-1]["filter"] for leaf in found)
+    assert {"label": "d_v"} in [row for data in spec["datasets"].values() for row in data]
