@@ -76,7 +76,7 @@ def test_table_one_measured_beside_published(data, tmp_path):
     page = (tmp_path / "table1" / "README.md").read_text()
     assert "| trec | Con | published | 0.836 | 0.836 |" in page
     assert "identilens reproduce bhardwaj2021-table1 --tasks trec" in page
-    assert (tmp_path / "table1" / "accuracy_trec.png").is_file()
+    assert (tmp_path / "table1" / "accuracy.png").is_file()
     assert pl.read_csv(tmp_path / "table1" / "runs.csv").height == 4
     identilens(
         "reproduce",
