@@ -1,14 +1,9 @@
 """Checks of values and masks, with errors that name the remedy."""
 
-from typing import ParamSpec, TypeVar
-
 import torch
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def check_finite(**tensors: Tensor | None) -> None:

@@ -346,7 +346,7 @@ class CausalRows(MaskedRows):
 def _cholesky(
     gram: Float[Tensor, "*batch k k"],
 ) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return Cholesky factors, the identity where there is none, and where there is one."""
+    """Return Cholesky factors, ones where there is none, and where there is one."""
     lower, info = torch.linalg.cholesky_ex(gram)
     usable = info == 0
     # Of the others only the diagonal counts, which must not be zero.
