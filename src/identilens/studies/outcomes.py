@@ -161,9 +161,9 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
     return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"
 
 
-def normed_heads(model: Mapping[str, Any]) -> list[str]:
+def normed_heads(model: Mapping[str, Any]) -> str | None:
     """Return what the output of a head is, in a sentence, if the facts about a model say that a norm follows."""
-    return [_NORMED] if model.get("normed_heads") else []
+    return _NORMED if model.get("normed_heads") else None
 
 
 @dataclass(frozen=True)

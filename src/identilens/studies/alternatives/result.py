@@ -243,7 +243,7 @@ class Alternatives(Result):
         return {
             "found": len(rows),
             "queries": ", ".join(map(str, asked)) or None,
-            "normed": next(iter(normed), None),
+            "normed": normed,
         }
 
     def charts(self) -> Charts:

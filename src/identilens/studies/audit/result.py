@@ -390,7 +390,7 @@ class Audit(Result):
         without = model.get("layers_without_attention") or ()
         mixing = model.get("layers_with_other_mixers") or ()
         asked = self.provenance["settings"].get("queries") or ()
-        normed = next(iter(normed_heads(model)), None)
+        normed = normed_heads(model)
         return {
             "without": len(without) or None,
             "without_names": ", ".join(without),

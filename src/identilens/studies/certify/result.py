@@ -259,7 +259,7 @@ class Certainty(Result):
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
             "less": "",
             "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
-            "normed": "".join(normed_heads(self.provenance["model"])) or None,
+            "normed": normed_heads(self.provenance["model"]),
             "cited": f"{citation(self.provenance)} {head_name(first).capitalize()}",
             "query": first["query"],
             "certain": first["certain_mass"],

@@ -127,7 +127,7 @@ class PatternScores(Result):
             "limit": self.provenance["settings"]["least_score"],
             "exactly": exactness(tolerance),
             "few": FEW_KEYS if fixed else None,
-            "normed": "".join(normed_heads(self.provenance["model"])) or None,
+            "normed": normed_heads(self.provenance["model"]),
             **{name: int(first[name].sum()) for name in ("heads", "called", "identified")},
         }
         return Finding.of(_FINDING, _TILES, **numbers)

@@ -236,7 +236,7 @@ class Rollouts(Result):
             certified=int(certified.sum()) if len(certified) else None,
             certified_share=certified.mean(),
             moved=self.witnesses["moved"].max(),
-            normed=next(iter(normed_heads(self.provenance["model"])), None),
+            normed=normed_heads(self.provenance["model"]),
         )
 
     def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
