@@ -100,8 +100,6 @@ TOPICS = {
             "write_report",
             "compare",
             "Comparison",
-            "compare_models",
-            "ModelComparison",
             "verify",
         ),
     ),

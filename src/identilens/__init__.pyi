@@ -21,9 +21,7 @@ from .studies.audit.study import audit as audit
 from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify
 from .studies.comparison import Comparison as Comparison
-from .studies.comparison import ModelComparison as ModelComparison
 from .studies.comparison import compare as compare
-from .studies.comparison import compare_models as compare_models
 from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.influence.result import Influence as Influence

@@ -173,8 +173,6 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
     assert json.loads(written) == {
         "finding": "found", "numbers": {"a": 1, "b": None, "c": None, "d": 0.5}, "report": "r.html",
     }  # fmt: skip
-    monkeypatch.setattr(ToyStudy, "reports", False)
-    assert run_toy(*given) == (False, "")
 
 
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):

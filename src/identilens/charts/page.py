@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -45,7 +44,6 @@ class Section:
         maps: Token maps below the table.
         note: A line at the end.
         lines: Lines of marked tokens, above the charts.
-        of: The result that it belongs to, where a page joins several; opens its heading.
     """
 
     anchor: str
@@ -56,7 +54,6 @@ class Section:
     maps: Sequence[TokenMap] = ()
     note: str = ""
     lines: Sequence[TokenLine] = ()
-    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,9 +112,6 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) ->
         "page.html",
         page=page,
         parts=parts,
-        groups=[
-            (of, list(group)) for of, group in groupby(page.sections, lambda section: section.of)
-        ],
         data=data,
         facts=run_facts(page.record),
         citation=citation(page.record),

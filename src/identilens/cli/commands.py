@@ -48,7 +48,7 @@ def study_command(study: Any) -> Callable[..., None]:
         longest = getattr(given["settings"], "max_length", None)
         inputs = load_inputs(given, study.takes, {}, longest)
         bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
-        shown = bound.reports and not (prints.json or prints.quiet)
+        shown = not (prints.json or prints.quiet)
         rows = sum(bound.sizes()) if shown and bound.unit == "rows" else 0
         if rows > _MANY:
             LOG.info(
@@ -57,8 +57,6 @@ def study_command(study: Any) -> Callable[..., None]:
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
         )
-        if not bound.reports:
-            return
         report = str(write_report(run.out))
         if shown:
             result.show()

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
-from identilens.studies.comparison import compare, compare_models
+from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
 _Out = Annotated[Path | None, Parameter(alias="-o")]
@@ -29,24 +29,22 @@ def compare_runs(
     run_b: str,
     /,
     *more: str,
-    by_depth: Switch = False,
     out: _Out = None,
     json: Switch = False,
 ) -> None:
-    """Compare finished runs: two of one study, or audits of any number of models or checkpoints.
+    """Compare finished runs of one study: of other texts, or of any number of models or checkpoints.
 
     Args:
         run_a: Folder of the first run.
         run_b: Folder of the second run.
-        more: Folders of further audits; layers are then compared by relative depth.
-        by_depth: Compare two audits by relative depth, as for models of different sizes.
+        more: Folders of further runs.
         out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
-        json: Print the table as JSON. Of two runs it has the mean of each measure in both (a, b), their difference, its
-            standard error over texts (error), the standard deviation of the differences over layers and heads (spread),
-            and how many of these both runs have (places).
+        json: Print the table as JSON: of each run and measure the mean, the difference from the first run, its standard
+            error over texts (error), the standard deviation of the differences over layers and heads (spread), and how
+            many of these both runs have (places).
     """
     results = [load_result(run) for run in (run_a, run_b, *more)]
-    comparison = compare_models(*results) if by_depth or more else compare(*results)
+    comparison = compare(*results)
     if json:
         print(comparison.table.write_json())
     else:

@@ -84,7 +84,6 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         allow_version_change: bool = False,
-        writes: bool = True,
     ) -> "RunFolder":
         """Return the locked folder of a new or interrupted run, or of a finished one.
 
@@ -94,7 +93,6 @@ class RunFolder:
             resume: Continue the same run after an interruption.
             overwrite: Delete the previous run in the folder: the files that its manifest lists, and no others.
             allow_version_change: Continue a run that was started with other versions of the libraries.
-            writes: Whether this process locks the folder and writes: only the first of several that share a run does.
 
         Raises:
             OutputFolderError: If the folder contains another run, or the same one and ``resume`` is not set, or files
@@ -104,7 +102,7 @@ class RunFolder:
         with ExitStack() as stack:
             previous = folder._previous(overwrite)
             finished = previous is not None and previous["finished"] and not overwrite
-            if writes and not (finished and not folder.manifest.under(_PARTS)):
+            if not finished or folder.manifest.under(_PARTS):
                 with translated_write_errors(path):
                     str(path).encode()  # libraries that write a run take names in UTF-8 only
                     path.mkdir(parents=True, exist_ok=True)
@@ -114,8 +112,7 @@ class RunFolder:
             if previous is not None and not overwrite:
                 folder._check_same(previous, resume, allow_version_change)
                 folder.finished = previous["finished"]
-            if writes:
-                folder._prepare(new=previous is None or overwrite)
+            folder._prepare(new=previous is None or overwrite)
             folder._stack = stack.pop_all()
         return folder
 
@@ -277,26 +274,3 @@ class RunFolder:
 
     def _part(self, part: int) -> Path:
         return self.path / _PARTS / f"{part:06d}.safetensors"
-
-
-def joined_folder(out: Path, record: Record, joins: str | None) -> Path:
-    """Return the folder of a run: ``out`` itself, or a subfolder if ``out`` contains a run that this one joins.
-
-    Raises:
-        OutputFolderError: If ``out`` contains such a run of another model.
-    """
-    previous = read_record(out) if joins is not None and out.is_dir() else None
-    if previous is None or previous["analysis"] != joins:
-        return out
-    if previous["model"].get("digest") != record["model"]["digest"]:
-        raise OutputFolderError(
-            f"{out} contains an {joins} of {previous['model'].get('name')}, whose parameters are not those of "
-            f"{record['model']['name']}. Choose another folder, or the model of the {joins}."
-        )
-    return out / f"{record['analysis'].replace(' ', '-')}-{record['fingerprint'][:8]}"
-
-
-def joined_runs(path: Path) -> list[Path]:
-    """Return the subfolders with the runs that were joined to a run."""
-    folders = [file.parent for file in sorted(path.glob(f"*-????????/{PROVENANCE}"))]
-    return [folder for folder in folders if read_record(folder)]

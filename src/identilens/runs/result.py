@@ -96,8 +96,6 @@ class Result(ABC):
         ((), ())
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
-        >>> result.compared.equals(result.table)
-        True
         >>> result.show()
         Certain: not looked ...
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
@@ -127,11 +125,6 @@ class Result(ABC):
     @abstractmethod
     def summary(self) -> Finding:
         """Return the finding."""
-
-    @property
-    def compared(self) -> pl.DataFrame:
-        """The table whose measures are compared with those of another result: the main one for most results."""
-        return self.table
 
     def charts(self) -> Charts:
         """Return the charts by name, for notebooks, reports and print."""
@@ -270,12 +263,8 @@ class Result(ABC):
         tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
         return cls.of(tables, record, stored, tokens, path)
 
-    def to_html(
-        self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()
-    ) -> Path:
+    def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path.
-
-        The sections ``more`` are added after its own, and the lines ``said`` after its finding.
 
         Raises:
             OutputFolderError: If the file cannot be written.
@@ -284,10 +273,10 @@ class Result(ABC):
         page = Page(
             self.title,
             self.subject(),
-            [*finding.text.splitlines(), *said],
+            finding.text.splitlines(),
             finding.headline,
             self.provenance,
-            [*self.sections(), *more],
+            self.sections(),
             # Sections of views hold their charts.
             {} if self.views else self.charts(),
             self.folder,

@@ -270,7 +270,6 @@ class RowStudy(HeadStudy[W, R]):
     """
 
     unit = "rows"
-    joins = "audit"
     parts: Sequence[tuple[Place, list[int]]]
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:

@@ -95,7 +95,6 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     name = "influence"
     settings_type = InfluenceSettings
     result_type = Influence
-    joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
         self._decisions: Sequence[tuple[int, ...]] = ()
