@@ -52,7 +52,7 @@ class Comparison(Result):
         table: One row for each result and measure: its mean over texts, and the difference from the first result over
             the places (kind, layer, head) that both have, with its standard error over texts (paired where these are
             the same), the spread (standard deviation) of the differences over places, and the number of places.
-        layers: Mean of each measure in each layer, at its relative depth: 0 for the first layer with attention, 1 for
+        layers: Mean of each measure in each layer of a kind of attention, at its relative depth: 0 for the first layer with attention, 1 for
             the last.
 
     Examples:
@@ -74,7 +74,6 @@ class Comparison(Result):
         },
         "layers": {
             "run": pl.String,
-            "kind": pl.String,
             "layer": pl.Int64,
             "depth": pl.Float64,
             "measure": pl.String,
@@ -217,8 +216,7 @@ def _layers(name: str, table: pl.DataFrame, measures: Sequence[str]) -> pl.DataF
         return pl.DataFrame(schema=Comparison.schema["layers"])
     means = table.group_by("kind", "layer").agg(pl.col(measures).mean()).sort("kind", "layer")
     order, last = pl.int_range(pl.len()).over("kind"), (pl.len().over("kind") - 1).clip(1)
-    layers = means.with_columns(depth=order / last, run=pl.lit(name))
-    long = layers.unpivot(
-        measures, index=["run", "kind", "layer", "depth"], variable_name="measure"
-    )
+    named = pl.format("{} ({})", pl.lit(name), "kind")
+    layers = means.with_columns(depth=order / last, run=named)
+    long = layers.unpivot(measures, index=["run", "layer", "depth"], variable_name="measure")
     return long.drop_nulls("value").select(list(Comparison.schema["layers"]))
