@@ -52,8 +52,8 @@ class Comparison(Result):
         table: One row for each result and measure: its mean over texts, and the difference from the first result over
             the places (kind, layer, head) that both have, with its standard error over texts (paired where these are
             the same), the spread (standard deviation) of the differences over places, and the number of places.
-        layers: Mean of each measure in each layer of a kind of attention, at its relative depth: 0 for the first layer with attention, 1 for
-            the last.
+        layers: Mean of each measure in each layer of a kind of attention, at its relative depth: 0 for the first layer
+            with attention, 1 for the last.
 
     Examples:
         >>> import identilens as idl
