@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -39,7 +39,7 @@ class Section:
         anchor: Its id in the page.
         title: Its heading.
         text: Paragraphs above the charts.
-        charts: Charts, or their names in the page's ``charts``.
+        charts: Its charts.
         frame: A table below the charts.
         maps: Token maps below the table.
         note: A line at the end.
@@ -49,7 +49,7 @@ class Section:
     anchor: str
     title: str
     text: Sequence[str] = ()
-    charts: Sequence[str | AnyChart] = ()
+    charts: Sequence[AnyChart] = ()
     frame: pl.DataFrame | None = None
     maps: Sequence[TokenMap] = ()
     note: str = ""
@@ -67,7 +67,6 @@ class Page:
         headline: The headline numbers: value, label.
         record: Provenance of the result.
         sections: The parts, in order.
-        charts: Charts that sections name.
         folder: Folder with the files of the run.
     """
 
@@ -77,7 +76,6 @@ class Page:
     headline: Sequence[Sequence[str]]
     record: Mapping[str, Any]
     sections: Sequence[Section]
-    charts: Mapping[str, AnyChart] = field(default_factory=dict)
     folder: Path | None = None
 
 
@@ -125,12 +123,9 @@ def _parts(page: Page, budget: int, links: bool) -> tuple[list[dict[str, Any]], 
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
-        drawn = [
-            page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts
-        ]
         figures = [
             figure(f"{section.anchor}-{place}", chart, section.title, data)
-            for place, chart in enumerate(drawn)
+            for place, chart in enumerate(section.charts)
         ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)

@@ -164,16 +164,9 @@ class Result(ABC):
         return paths
 
     def sections(self) -> list[Section]:
-        """Return the sections of the report below the finding: its views, or every chart, then the overview."""
-        if self.views:
-            sections = [view.section(name, self) for name, view in self.views.items()]
-            return [one for one in sections if one is not None]
-        charts = Section("charts", "Charts", charts=list(self.charts()))
-        frames = [
-            Section(f"table-{at}", title, frame=one)
-            for at, (title, one) in enumerate(self.overview().items())
-        ]
-        return [charts, *frames]
+        """Return the sections of the report below the finding: its views."""
+        sections = [view.section(name, self) for name, view in self.views.items()]
+        return [section for section in sections if section is not None]
 
     @cached_property
     def _numbers(self) -> Mapping[str, Any]:
@@ -277,8 +270,6 @@ class Result(ABC):
             finding.headline,
             self.provenance,
             self.sections(),
-            # Sections of views hold their charts.
-            {} if self.views else self.charts(),
             self.folder,
         )
         return write_page(page, path)
