@@ -54,7 +54,7 @@ def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_the_story_of_the_first_page_is_as_measured():
-    story = runpy.run_path(str(ROOT / "tools" / "story.py"))
+    story = runpy.run_path(str(ROOT / "tools" / "pictures.py"))
     lens = load("bundled-decoder")
     said = story["measured"](lens, story["rows_of"](lens))
     short = {name: said[name] for name in ("change of the prediction", "effect")}
@@ -107,7 +107,7 @@ class Shown(Settings):
 
 
 def test_a_table_of_settings_has_type_default_range_and_words():
-    table = runpy.run_path(str(ROOT / "tools" / "settings_table.py"))["settings_table"](Shown)
+    table = runpy.run_path(str(ROOT / "tools" / "tables.py"))["settings_table"](Shown)
     assert [line for line in table.splitlines() if line.startswith("| `")] == [
         "| `size` | whole number | **required** | ≥ 1 | Of the window. |",
         "| `layers` | list: whole number | not set |  | Which. |",

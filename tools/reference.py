@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,9 +29,9 @@ from identilens.cli.options import (
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
-from settings_table import sections, settings_table
+from tables import DOCS, families_page, figures_page, sections, settings_table
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+FOLDER = DOCS / "reference"
 SHARED = {
     "The model": ModelOptions,
     "The texts": TextOptions,
@@ -367,8 +366,9 @@ def main() -> None:
         raise ValueError(
             f"no page of the reference shows {', '.join(missing)}; name them in TOPICS"
         )
-    pages["commands"] = commands_page()
+    pages["commands"], pages["families"] = commands_page(), families_page()
     pages |= {f"reproduce-{paper}": reproductions_page(paper) for paper in PAPERS}
+    (DOCS / "reproductions.md").write_text(figures_page(), encoding="utf-8")
     for name, text in pages.items():
         (FOLDER / f"{name}.md").write_text(text + "\n", encoding="utf-8")
 
