@@ -143,7 +143,6 @@ def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
         sizes.parameters,
     )
     assert found.dimension == sizes.dimension
-    assert found.gap > 1e3
     assert found.regular
 
 
@@ -275,8 +274,8 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():
-    assert jacobian_rank(torch.zeros(0, 5), 1e-6) == (0, float("inf"))
-    assert jacobian_rank(torch.zeros(2, 5), 1e-6) == (0, float("inf"))
+    assert jacobian_rank(torch.zeros(0, 5), 1e-6) == 0
+    assert jacobian_rank(torch.zeros(2, 5), 1e-6) == 0
     diagonal = torch.diag(torch.tensor([4.0, 1.0, 1e-7], dtype=torch.float64))
-    assert jacobian_rank(diagonal, 1e-6) == (2, pytest.approx(1e7))
-    assert jacobian_rank(diagonal, 1e-9) == (3, float("inf"))
+    assert jacobian_rank(diagonal, 1e-6) == 2
+    assert jacobian_rank(diagonal, 1e-9) == 3

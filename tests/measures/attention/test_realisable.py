@@ -56,7 +56,6 @@ def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
     jacobian_rank, weights_rank = dense_ranks(queries, keys, T)
     assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
     assert found.dimension == found.formula == long_text(n, d_k, d_v)
-    assert found.gap > 1e3
 
 
 @pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((7, 12), (1, 3, 5, 12), (2, 5, 14))))
