@@ -82,7 +82,7 @@ def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
     assert (part.path, tuple(part.start.shape)) == ("c_attn", (8, 6))
     linear = group.replay.module.c_attn
     own = torch.cat([linear.weight.mT, linear.bias[:, None]], 1)[places]
-    torch.testing.assert_close(part.matrix[part.rows], own)
+    torch.testing.assert_close(part.own, own)
     assert part.rows.tolist() == places
     heads = group.softmax_map()
     assert heads.rows == slice(0, 6)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -34,22 +35,19 @@ class _Part:
 
     Attributes:
         path: Path of the map in the attention module.
+        linear: The map, in float64.
         rows: Numbers of the rows that move.
-        matrix: All rows.
-        across: What makes coordinates from entries of a row.
+        own: The model's own entries of these rows.
+        start: Coordinates of these.
         back: What makes a change of the entries from one of the coordinates.
     """
 
     path: str
+    linear: nn.Linear | Conv1D
     rows: Int[Tensor, " row"]
-    matrix: Float[Tensor, "out e"]
-    across: Float[Tensor, "e k"]
+    own: Float[Tensor, "row e"]
+    start: Float[Tensor, "row k"]
     back: Float[Tensor, "k e"]
-
-    @cached_property
-    def start(self) -> Float[Tensor, "row k"]:
-        """Coordinates of the model's own entries."""
-        return self.matrix[self.rows] @ self.across
 
 
 @dataclass(frozen=True)
@@ -147,18 +145,19 @@ class GroupParameters:
         """Return the parameters that these coordinates stand for, by path."""
         named = {}
         for part, move in self._moves(coordinates):
-            linear = self.replay.module.get_submodule(part.path)
-            matrix = part.matrix.index_add(0, part.rows, move)
-            weight = matrix if linear.bias is None else matrix[:, :-1]
-            named[f"{part.path}.weight"] = _by_row(linear, weight)
+            linear = part.linear
+            moves = move.new_zeros(linear.weight.shape[isinstance(linear, Conv1D)], move.shape[1])
+            moves = moves.index_add(0, part.rows, move)
             if linear.bias is not None:
-                named[f"{part.path}.bias"] = matrix[:, -1]
+                named[f"{part.path}.bias"] = linear.bias + moves[:, -1]
+                moves = moves[:, :-1]
+            named[f"{part.path}.weight"] = linear.weight + _by_row(linear, moves)
         return named
 
     def moved(self, coordinates: Float[Tensor, " coordinate"]) -> dict[str, float]:
         """Return ‖W' − W‖_F / ‖W‖_F of the rows that move, biases included, by path."""
         return {
-            f"{part.path}.weight": float(move.norm() / part.matrix[part.rows].norm())
+            f"{part.path}.weight": float(move.norm() / part.own.norm())
             for part, move in self._moves(coordinates)
         }
 
@@ -186,7 +185,8 @@ class GroupParameters:
 
     def _pull(self, vectors: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
         """Return Dᵀ times some vectors."""
-        return vjp(self.vectors, self.start, vectors)[1]
+        _, pulled = vjp(self.vectors, self.start, vectors)
+        return cast(Tensor, pulled)
 
     def _moves(self, coordinates: Float[Tensor, " coordinate"]) -> Iterator[tuple[_Part, Tensor]]:
         """Yield each part with the change of its rows."""
@@ -213,22 +213,18 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
         if isinstance(module, nn.Linear | Conv1D)
     }
     weights = [_by_row(one, one.weight).clone().requires_grad_() for one in linear.values()]
-    named = {
-        f"{path}.weight": _by_row(linear[path], weight)
-        for path, weight in zip(linear, weights, strict=True)
-    }
-    ran, heads = replay.run(named), _heads(head)
+    named = zip(linear.items(), weights, strict=True)
+    ran = replay.run({f"{path}.weight": _by_row(one, weight) for (path, one), weight in named})
+    heads = _heads(head)
     others = [one for one in range(len(ran.layer.queries)) if one not in heads]
     rest = [*ran.rest, ran.layer.values, *(_logits(ran.layer, [one]) for one in others)]
     felt = _touched([_logits(ran.layer, heads)], weights)
     used = _touched(rest, weights)
-    owned = {
-        path: rows
+    parts = [
+        _part(path, linear[path], rows, ran.inputs[path].detach())
         for path, mine, theirs in zip(linear, felt, used, strict=True)
         if len(rows := (mine & ~theirs).nonzero()[:, 0])
-    }
-    inputs = replay.run({f"{path}.weight": named[f"{path}.weight"] for path in owned}).inputs
-    parts = [_part(path, linear[path], rows, inputs[path]) for path, rows in owned.items()]
+    ]
     if not parts:
         raise UnsupportedModelError(
             f"{what}: no parameters make the queries and keys of its group and nothing else"
@@ -263,18 +259,15 @@ def _touched(outputs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tenso
 
 
 def _part(path: str, linear: nn.Linear | Conv1D, rows: Tensor, inputs: Tensor) -> _Part:
-    """Return coordinates of rows of a linear map that is given some inputs."""
-    matrix, inputs = _by_row(linear, linear.weight), inputs.flatten(0, -2)
+    """Return coordinates of rows of a linear map in which its inputs U S Vᵀ, with a 1 for a bias, are U."""
+    own, inputs = _by_row(linear, linear.weight)[rows], inputs.flatten(0, -2)
     if linear.bias is not None:
-        matrix = torch.cat([matrix, linear.bias[:, None]], 1)
+        own = torch.cat([own, linear.bias[rows, None]], 1)
         inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
-    across = back = torch.eye(inputs.shape[1], dtype=inputs.dtype)
-    # Inputs that move, too, leave all coordinates as they are; others U S Vᵀ get those in which they are U.
-    if not inputs.requires_grad:
-        _, sigma, right = svd(inputs)
-        rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
-        across, back = right[:rank].mT * sigma[:rank], right[:rank] / sigma[:rank, None]
-    return _Part(path, rows, matrix, across, back)
+    _, sigma, right = svd(inputs)
+    rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
+    sigma, right = sigma[:rank], right[:rank]
+    return _Part(path, linear, rows, own, own @ right.mT * sigma, right / sigma[:, None])
 
 
 def _by_row(linear: nn.Module, weight: Tensor) -> Tensor:

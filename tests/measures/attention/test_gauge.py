@@ -14,6 +14,7 @@ from identilens.measures.attention.realisable.alternative import realisable_alte
 from identilens.measures.attention.realisable.coordinates import COPIES, Parameters, jacobian_rank
 from identilens.measures.attention.realisable.dimension import realisable_dimension
 from identilens.measures.attention.realisable.softmax_map import SoftmaxMap
+from identilens.measures.attention.simplex import total_variation
 
 ANGLES = (1.0, 0.37, 0.11)
 
@@ -207,9 +208,8 @@ def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
 
     visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
     count = sum(torch.Size(shape).numel() for shape in shapes)
-    found = realisable_dimension(
-        tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw)
-    )
+    tied = tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw)
+    found, conditions = realisable_dimension(tied), int(tied.ranks.sum())
     seeing = int((visible.sum(-1) > 1).sum())
     expected = latent_gauge(
         heads,
@@ -220,7 +220,7 @@ def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
         rank=latent if moves == "all" else None,
     )
     assert found.gauge == expected
-    assert found.kernel == count - min(count - expected, found.output_rank)
+    assert found.kernel == count - min(count - expected, conditions)
 
 
 @pytest.mark.parametrize("unit_gain", [False, True])
@@ -262,12 +262,12 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
     assert found.output_error < 1e-13
     assert torch.equal(found.weights, tied.weights(found.point))
     assert (found.weights >= 0).all()
-    assert found.row_distance[tied.rows].mean() == pytest.approx(found.distance)
+    original = tied.weights(tied.coordinates.start)
+    distances = total_variation(original, found.weights)
+    assert distances[tied.rows].mean() == pytest.approx(found.distance)
     if heads > 1:
-        assert found.row_distance[len(tied.visible) // 2 :].max() > 1e-3, (
-            "the keys are those of both heads"
-        )
-    for row, (before, after) in enumerate(zip(found.original, found.weights, strict=True)):
+        assert distances[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
+    for row, (before, after) in enumerate(zip(original, found.weights, strict=True)):
         torch.testing.assert_close(
             after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
         )

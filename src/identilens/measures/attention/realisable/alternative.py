@@ -1,6 +1,7 @@
 """Walking to other attention with the same output, in whatever makes the logits."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -36,9 +37,7 @@ class RealisableAlternative:
     Attributes:
         point: Q' and K', or θ', as the coordinates of the `SoftmaxMap` take them.
         weights: A' of all rows.
-        original: A.
         distance: Mean total variation distance between the rows of A and A' of the head that is looked at.
-        row_distance: The distance of every row.
         output_error: ‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs.
         reached: Whether ``distance`` is at least the requested distance.
         steps: Number of accepted steps.
@@ -46,9 +45,7 @@ class RealisableAlternative:
 
     point: Float[Tensor, " coordinate"]
     weights: Float[Tensor, "row key"]
-    original: Float[Tensor, "row key"]
     distance: float
-    row_distance: Float[Tensor, " row"]
     output_error: float
     reached: bool
     steps: int
@@ -103,9 +100,7 @@ def realisable_alternative(
     return RealisableAlternative(
         point=walk.point,
         weights=walk.weights,
-        original=walk.original,
         distance=walk.distance,
-        row_distance=total_variation(walk.original, walk.weights),
         output_error=walk.error(heads.outputs(change)),
         reached=walk.distance >= distance * (1 - 1e-6),
         steps=walk.steps,
@@ -124,7 +119,8 @@ class _Linearised:
 
     def gradient(self, logits: Tensor) -> Tensor:
         """Return the gradient in the point of a function with this gradient in the logits."""
-        return vjp(self.logits, self.point, logits)[1]
+        _, gradient = vjp(self.logits, self.point, logits)
+        return cast(Tensor, gradient)
 
     def least_move(self, target: Tensor) -> Tensor:
         """Return the least move that J takes to the target."""

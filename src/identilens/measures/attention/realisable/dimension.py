@@ -23,6 +23,8 @@ RANK_TOLERANCE = 1e-12
 class RealisableDimension:
     """Local dimension of the alternatives that other queries and keys of the same size produce.
 
+    An upper bound, if jacobian_rank is less than the number of conditions (Σ_i rank([T, 1]) − 1 over the rows).
+
     Attributes:
         dimension: weights_rank − jacobian_rank.
         formula: Dimension for generic queries, keys and values of these sizes and masks; None if the visible sets are
@@ -30,7 +32,6 @@ class RealisableDimension:
         parameters: Number of entries of Q and K, or of the parameters that move.
         jacobian_rank: Rank of the Jacobian of the output in these.
         weights_rank: Rank of the Jacobian of the weights in these; parameters − weights_rank is the gauge.
-        output_rank: Σ_i rank([T, 1]) − 1 over the rows: the largest possible jacobian_rank.
         regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K, or parameters. If
             not, more weights can be reached at second order, and the dimension is only that of first order.
         tolerance: Share of the largest singular value below which a singular value counts as zero.
@@ -41,7 +42,6 @@ class RealisableDimension:
     parameters: int
     jacobian_rank: int
     weights_rank: int
-    output_rank: int
     regular: bool
     tolerance: float
 
@@ -54,14 +54,6 @@ class RealisableDimension:
     def kernel(self) -> int:
         """Dimension of the changes of Q and K that do not change the output."""
         return self.parameters - self.jacobian_rank
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the Jacobian has full row rank, so that nearby alternatives form a manifold of this dimension.
-
-        If not, and the dimension is positive, the dimension is an upper bound.
-        """
-        return self.jacobian_rank == self.output_rank
 
 
 def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
@@ -82,16 +74,15 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         408
 
     Raises:
-        InputError: No lists of one length, numbers that are not whole, a rank that its count of keys does not allow.
+        InputError: No lists of one length, or a rank that its count of keys does not allow.
     """
-    if not type(counts) is type(ranks) is list or len(counts) != len(ranks):
-        raise InputError(
-            f"expected counts and ranks as lists of one length; got {counts!r} and {ranks!r}; pass tensor.tolist()."
-        )
     check_numbers(1, d_k=d_k)
-    for count, rank in zip(counts, ranks, strict=True):
-        check_numbers(0, rank=rank)
-        check_numbers(rank + 1, count=count)
+    if len(counts) != len(ranks) or not all(
+        0 <= rank < count for count, rank in zip(counts, ranks, strict=True)
+    ):
+        raise InputError(
+            f"expected lists of one length with a rank below each count; got {counts} and {ranks}."
+        )
     rows = sorted(zip(counts, ranks, strict=True))
     reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
     return reached[-1] - nested_rank(reached, [rank for _, rank in rows])
@@ -176,7 +167,6 @@ def realisable_dimension(
         parameters=len(start),
         jacobian_rank=jacobian_rank,
         weights_rank=weights_rank,
-        output_rank=int(heads.ranks.sum()),
         regular=weights_rank >= generic_rank,
         tolerance=rank_tolerance,
     )

@@ -92,26 +92,22 @@ def softmax_map(
     """
     T = head_values(projected_values)
     check_finite(queries=queries, keys=keys, bias=bias)
-    if queries.ndim != 2 or not queries.numel() or keys.shape != (T.keys, queries.shape[1]):
+    n_q, d_k = queries.shape if queries.ndim == 2 else (0, 0)
+    biased = None if bias is None else tuple(bias.shape)
+    if not queries.numel() or keys.shape != (T.keys, d_k) or biased not in (None, (n_q, T.keys)):
         raise InputError(
-            f"expected queries and keys of one size, one projected value per key; got queries {tuple(queries.shape)}, "
-            f"keys {tuple(keys.shape)}, {T.keys} projected values; pass one head's tensors "
-            "(repeat grouped keys for their queries)."
+            "expected queries and keys of one size, one projected value per key, and a bias of queries x keys; got "
+            f"queries {tuple(queries.shape)}, keys {tuple(keys.shape)}, {T.keys} projected values and the bias "
+            f"{biased}; pass one head's tensors (repeat grouped keys for their queries)."
         )
-    (n_q, d_k), n_k = queries.shape, len(keys)
-    if bias is not None and tuple(bias.shape) != (n_q, n_k):
-        raise InputError(
-            f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's bias, without batch."
-        )
-    check_mask(visible, n_q, n_k)
+    check_mask(visible, n_q, T.keys)
     coordinates = QueriesAndKeys(
         queries.detach().double(),
         keys.detach().double(),
         d_k**-0.5 if scaling is None else float(scaling),
         None if bias is None else bias.detach().double(),
     )
-    everywhere = torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
-    seen = everywhere if visible is None else visible
+    seen = torch.ones_like(queries @ keys.mT, dtype=torch.bool) if visible is None else visible
     return SoftmaxMap(coordinates, seen, T.output_bases(n_q, visible))
 
 
@@ -130,7 +126,7 @@ def output_conditions(
     mean = heads.outputs(weights)
     jacobians = (heads.bases - mean[:, None, :]) * weights[:, :, None]
     # Σ_j a_j (C_j − mean) = 0. At a key with nearly all the weight the difference cancels; the sum does not.
-    rows, top = torch.arange(len(weights)), weights.argmax(-1)
+    rows, top = torch.arange(len(weights), device=weights.device), weights.argmax(-1)
     jacobians[rows, top] = 0.0
     jacobians[rows, top] = -jacobians.sum(1)
     order = weights.argsort(-1, descending=True)[:, :, None].expand_as(jacobians)
