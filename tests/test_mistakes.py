@@ -48,7 +48,6 @@ IN_PYTHON = {
     "a number for a recording": (lambda _: idl.read_audio(5), "no such file: 5"),
     "half a token": (lambda lens: lens.read(TEXT, 2.5), "max_length from 1 to 2147483646; got 2.5"),
     "no token": (lambda lens: lens.read(TEXT, 0), "max_length from 1"),
-    "yes for a length": (lambda lens: lens.read(TEXT, True), "max_length from 1"),
     "weights without a head": (lambda lens: lens.substitute({0: A}, TEXT), "expected a mapping from (layer, head)"),
     "weights for a mapping": (lambda lens: lens.substitute(A, TEXT), "expected a mapping from (layer, head)"),
     "a number for weights": (lambda lens: lens.substitute({(0, 0): 1}, TEXT), "each a tensor or Rows; got {(0, 0): 1}"),

@@ -83,12 +83,9 @@ INPUTS = {
         lambda: logit_rank_study(A, T, 0, count=10),
         lambda: generic_dimension([3, 3], 2.5, [1, 1]),
     ],
-    "rank": [
-        lambda: generic_dimension([3, 3], 2, [-1, 1]),
-    ],
     "lists of one length": [
         lambda: generic_dimension([3], 2, [1, 1]),
-        lambda: generic_dimension(torch.ones(2), 2, [1, 1]),
+        lambda: generic_dimension([3, 3], 2, [-1, 1]),
     ],
     "distance": [
         lambda: realisable_alternative(softmax_map(Q, K, V), distance=0.0),
@@ -100,7 +97,7 @@ INPUTS = {
         lambda: softmax_map(Q[0], K, V),
     ],
     "projected value per key": [lambda: softmax_map(Q, K, V[:5])],
-    "bias of 6 x 6": [lambda: softmax_map(Q, K, V, bias=torch.zeros(5, 6))],
+    "bias of queries x keys": [lambda: softmax_map(Q, K, V, bias=torch.zeros(5, 6))],
     "boolean mask": [
         lambda: softmax_map(Q, K, V, visible=torch.ones(5, 6, dtype=torch.bool)),
         lambda: effective_attention(T, weights=A, visible=torch.ones(6, 6)),

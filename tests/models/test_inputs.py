@@ -93,34 +93,12 @@ def test_unusable_input(bundled, inputs, message):
 def test_text_longer_than_the_positions_names_the_option(bundled):
     long = "word " * 600
     with pytest.raises(
-        InputError, match=r"602 tokens, the model has 512 positions.*--max-length 512"
+        InputError, match=r"602 tokens, and the model has 512 positions.*--max-length 512"
     ):
         next(bundled.capture(long))
     text = next(bundled.capture(long, max_length=20))
     assert len(text.tokens["encoder"]) == 20
     assert text.tokens["encoder"][-1] == "[SEP]"
-
-
-@pytest.mark.parametrize(
-    ("count", "begins", "goes_on", "them"),
-    [
-        (1, "text 0 has 200 tokens, the model has", "", "it"),
-        (2, "2 of 9 texts are too long: text 0 has 200 tokens, text 1 has 201 tokens, the model has", "", "them"),
-        (5, "5 of 9 texts are too long: text 0", "204 tokens, the model has", "them"),
-        (7, "7 of 9 texts are too long: text 0", "204 tokens, and 2 more are too long, the model has", "them"),
-    ],
-)  # fmt: skip
-def test_texts_that_are_too_long_are_counted_and_the_first_are_named(count, begins, goes_on, them):
-    reader, lengths = Lens(build("bert")).reader, {text: 200 + text for text in range(count)}
-    error = reader.length_error(lengths, texts=9, truncated=False)
-    assert error.lengths == lengths
-    assert str(error).startswith(begins)
-    assert goes_on in str(error)
-    assert str(error).endswith(
-        f"128 positions. Pass max_length=128 (--max-length 128) to cut {them}, or split {them}."
-    )
-    cut = reader.length_error(lengths, texts=9, truncated=True)
-    assert str(cut).endswith("128 positions. Lower max_length to 128.")
 
 
 def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Checkpoints that are not whole are refused, naming what they lack; what is not needed may be missing."""
 
 import json
-import os
 from contextlib import suppress
 
 import pytest
@@ -19,7 +18,6 @@ from transformers import (
 )
 
 import identilens as idl
-from helpers.command import failing
 from helpers.zoo import build
 from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
 
@@ -115,26 +113,6 @@ def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
     assert idl.load(folder, device="cpu").model.config.num_hidden_layers == 2
 
 
-@pytest.mark.parametrize(
-    ("family", "fields"),
-    [
-        ("bert", {"num_hidden_layers": 10_000_000}),
-        ("llama", {"num_hidden_layers": 10**12}),
-        ("clip", {"num_hidden_layers": 10**9}),
-        ("bert", {"num_labels": 10**9}),
-        ("gpt2", {"text_config": {"n_layer": 10**9}}),
-    ],
-)
-def test_more_layers_than_a_checkpoint_can_hold_are_refused_before_they_are_built(
-    tmp_path, family, fields
-):
-    folder = changed(saved(tmp_path, family), **fields)
-    with pytest.raises(
-        InputError, match=r"declares \w+ 1\d*,[0,]+, and its weights are \d+ tensors, too few"
-    ):
-        idl.load(folder, device="cpu")
-
-
 def test_weights_in_pickles_are_not_read(tmp_path):
     model = build("bert")
     model.config.save_pretrained(tmp_path)
@@ -149,15 +127,6 @@ def test_an_index_that_names_pickles_is_not_followed(tmp_path):
     index = {"metadata": {}, "weight_map": dict.fromkeys(names, "weights.bin")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match=r"index.json names files that are no safetens"):
-        idl.load(tmp_path, device="cpu")
-
-
-def test_a_configuration_without_end_is_not_read(tmp_path):
-    with (saved(tmp_path, "bert") / "config.json").open("r+b") as file:
-        file.truncate(2**28 + 1)
-    with pytest.raises(
-        ModelError, match=r"config.json is .* more than 268,435,456 bytes. Download"
-    ):
         idl.load(tmp_path, device="cpu")
 
 
@@ -214,11 +183,6 @@ def reshaped(content):
     ("name", "damage", "said"),
     [
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
-        (
-            "config.json",
-            lambda content: b"[]",
-            r"config.json is damaged \(it contains \[\], not an object",
-        ),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
         (
             "config.json",
@@ -237,8 +201,6 @@ def reshaped(content):
             lambda content: content[: len(content) // 2],
             r"tokenizer.json is damaged",
         ),
-        ("tokenizer_config.json", lambda content: b"7", r"tokenizer_config.json is damaged"),
-        ("vocab.txt", lambda content: b"\xff\xfe\xfa", None),
         ("model.safetensors", lambda content: content[:-1], r"model.safetensors is damaged"),
         ("model.safetensors", lambda content: b"", r"model.safetensors is damaged"),
         ("model.safetensors", lambda content: b"\xff" * 1000, r"model.safetensors is damaged"),
@@ -247,10 +209,6 @@ def reshaped(content):
 def test_damage_of_any_file_is_named_with_its_cause(tmp_path, name, damage, said):
     file = whole(tmp_path / "model") / name
     file.write_bytes(damage(file.read_bytes()))
-    if said is None:  # not needed beside the whole tokenizer
-        assert idl.load(file.parent, device="cpu").tokenizer is not None
-        (file.parent / "tokenizer.json").unlink()
-        said = r"vocab.txt is damaged \(.*decode"
     with pytest.raises((ModelError, InputError), match=said) as caught:
         idl.load(file.parent, device="cpu")
     assert str(file.parent) in str(caught.value)
@@ -270,18 +228,3 @@ def test_random_damage_never_ends_in_anothers_error(tmp_path_factory, data):
     file.write_bytes(content)
     with suppress(IdentilensError):
         idl.load(folder, device="cpu")
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
-@pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_what_never_ends_is_not_read(tmp_path, name, kind):
-    saved(tmp_path, "bert")
-    (tmp_path / name).unlink(missing_ok=True)
-    if kind == "a pipe":
-        os.mkfifo(tmp_path / name)
-    else:
-        (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(ModelError, match=rf"{name} is a pipe or a device, .* bytes. Download"):
-        idl.load(tmp_path)
-    message = failing("audit", "-m", tmp_path, "-t", "some words", "-o", tmp_path / "out")
-    assert f"{name} is a pipe or a device" in message

@@ -13,7 +13,7 @@ from identilens.models.explaining import Exact
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.replaying import Replay, _exact
-from identilens.models.tying import group_parameters, remade_head
+from identilens.models.tying import group_parameters
 
 TEXT = ids(6)
 
@@ -62,8 +62,8 @@ def moved_by(group, size=0.1):
 
 def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
     _, _, head, group = llama
-    sizes = {part.name: tuple(part.start.shape) for part in group.parts}
-    assert sizes == {"q_proj.weight": (8, 6), "k_proj.weight": (4, 6)}
+    sizes = {part.path: tuple(part.start.shape) for part in group.parts}
+    assert sizes == {"q_proj": (8, 6), "k_proj": (4, 6)}
     assert group.start.shape == (72,)
     heads = group.softmax_map()
     start = heads.coordinates.start
@@ -79,10 +79,11 @@ def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
     # Of 24 columns for queries, keys and values of both heads, those of the second head's queries and keys.
     [part] = group.parts
     places = [4, 5, 6, 7, 12, 13, 14, 15]
-    assert (part.name, tuple(part.start.shape)) == ("c_attn.weight", (8, 6))
+    assert (part.path, tuple(part.start.shape)) == ("c_attn", (8, 6))
     linear = group.replay.module.c_attn
     own = torch.cat([linear.weight.mT, linear.bias[:, None]], 1)[places]
-    torch.testing.assert_close(part.own, own.detach())
+    torch.testing.assert_close(part.own, own)
+    assert part.rows.tolist() == places
     heads = group.softmax_map()
     assert heads.rows == slice(0, 6)
     weights = heads.weights(heads.coordinates.start)
@@ -129,22 +130,21 @@ def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
     lens, item, head, _ = llama
     with Exact():
         replay = Replay.of(lens, item, head.site)
-    assert (replay.order, replay.routes) == (0, {})
+    assert replay.sites == [head.site]
     assert replay.module is not lens.body.get_submodule(head.site.name)
     assert not replay.module.training
-    call = replay.run({}).call
-    torch.testing.assert_close(call.query[0, 1], head.queries, atol=1e-12, rtol=0)
-    torch.testing.assert_close(call.key[0, 0], head.keys, atol=1e-12, rtol=0)
     ran = replay.run({})
+    torch.testing.assert_close(ran.layer.queries[1], head.queries, atol=1e-12, rtol=0)
+    torch.testing.assert_close(ran.layer.keys[0], head.keys, atol=1e-12, rtol=0)
     assert ran.rest == []
     assert set(ran.inputs) == {"q_proj", "k_proj", "v_proj", "o_proj"}
     torch.testing.assert_close(
         ran.inputs["q_proj"] @ replay.module.q_proj.weight.mT,
         lens.body.layers[0].self_attn.q_proj(ran.inputs["q_proj"]),
     )
-    doubled = replay.run({"q_proj.weight": 2 * replay.module.q_proj.weight}).call
-    torch.testing.assert_close(doubled.query, 2 * call.query)
-    torch.testing.assert_close(doubled.key, call.key)
+    doubled = replay.run({"q_proj.weight": 2 * replay.module.q_proj.weight}).layer
+    torch.testing.assert_close(doubled.queries, 2 * ran.layer.queries)
+    torch.testing.assert_close(doubled.keys, ran.layer.keys)
 
 
 def test_inputs_become_exact_and_hidden_keys_stay_hidden():
@@ -174,7 +174,9 @@ def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(fami
     head = read_head(lens, item, 1, 2, kind)
     before, other = lens.digest, read_head(lens, item, 1, 1, kind)
     queries, keys = 1.5 * head.queries, head.keys + 0.1
-    with remade_head(lens, item, head, queries, keys):
+    group = group_parameters(lens, item, head)
+    vectors = torch.cat([queries.flatten(), keys.flatten()])
+    with group.changed(lens, group.solved(vectors)):
         inside, others = read_head(lens, item, 1, 2, kind), read_head(lens, item, 1, 1, kind)
     torch.testing.assert_close(inside.queries, queries, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(inside.keys, keys, atol=1e-5, rtol=1e-4)

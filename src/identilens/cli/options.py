@@ -17,7 +17,7 @@ from identilens.claims import read_segment
 from identilens.errors import InputError, SettingError
 from identilens.models.chats import Chat, read_chats, read_place
 from identilens.models.lens import Lens
-from identilens.models.loading import load, refuse_endless_files
+from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
 from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
 from identilens.runs.request import MOST_CHARACTERS
@@ -309,7 +309,6 @@ LAB_MODELS = {
 def import_lab_model(folder: str) -> None:
     """Import the code of a saved model of the laboratory, which makes its type known to transformers."""
     try:
-        refuse_endless_files(folder)
         config = (Path(folder) / "config.json").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return  # what loads the model names the file

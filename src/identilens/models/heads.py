@@ -155,16 +155,17 @@ class Head:
 
         The logits have the rank of Q Kᵀ. Weights that the model's precision rounds to zero stay positive.
         """
-        return visible_softmax(self._logits, self.visible)
+        return visible_softmax(self.logits, self.visible)
 
     @cached_property
     def follows_logits(self) -> bool:
         """Whether the family's weights equal `recomputed` up to rounding: see `follow_logits`. Never with a sink."""
-        given = self.family_weights, self.recomputed, self._logits, self._asking, self.keys
+        given = self.family_weights, self.recomputed, self.logits, self._asking, self.keys
         return not self.sink and bool(follow_logits(*given, self.scaling, self.visible))
 
     @cached_property
-    def _logits(self) -> Float[Tensor, "row key"]:
+    def logits(self) -> Float[Tensor, "row key"]:
+        """S Q Kᵀ + bias in float64, with the family's soft cap if it has one."""
         return attention_logits(self._asking, self.keys, self.scaling, self.bias, self.softcap)
 
     @property

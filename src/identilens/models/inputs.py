@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,25 +22,6 @@ from identilens.models.token_names import token_names
 
 MOST_TOKENS = 2**31 - 2
 """Largest length to which a text can be cut."""
-
-_MOST_NAMED = 5
-"""Largest number of texts that an error names."""
-
-
-class LengthError(InputError):
-    """Texts with more tokens than the model has positions; ``lengths`` has the number of tokens of each.
-
-    Args:
-        message: The message.
-        lengths: Numbers of tokens, by the number of the text.
-    """
-
-    def __init__(self, message: str, lengths: dict[int, int]) -> None:
-        super().__init__(message)
-        self.lengths = lengths
-
-    def __reduce__(self) -> tuple:
-        return type(self), (str(self), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -139,26 +119,13 @@ class InputReader:
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
         """
-        items: list[Item] = []
-        too_long: dict[int, int] = {}
         entries = self.entries(inputs, max_length)
-        for index, entry in enumerate(entries):
-            try:
-                items.append(self.read_one(entry, index, max_length))
-            except LengthError as error:
-                too_long |= error.lengths
-        if too_long:
-            raise self.length_error(too_long, len(entries), truncated=max_length is not None)
-        return items
+        return [self.read_one(entry, index, max_length) for index, entry in enumerate(entries)]
 
     def entries(self, inputs: Any, max_length: int | None = None) -> Sequence[Any]:
         """Return the single texts of an input, those of a batch as items; see `read`."""
-        whole = max_length is None or isinstance(max_length, Integral)
-        if (
-            not whole
-            or max_length is True
-            or not 1 <= (1 if max_length is None else max_length) <= MOST_TOKENS
-        ):
+        whole = isinstance(max_length, int) and 1 <= max_length <= MOST_TOKENS
+        if max_length is not None and not whole:
             raise SettingError("max_length", f"from 1 to {MOST_TOKENS}", max_length)
         if isinstance(inputs, Item):
             return [inputs]
@@ -182,30 +149,6 @@ class InputReader:
     def read_one(self, entry: Any, index: int, max_length: int | None = None) -> Item:
         """Return the item of a single text, whose number stands in errors."""
         return entry if isinstance(entry, Item) else self._one(entry, index, max_length)
-
-    def length_error(
-        self, lengths: Mapping[int, int], texts: int, truncated: bool
-    ) -> "LengthError":
-        """Return the error that names all texts with more tokens than the model reads, by their lengths."""
-        limit = position_limit(self.config)
-        named = list(lengths.items())[:_MOST_NAMED]
-        which = ", ".join(f"text {index:,} has {length:,} tokens" for index, length in named)
-        which += (
-            f", and {len(lengths) - _MOST_NAMED:,} more are too long"
-            if len(lengths) > _MOST_NAMED
-            else ""
-        )
-        several = len(lengths) > 1
-        many, them = (
-            (f"{len(lengths):,} of {texts:,} texts are too long: ", "them")
-            if several
-            else ("", "it")
-        )
-        pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut {them}, or split {them}."
-        remedy = f"Lower max_length to {limit}." if truncated else pass_it
-        return LengthError(
-            f"{many}{which}, the model has {limit} positions. {remedy}", dict(lengths)
-        )
 
     def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
         if _is_image(entry):
@@ -244,7 +187,7 @@ class InputReader:
         else:
             ids, types, text, spans = self._tokenize(entry, index, max_length)
             self._check_ids(ids, index)
-        self._check_length(len(ids), index, truncated=max_length is not None)
+        self._check_length(len(ids), index)
         tensors = {"input_ids": torch.tensor(ids)}
         if types is not None:
             tensors["token_type_ids"] = torch.tensor(types)
@@ -271,8 +214,6 @@ class InputReader:
         if not all(part.strip() for part in (first, second) if part is not None):
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
-        for part in (first, pair or ""):
-            refuse_half_characters(part, f"text {index}")
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         located = pair is None and getattr(self.tokenizer, "is_fast", False)
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
@@ -365,7 +306,7 @@ class InputReader:
                     item[name] = item[name][:max_length]
             tokens = {}
             for kind, name in sequences_of(item):
-                self._check_length(len(item[name]), row, truncated=max_length is not None)
+                self._check_length(len(item[name]), row)
                 if name.endswith("embeds"):
                     tokens[kind] = tuple(f"position {place}" for place in range(len(item[name])))
                 else:
@@ -385,27 +326,17 @@ class InputReader:
                 "Use the model's own tokenizer."
             )
 
-    def _check_length(self, length: int, index: int, truncated: bool) -> None:
+    def _check_length(self, length: int, index: int) -> None:
         limit = position_limit(self.config)
         if limit is not None and length > limit:
-            raise self.length_error({index: length}, 1, truncated)
+            raise InputError(
+                f"text {index:,} has {length:,} tokens, and the model has {limit} positions. Pass max_length={limit} "
+                f"(--max-length {limit}) to cut texts, or split them."
+            )
 
     def names(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the names of tokens; without a tokenizer, their ids."""
         return tuple(map(str, ids)) if self.tokenizer is None else token_names(self.tokenizer, ids)
-
-
-def refuse_half_characters(text: str, where: str) -> None:
-    """Raise for a text with half a character (a surrogate), which no tokenizer takes.
-
-    Raises:
-        InputError: With its place.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"half a character (surrogate {text[error.start]!a}) at position {error.start}"
-        raise InputError(f"{where} has {half}. Correct the text.") from error
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:

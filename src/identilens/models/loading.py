@@ -1,8 +1,7 @@
 """Loading a model by hub id or local path."""
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from transformers import (
     AutoImageProcessor,
     AutoModel,
     AutoTokenizer,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils.hub import cached_file
@@ -89,7 +87,6 @@ def load(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(place).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
-    refuse_endless_files(place)
     precision, put = precision_name(dtype, Dtype), usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
@@ -127,9 +124,9 @@ def _loaded(
     common: dict[str, Any],
 ) -> Lens:
     try:
-        refuse_endless(model, common)
+        refuse_pickles(model, common)
         config = AutoConfig.from_pretrained(model, **common)
-    except InputError:
+    except ModelError:
         raise
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
@@ -243,36 +240,19 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
 
 
 _REMEDY = "Download the model again, or save it again with save_pretrained."
-_MOST_JSON = 2**28
-"""Largest size of a JSON file; the largest tokenizers have a tenth of it."""
-
-
-def refuse_endless_files(model: str | Path) -> None:
-    """Raise ModelError for a file in a model's folder that cannot be read whole: a pipe, a device, too much JSON."""
-    folder = Path(model)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_file():
-            endless = path.suffix == ".json" and path.stat().st_size > _MOST_JSON
-        else:
-            endless = path.exists() and not path.is_dir()
-        if endless:
-            raise ModelError(
-                f"{path} is a pipe or a device, or has more than {_MOST_JSON:,} bytes. {_REMEDY}"
-            )
 
 
 def damaged_file(model: str | Path) -> str | None:
-    """Return the first damaged file of a model's folder and what is wrong with it; None if all files can be read."""
-    for names, read in _READERS.items():
+    """Return the first damaged file of a model's folder and what is wrong with it; None if all can be read."""
+    for file in sorted(Path(model).iterdir()) if Path(model).is_dir() else ():
         try:
-            files = sorted(Path(model).glob(names))
-        except (OSError, ValueError):  # no name that the file system can have
-            return None
-        for file in files:
-            try:
-                read(file)
-            except (OSError, ValueError, RecursionError, SafetensorError) as error:
-                return f"{file} is damaged ({error}). {_REMEDY}"
+            if file.suffix == ".json":
+                json.loads(file.read_bytes())
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt") as tensors:
+                    tensors.keys()
+        except (OSError, ValueError, RecursionError, SafetensorError) as error:
+            return f"{file} is damaged ({error}). {_REMEDY}"
     return None
 
 
@@ -285,34 +265,6 @@ def cannot_load(model: str | Path, error: Exception) -> str:
     )
 
 
-def _read_json(file: Path) -> Any:
-    expected = dict if file.name == "config.json" else dict | list
-    if not isinstance(content := json.loads(file.read_bytes()), expected):
-        raise ValueError(f"it contains {content!r:.40}, not an object")
-
-
-def _read_text(file: Path) -> None:
-    if not file.read_text(encoding="utf-8").strip():
-        raise ValueError("it is empty")
-
-
-def _read_tensors(file: Path) -> None:
-    with safe_open(file, framework="pt") as tensors:
-        tensors.keys()
-
-
-_READERS = {
-    "*.json": _read_json,
-    "*.safetensors": _read_tensors,
-    "vocab.txt": _read_text,
-    "merges.txt": _read_text,
-}
-
-
-_COUNTED = re.compile(r"(layers?|depths?|blocks?|stages?|experts?|labels)$")
-"""Numbers of a configuration for which modules, or names, are built one by one."""
-_QUICK = 1000
-"""Such numbers are built in a short time, whatever the checkpoint contains."""
 _OLD_BUFFERS = ("inv_freq", "masked_bias", "position_ids")
 """Tensors that older versions of transformers saved and computed without training."""
 QUIET = {
@@ -321,48 +273,16 @@ QUIET = {
 }
 
 
-def refuse_endless(model: str | Path, common: Mapping[str, Any]) -> None:
-    """Raise for a configuration of more layers than the checkpoint has tensors; building it would not end.
+def refuse_pickles(model: str | Path, common: Mapping[str, Any]) -> None:
+    """Raise for an index of weights that names other files, which would not be read as safetensors.
 
     Raises:
-        InputError: Naming the number.
-    """
-    fields, _ = PreTrainedConfig.get_config_dict(model, **common)
-    count = _tensors(model, common)
-    for name, number in _numbers(fields):
-        if count is not None and number > max(count, _QUICK) and _COUNTED.search(name):
-            raise InputError(
-                f"the config.json of {str(model)!r} declares {name} {number:,}, and its weights are {count:,} tensors, "
-                "too few for that. Download the model again, or correct its config.json."
-            )
-
-
-def _numbers(fields: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value)
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int):
-                yield str(name), number
-
-
-def _tensors(model: str | Path, common: Mapping[str, Any]) -> int | None:
-    """Return the number of tensors of a checkpoint in safetensors; None if it has none.
-
-    Raises:
-        ModelError: If its index names other files, which would not be read as safetensors.
+        ModelError: Naming the index.
     """
     index = cached_file(model, "model.safetensors.index.json", **common, **QUIET)
-    if index is not None:
-        places = json.loads(Path(index).read_bytes())["weight_map"]
-        if not all(str(file).endswith(".safetensors") for file in places.values()):
-            raise ModelError(f"{index} names files that are no safetensors. {_REMEDY}")
-        return len(places)
-    file = cached_file(model, "model.safetensors", **common, **QUIET)
-    if file is None:
-        return None
-    with safe_open(file, framework="pt") as tensors:
-        return len(tensors.keys())
+    places = {} if index is None else json.loads(Path(index).read_bytes())["weight_map"]
+    if not all(str(file).endswith(".safetensors") for file in places.values()):
+        raise ModelError(f"{index} names files that are no safetensors. {_REMEDY}")
 
 
 def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:

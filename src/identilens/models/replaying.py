@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
 from identilens.models.explaining import Exact, refuse_offloaded
-from identilens.models.following import Route, capturing
+from identilens.models.following import capturing
+from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall
 from identilens.models.layout import Site
@@ -28,13 +29,13 @@ class Ran:
     """What an attention module computed.
 
     Attributes:
-        call: The attention call of the site.
-        rest: The tensors of its other calls, and its outputs after the first, as far as they depend on parameters;
-            with a gate also the first, through the gate alone.
+        layer: The heads of the site.
+        rest: Queries, keys, values and biases of its other calls, and its outputs after the first; with a gate also the
+            first, through the gate alone.
         inputs: By path, the first input of each submodule with parameters of its own, if it is in floating point.
     """
 
-    call: AttentionCall
+    layer: CapturedLayer
     rest: Sequence[Tensor]
     inputs: Mapping[str, Tensor]
 
@@ -45,19 +46,17 @@ class Replay:
 
     Attributes:
         model: The model, which chooses the attention function.
+        sites: The sites whose attention the module computes, in order.
+        site: The one that is looked at.
         module: The copy.
         inputs: Arguments of its forward method.
-        order: Number of the site's attention among those of the module.
-        routes: How the module's attention is followed, if it computes it by itself.
-        gated: Whether the outputs of its heads are gated.
     """
 
     model: PreTrainedModel
+    sites: Sequence[Site]
+    site: Site
     module: nn.Module
     inputs: tuple[tuple, dict]
-    order: int
-    routes: Mapping[int, Route]
-    gated: bool
 
     @classmethod
     def of(cls, lens: Lens, item: Item, site: Site) -> "Replay":
@@ -71,56 +70,47 @@ class Replay:
             lens.run([item], lambda call: call.attend()[0])
         finally:
             handle.remove()
-        together = [one for one in lens.sites(item) if one.name == site.name]
-        routes = {
-            at: replace(one.route, total=0)
-            for at, one in enumerate(together)
-            if one.route is not None
-        }
         shared = {
             id(value): value
             for value in vars(module).values()
             if not isinstance(value, nn.Module | dict)
         }
-        copied = copy.deepcopy(module, shared).cpu().double().eval()
-        inputs, order = tree_map(_exact, given[0]), together.index(site)
-        return cls(lens.body, copied, inputs, order, routes, site.gated)
+        copied = copy.deepcopy(module, shared).cpu().double().eval().requires_grad_(False)
+        sites = [one for one in lens.sites(item) if one.name == site.name]
+        return cls(lens.body, sites, site, copied, tree_map(_exact, given[0]))
 
     def run(self, parameters: Mapping[str, Tensor]) -> Ran:
         """Return all that the module computes with these parameters."""
-        calls: list[AttentionCall] = []
+        layers: list[CapturedLayer] = []
         inputs: dict[str, Tensor] = {}
+
+        def note(path: str, _module: nn.Module, args: tuple) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                inputs[path] = args[0]
+
+        def mix(call: AttentionCall) -> Tensor:
+            mixed = call.attend()[0]
+            layers.append(CapturedLayer.of(call, self.site, mixed, None, moved=False))
+            return mixed.detach() if self.site.gated else mixed
+
+        routes = {
+            at: replace(site.route, total=0)
+            for at, site in enumerate(self.sites)
+            if site.route is not None
+        }
         with ExitStack() as hooks:
-
-            def note(path: str, _module: nn.Module, args: tuple) -> None:
-                if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-                    inputs[path] = args[0]
-
             for path, module in self.module.named_modules():
                 if path and [*module.parameters(recurse=False)]:
                     hooks.enter_context(module.register_forward_pre_hook(partial(note, path)))
-
-            def mix(call: AttentionCall) -> Tensor:
-                calls.append(call)
-                mixed = call.attend()[0]
-                return mixed.detach() if self.gated else mixed
-
             hooks.enter_context(Exact())
-            hooks.enter_context(capturing(self.model, by_text(mix, 1), self.routes))
+            hooks.enter_context(capturing(self.model, by_text(mix, 1), routes))
             output = functional_call(self.module, dict(parameters), *self.inputs)
-        others = [call for call in calls if call is not calls[self.order]]
-        rest = [
-            tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)
-        ]
-        if self.gated:
-            rest += tree_leaves(output)[:1]
-        if isinstance(output, tuple | list):
-            rest += [one for one in tree_leaves(output[1:]) if not _is_attention(one)]
-        return Ran(
-            calls[self.order],
-            [one for one in rest if isinstance(one, Tensor) and one.requires_grad],
-            inputs,
-        )
+        layer = layers.pop(self.sites.index(self.site))
+        rest = [x for one in layers for x in (one.queries, one.keys, one.values, one.bias)]
+        first, *others = output if isinstance(output, tuple | list) else [output]
+        rest += [one for one in tree_leaves(others) if not _is_attention(one)]
+        rest += tree_leaves(first) if self.site.gated else []
+        return Ran(layer, [one for one in rest if isinstance(one, Tensor)], inputs)
 
 
 def _is_attention(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from identilens.errors import InputError
-from identilens.models.inputs import Item, LengthError
+from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Items(Sequence[Item]):
         names: All tokens that occur.
 
     Raises:
-        InputError: For a text that cannot be used, such as all texts that are longer than the model reads.
+        InputError: For a text that cannot be used, such as one that is longer than the model reads.
     """
 
     def __init__(self, lens: Lens, entries: Sequence[Any], max_length: int | None) -> None:
@@ -49,20 +49,12 @@ class Items(Sequence[Item]):
         self._read = lru_cache(maxsize=_KEPT)(self._one)
         self._numbers: Sequence[int] = range(len(entries))
         self._digests = bytearray()
-        too_long: dict[int, int] = {}
         for number in self._numbers:
-            try:
-                item = self._read(number)
-            except LengthError as error:
-                too_long |= error.lengths
-                continue
+            item = self._read(number)
             self.lengths.append(item.length)
             self.names.update(*item.tokens.values())
             identity = item.identity.encode("utf-8", "surrogatepass")
             self._digests += hashlib.sha256(identity).digest()
-        if too_long:
-            cut = max_length is not None
-            raise lens.reader.length_error(too_long, len(entries), truncated=cut)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -1,7 +1,5 @@
 """Alternatives of texts: other weights, the same model output, measured by running it."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 import torch
@@ -164,28 +162,6 @@ def even(head):
     return maximum_entropy_alternative(
         head.attention, head.projected, visible=head.visible, bias=head.bias
     )
-
-
-def test_maximum_entropy_behind_a_soft_cap(bundled):
-    """Decided behind the cap: by the range of the logits and the rank of the inverse."""
-    head = read_head(bundled, bundled.read([TEXTS[1]])[0], 2, 5)
-    found = even(head)
-    assert (
-        entropy_note(head, found)
-        == "queries and keys of size 32 produce it (the head's own size suffices: d_k = 32)"
-    )
-    logits = torch.log(found.weights)
-    span = float((logits.amax(-1) - logits.amin(-1)).max())
-    with_cap = {share: replace(head, softcap=share * span) for share in (0.45, 0.55, 1e5)}
-    assert "no queries and keys produce it: its logits lie" in entropy_note(with_cap[0.45], found)
-    assert "more than the head has (d_k = 32), unless other constants" in entropy_note(
-        with_cap[0.55], found
-    )
-    # A cap that is hardly felt.
-    assert "size 32 produce it (the head's own size suffices" in entropy_note(with_cap[1e5], found)
-    hidden = replace(with_cap[0.55], visible=torch.ones(logits.shape, dtype=torch.bool).tril())
-    assert "within the soft cap" in entropy_note(hidden, found)
-    assert "open where keys are hidden" in entropy_note(hidden, found)
 
 
 def test_heads_that_share_keys_take_new_ones_together():

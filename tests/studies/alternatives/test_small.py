@@ -115,33 +115,6 @@ def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
     assert head.output_error(found.weights) < 1e-12
 
 
-def capped(d_k, cap=1.0, visible=None, bias=None):
-    """A head with a soft cap, as far as a note on it asks."""
-    return SimpleNamespace(
-        softcap=cap, d_k=d_k, visible=visible, bias=bias, projected=SimpleNamespace(tolerance=1e-9)
-    )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_queries_and_keys_give_behind_a_soft_cap():
-    # Logits of ±0.5 behind a cap of 1 in two rows of their own: rank 2.
-    logits = torch.atanh(torch.tensor([[0.5, -0.5, 0.0], [0.0, 0.5, -0.5]], dtype=torch.float64))
-    even = SimpleNamespace(weights=torch.tanh(logits).softmax(-1))
-    fits = "behind the soft cap of 1, queries and keys of size 2 produce it (the head's own size suffices: d_k = 2)"
-    assert entropy_note(capped(2), even) == fits
-    assert entropy_note(capped(1), even) == (
-        "behind the soft cap of 1 its logits have rank 2, more than the head has (d_k = 1), unless other constants in "
-        "the rows lower it"
-    )
-    assert entropy_note(capped(2, cap=0.25), even) == (
-        "no queries and keys produce it: its logits lie 0.5 or more apart, beyond the soft cap of 0.25"
-    )
-    seen = torch.ones(2, 3, dtype=torch.bool)
-    assert entropy_note(capped(2, visible=seen), even) == (
-        "its logits lie within the soft cap of 1; the rank behind the cap is open where keys are hidden"
-    )
-
-
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_queries_and_keys_give_the_most_even_weights():
     plain = {
@@ -155,7 +128,7 @@ def test_what_queries_and_keys_give_the_most_even_weights():
     assert note() == "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3)"
     assert note(4) == "queries and keys of size 4 produce it (more than the head has: d_k = 3)"
     opened = "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
-    assert note(follows_logits=False) == note(bias_fixed=False) == opened
+    assert note(follows_logits=False) == note(bias_fixed=False) == note(softcap=1.0) == opened
     shared = note(group=2)
     assert shared.startswith(
         "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys"

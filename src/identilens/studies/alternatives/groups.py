@@ -41,8 +41,9 @@ def made(
     head's queries and keys move without any. The model is as before afterwards.
     """
     if not head.follows_logits:
-        note = "an attention sink or logits that are changed"
-        return _neither(f"the weights are not softmax(s Q Kᵀ + bias): {note}")
+        return _neither(
+            "the weights are not softmax(s Q Kᵀ + bias): an attention sink or logits that are changed"
+        )
     group, reason = None, ""
     try:
         group = group_parameters(lens, item, head)
@@ -55,14 +56,11 @@ def made(
         heads = softmax_map(*vectors, head.scaling, head.visible, head.bias)
     known, notes = counted(heads, memory_limit)
     if known[0] == 0:
-        return _neither(notes[0], *known)
+        return _neither("; ".join(notes), *known)
     try:
         walked = realisable_alternative(
             heads, distance=distance, generator=generator, memory_limit=memory_limit
         )
-        point = walked.point
-        if group is not None and group.factors is not None:
-            point = group.solved(point)
     except IdentilensError as error:
         return _neither(str(error), *known)
     if group is not None and head.group > 1:
@@ -71,20 +69,21 @@ def made(
     if not walked.reached:
         far = f"{walked.distance:.3f} of {distance:g}"
         notes.insert(0, f"stopped at {far} after {walked.steps} steps")
-    weights, vectors = walked.weights[heads.rows], point if group is None else group.vectors(point)
-    queries, keys = vectors.split([vectors.numel() - head.keys.numel(), head.keys.numel()])
-    pair = queries.view(-1, head.d_k)[heads.rows], keys.view(-1, head.d_k)
+    point, vectors = walked.point, walked.point
+    if group is not None:
+        point = point if group.factors is None else group.solved(point)
+        vectors = group.vectors(point)
+    pairs = vectors.detach().view(-1, head.d_k).tensor_split([-len(head.keys)])
+    pair = pairs[0][heads.rows], pairs[1]
+    weights = walked.weights[heads.rows]
     alternative = Found("realisable", weights, *pair, *known, "; ".join(notes))
     if group is None:
         return alternative, Found("parameters", None, note=reason), None
     with group.changed(lens, point):
         weights = read_head(lens, item, *head.address).attention
         run = lens.substitute({}, item)
-    return (
-        alternative,
-        Found("parameters", weights, None, None, *known, moved=group.moved(point)),
-        run,
-    )
+    moved = group.moved(point)
+    return alternative, Found("parameters", weights, None, None, *known, moved=moved), run
 
 
 def _neither(note: str, dimension: int | None = None, formula: int | None = None) -> Made:
@@ -98,18 +97,11 @@ def counted(heads: SoftmaxMap, memory_limit: int) -> tuple[Dimensions, list[str]
         found = realisable_dimension(heads, memory_limit=memory_limit)
     except IdentilensError as error:
         return (None, head_formula(heads)), [f"the dimension was not counted: {error}"]
-    known, notes = (found.dimension, found.formula), []
+    notes = []
     if not found.dimension:
-        first = "" if found.regular else ", to first order"
-        notes.append(
-            f"no realisable alternative lies near{first}: the local dimension is 0. Of the {found.parameters} "
-            f"directions in which the queries and keys, or what makes them, can move, {found.gauge} change no weight, "
-            f"and every combination of the other {found.weights_rank} changes an output"
-        )
-    if found.formula not in (None, found.dimension):
-        notes.append(f"the dimension differs from the generic {found.formula}")
+        notes.append("no realisable alternative lies near: the local dimension is 0")
     if not found.regular:
         notes.append(
             "the dimension is one to first order only: the queries and keys, or what makes them, are not generic"
         )
-    return known, notes
+    return (found.dimension, found.formula), notes

@@ -13,7 +13,7 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
-from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
+from identilens.measures.attention.logits import least_logit_rank
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
 
@@ -95,38 +95,17 @@ def _maximum_entropy(head: Head) -> Found:
 
 def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
     """Return whether queries and keys of the head's size give its maximum-entropy alternative."""
-    if head.softcap is not None:
-        return _capped(head, head.softcap, alternative.weights)
-    if not head.follows_logits or not head.bias_fixed:
+    if head.softcap is not None or not head.follows_logits or not head.bias_fixed:
         return (
             "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
         )
-    if head.group == 1:
-        return f"queries and keys of size {_compared(alternative.needed_d_k, head)}"
-    # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
-    size = ProjectedValues.of(head.values).simplex_space().rank - 1
-    return (
-        f"queries and keys of size {_compared(size, head)}; the keys serve {head.group} query heads and cannot be "
-        "changed for one alone: the same new ones give each of them its maximum-entropy alternative"
-    )
-
-
-def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
-    logits = uncapped_logits(weights, cap, bias=head.bias, visible=head.visible)
-    if logits is None:
-        apart = f"its logits lie {2 * cap:g} or more apart"
-        return f"no queries and keys produce it: {apart}, beyond the soft cap of {cap:g}"
-    if head.visible is not None:
-        return f"its logits lie within the soft cap of {cap:g}; the rank behind the cap is open where keys are hidden"
-    rank = int(torch.linalg.matrix_rank(logits, rtol=head.projected.tolerance))
-    if rank <= head.d_k:
-        return f"behind the soft cap of {cap:g}, queries and keys of size {_compared(rank, head)}"
-    return (
-        f"behind the soft cap of {cap:g} its logits have rank {rank}, more than the head has (d_k = {head.d_k}), "
-        "unless other constants in the rows lower it"
-    )
-
-
-def _compared(size: int, head: Head) -> str:
+    size, shared = alternative.needed_d_k, ""
+    if head.group > 1:
+        # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
+        size = ProjectedValues.of(head.values).simplex_space().rank - 1
+        shared = (
+            f"; the keys serve {head.group} query heads and cannot be changed for one alone: the same new ones give "
+            "each of them its maximum-entropy alternative"
+        )
     fits = "the head's own size suffices" if size <= head.d_k else "more than the head has"
-    return f"{size} produce it ({fits}: d_k = {head.d_k})"
+    return f"queries and keys of size {size} produce it ({fits}: d_k = {head.d_k}){shared}"

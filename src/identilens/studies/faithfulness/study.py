@@ -20,7 +20,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.models.tying import remade_head
+from identilens.models.tying import group_parameters
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.faithfulness.decisions import Decision, answers
@@ -72,7 +72,9 @@ def alternatives_of(
         room = (0, head.d_k - wanted.needed_d_k)
         if room[1] >= 0:
             queries, keys = pad(wanted.queries / head.scaling, room), pad(wanted.keys, room)
-            with remade_head(lens, item, head, queries, keys):
+            group = group_parameters(lens, item, head)
+            vectors = torch.cat([queries.flatten(), keys.flatten()])
+            with group.changed(lens, group.solved(vectors)):
                 computed = read_head(lens, item, *head.address).attention
             found["parameters"] = [computed[drawn.queries]]
     return found

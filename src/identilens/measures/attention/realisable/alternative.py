@@ -1,14 +1,17 @@
 """Walking to other attention with the same output, in whatever makes the logits."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.functional import jvp, vjp
+from torch.linalg import vector_norm
 
 from identilens.errors import InputError
 from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT, refuse_size
-from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, output_constraints
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, output_conditions
 from identilens.measures.attention.simplex import total_variation
 
 RIDGE = 1e-13
@@ -19,6 +22,9 @@ OUTPUT_LIMIT = 1e-10
 
 _EXACT = 1e-15
 """Relative output error that Gauss–Newton aims at: it goes on while that helps."""
+
+_LEAST_STEP = 1e-7
+"""Shortest step, as a share of the point's length."""
 
 _LEAST_OUTPUT = 1e-3
 """Share of the weights' norm that the output's norm counts as at least."""
@@ -31,9 +37,7 @@ class RealisableAlternative:
     Attributes:
         point: Q' and K', or θ', as the coordinates of the `SoftmaxMap` take them.
         weights: A' of all rows.
-        original: A.
         distance: Mean total variation distance between the rows of A and A' of the head that is looked at.
-        row_distance: The distance of every row.
         output_error: ‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs.
         reached: Whether ``distance`` is at least the requested distance.
         steps: Number of accepted steps.
@@ -41,9 +45,7 @@ class RealisableAlternative:
 
     point: Float[Tensor, " coordinate"]
     weights: Float[Tensor, "row key"]
-    original: Float[Tensor, "row key"]
     distance: float
-    row_distance: Float[Tensor, " row"]
     output_error: float
     reached: bool
     steps: int
@@ -68,7 +70,7 @@ def realisable_alternative(
         heads: A head (`softmax_map`), or heads that make their logits from the same parameters (`SoftmaxMap`).
         distance: Requested mean total variation distance, in (0, 1).
         max_steps: Steps at most.
-        memory_limit: In bytes.
+        memory_limit: Bytes that a dense factorisation may take.
         generator: Draws the first direction.
 
     Examples:
@@ -89,17 +91,17 @@ def realisable_alternative(
         raise InputError(
             f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance."
         )
-    conditions = sum(basis.shape[1] for basis in heads.kept)
-    refuse_size(heads.coordinates.entries(conditions), memory_limit)
-    walk = Walk(heads, generator)
+    conditions = int(heads.ranks.sum())
+    width = conditions if heads.coordinates.d_k else len(heads.coordinates.start)
+    refuse_size(conditions * max(conditions, width), memory_limit)
+    walk = _Walk(heads, generator)
     walk.go(distance, max_steps)
+    change = walk.weights - walk.original
     return RealisableAlternative(
         point=walk.point,
         weights=walk.weights,
-        original=walk.original,
         distance=walk.distance,
-        row_distance=total_variation(walk.original, walk.weights),
-        output_error=_norm(heads.outputs(walk.weights - walk.original)) / walk.scale,
+        output_error=walk.error(heads.outputs(change)),
         reached=walk.distance >= distance * (1 - 1e-6),
         steps=walk.steps,
     )
@@ -109,93 +111,94 @@ class _Linearised:
     """The Jacobian J of the outputs at one point, with orthonormal rows for each row of attention."""
 
     def __init__(self, heads: SoftmaxMap, point: Tensor, weights: Tensor) -> None:
-        self.conditions, self.maps = output_constraints(heads, weights)
+        self.logits, self.point, self.weights = heads.coordinates.logits, point, weights
+        self.conditions, self.undo = output_conditions(heads, weights)
         gram = heads.coordinates.gram(self.conditions, point)
-        diagonal = gram.diagonal()
-        diagonal += RIDGE * diagonal.mean()
+        gram.diagonal().add_(RIDGE * gram.diagonal().mean())
         self.factor = torch.linalg.cholesky_ex(gram).L
-        with torch.enable_grad():
-            self.point = point.detach().requires_grad_()
-            self.logits = heads.coordinates.logits(self.point)
 
-    def gradient(self, logits: Tensor, create_graph: bool = False) -> Tensor:
+    def gradient(self, logits: Tensor) -> Tensor:
         """Return the gradient in the point of a function with this gradient in the logits."""
-        return torch.autograd.grad(
-            self.logits, self.point, logits, retain_graph=True, create_graph=create_graph
-        )[0]
-
-    def forward(self, move: Tensor) -> Tensor:
-        """Return J times a move: the derivative of its product with a gradient, which is linear in the logits'."""
-        with torch.enable_grad():
-            cotangent = torch.zeros_like(self.logits, requires_grad=True)
-            gradient = self.gradient(cotangent, create_graph=True)
-            change = torch.autograd.grad(gradient, cotangent, move)[0]
-        return (self.conditions.rows * change[self.conditions.owner]).sum(-1)
+        _, gradient = vjp(self.logits, self.point, logits)
+        return cast(Tensor, gradient)
 
     def least_move(self, target: Tensor) -> Tensor:
         """Return the least move that J takes to the target."""
+        rows, owner = self.conditions.rows, self.conditions.owner
         multipliers = torch.cholesky_solve(target[:, None], self.factor)
-        rows = multipliers * self.conditions.rows
-        logits = torch.zeros_like(self.logits)
-        return self.gradient(logits.index_add(0, self.conditions.owner, rows))
+        return self.gradient(torch.zeros_like(self.weights).index_add(0, owner, multipliers * rows))
+
+    def in_kernel(self, move: Tensor) -> Tensor:
+        """Return the part of a move that J takes to zero; projected twice, to remove rounding."""
+        for _ in range(2):
+            change = jvp(self.logits, self.point, move)[1][self.conditions.owner]
+            move = move - self.least_move((self.conditions.rows * change).sum(-1))
+        return move
+
+    def undoing(self, outputs: Tensor) -> Tensor:
+        """Return the least move that undoes a change of the outputs, to first order."""
+        return -self.least_move((self.undo * outputs[self.conditions.owner]).sum(-1))
 
 
-class Walk:
+class _Walk:
     """A walk along the kernel of the Jacobian, away from the attention at the start, with the output unchanged."""
 
     def __init__(self, heads: SoftmaxMap, generator: torch.Generator | None) -> None:
         self.heads, self.point = heads, heads.coordinates.start
         self.original = self.weights = heads.weights(self.point)
         # Of even rows the centred output is 0: errors are then compared with the weights themselves.
-        size = float(torch.linalg.vector_norm(self.original))
-        self.scale = max(_norm(heads.outputs(self.original)), _LEAST_OUTPUT * size)
-        self.first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
-        self.first = self.first.to(self.original.device)
+        size, output = (vector_norm(one) for one in (self.original, heads.outputs(self.original)))
+        self.scale = max(float(output), _LEAST_OUTPUT * float(size))
+        first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
+        self.first = first.to(self.original.device)
         self.distance, self.steps = 0.0, 0
 
     def go(self, distance: float, max_steps: int) -> None:
         """Walk until the attention is this far away, no step succeeds, or the steps are used up."""
         step = 0.05
-        for _ in range(max_steps):
-            if self.distance >= distance or step < 1e-7:
-                break
+        while self.steps < max_steps and self.distance < distance and step >= _LEAST_STEP:
             step = self._advance(step, distance)
         # With the Jacobian at the end the output comes as near as float64 goes.
         here = _Linearised(self.heads, self.point, self.weights)
         self.point, self.weights = self._corrected(here, self.point) or (self.point, self.weights)
         self.distance = self._distance(self.weights)
 
+    def error(self, outputs: Tensor) -> float:
+        """Return the relative size of a change of the outputs."""
+        return float(vector_norm(outputs)) / self.scale
+
     def _advance(self, step: float, goal: float) -> float:
-        """Make one step and return the length of the next."""
+        """Make one step and return the length of the next, 0 if none succeeds."""
         here = _Linearised(self.heads, self.point, self.weights)
+        direction = self._direction(here)
+        while direction is not None and step >= _LEAST_STEP:
+            moved = self._corrected(here, self.point + step * direction)
+            distance = self._distance(moved[1]) if moved else 0.0
+            if distance > 1.02 * goal and step > 1e-5:
+                step *= max(0.1, (1.01 * goal - self.distance) / (distance - self.distance))
+            elif moved and distance > self.distance:
+                self.point, self.weights = moved
+                self.distance, self.steps = distance, self.steps + 1
+                return min(1.6 * step, 0.3)
+            else:
+                step /= 2
+        return 0.0
+
+    def _direction(self, here: _Linearised) -> Tensor | None:
+        """Return the move in the kernel of J, as long as the point, on which the distance grows most."""
         # The gradient of a smooth mean total variation; at the start itself a random direction.
         change = self.weights - self.original
         pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
         logits = torch.zeros_like(pull)
         logits[self.heads.rows] = pull[self.heads.rows]
-        logits = self.weights * (logits - (self.weights * logits).sum(-1, keepdim=True))
-        slope = here.gradient(logits)
-        whole = torch.linalg.vector_norm(slope)
-        # Its part in the kernel of J; projected twice, to remove rounding.
-        for _ in range(2):
-            slope = slope - here.least_move(here.forward(slope))
-        length, reach = torch.linalg.vector_norm(slope), torch.linalg.vector_norm(self.point)
-        if not length > 1e-12 * whole:
-            return 0.0
-        slope *= reach / length
-        while step >= 1e-7:
-            moved = self._corrected(here, self.point + step * slope)
-            if moved is not None:
-                distance = self._distance(moved[1])
-                if distance > 1.02 * goal and step > 1e-5:
-                    step *= max(0.1, (1.01 * goal - self.distance) / (distance - self.distance))
-                    continue
-                if distance > self.distance:
-                    self.point, self.weights = moved
-                    self.distance, self.steps = distance, self.steps + 1
-                    return min(1.6 * step, 0.3)
-            step /= 2
-        return 0.0
+        slope = here.gradient(
+            self.weights * (logits - (self.weights * logits).sum(-1, keepdim=True))
+        )
+        direction = here.in_kernel(slope)
+        length = vector_norm(direction)
+        if not length > 1e-12 * vector_norm(slope):
+            return None
+        return direction * (vector_norm(self.point) / length)
 
     def _distance(self, weights: Tensor) -> float:
         rows = self.heads.rows
@@ -207,17 +210,10 @@ class Walk:
         for _ in range(30):
             weights = self.heads.weights(point)
             outputs = self.heads.outputs(weights - self.original)
-            error = _norm(outputs) / self.scale
+            error = self.error(outputs)
             if error <= _EXACT or (error <= OUTPUT_LIMIT and error > 0.5 * last):
                 return point, weights
             if not error <= 0.9 * last:
                 return None
-            last = error
-            # What J must give to undo the effect of the change on the output.
-            undoing = [way @ output for way, output in zip(here.maps, outputs, strict=True)]
-            point = point - here.least_move(torch.cat(undoing))
+            last, point = error, point + here.undoing(outputs)
         return None
-
-
-def _norm(outputs: list[Tensor]) -> float:
-    return float(torch.linalg.vector_norm(torch.cat(outputs)))

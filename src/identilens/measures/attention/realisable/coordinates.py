@@ -10,6 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import singular_values, svd
+from identilens.linalg.memory import blocks
 from identilens.linalg.softmax import attention_logits
 
 MEMORY_LIMIT = 2 * 1024**3
@@ -23,7 +24,7 @@ _CHUNK = 2**23
 
 
 @dataclass(frozen=True)
-class Constraints:
+class Conditions:
     """Linear conditions on the change of the logits, one per row of ``rows``: rows[p] · dS[owner[p]] = given.
 
     Attributes:
@@ -63,15 +64,15 @@ class QueriesAndKeys:
 
     def split(self, point: Float[Tensor, " coordinate"]) -> tuple[Tensor, Tensor]:
         """Return the Q and K of a point."""
-        queries, keys = point.split([self.queries.numel(), self.keys.numel()])
-        return queries.view_as(self.queries), keys.view_as(self.keys)
+        vectors = point.view(-1, self.d_k)
+        return vectors[: len(self.queries)], vectors[len(self.queries) :]
 
     def logits(self, point: Float[Tensor, " coordinate"]) -> Float[Tensor, "row key"]:
         """Return s Q Kᵀ + bias."""
         return attention_logits(*self.split(point), self.scaling, self.bias)
 
     def gram(
-        self, conditions: Constraints, point: Float[Tensor, " coordinate"]
+        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
     ) -> Float[Tensor, "p p"]:
         """Return J Jᵀ as products of small Gram matrices; J is never formed."""
         queries, keys = self.split(point)
@@ -79,52 +80,42 @@ class QueriesAndKeys:
         felt, owned = rows @ keys, queries[owner]
         gram = rows @ rows.mT
         gram *= owned @ owned.mT
-        gram += (owner[:, None] == owner[None, :]) * (felt @ felt.mT)
-        gram *= self.scaling**2
-        return gram
-
-    def entries(self, conditions: int) -> int:
-        """Return the entries of J Jᵀ."""
-        return conditions**2
+        gram += (owner[:, None] == owner) * (felt @ felt.mT)
+        return gram.mul_(self.scaling**2)
 
     def rank(
         self,
-        conditions: Constraints,
+        conditions: Conditions,
         point: Float[Tensor, " coordinate"],
         tolerance: float,
         memory_limit: int,
-    ) -> tuple[int, float]:
-        """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ, and the gap at the cut.
+    ) -> int:
+        """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ.
 
         Each query's block is [R_i K | R_i ⊗ q_i]. A change of the query reaches col(R_i K). With P_i the complement,
         the rank is Σ rank(R_i K) plus the rank of the stacked P_i R_i ⊗ q_i. Only the column spaces of Q and K matter,
         so orthonormal bases replace them. (The conditions do not depend on constants, so K is centred.)
-
-        Raises:
-            InputError: For more conditions on the keys than ``memory_limit`` bytes hold.
         """
         queries, keys = self.split(point)
-        queries, gap_q = _column_basis(queries, 0.0, tolerance)
-        keys, gap_k = _column_basis(keys, keys.mean(0), tolerance)
-        gap = min(gap_q, gap_k)
-        blocks = conditions.rows.split(conditions.owner.bincount(minlength=len(queries)).tolist())
-        if all(torch.equal(block, blocks[0]) for block in blocks):
+        queries = _column_basis(queries, 0.0, tolerance)
+        keys = _column_basis(keys, keys.mean(0), tolerance)
+        parts = conditions.rows.split(conditions.owner.bincount(minlength=len(queries)).tolist())
+        if all(torch.equal(part, parts[0]) for part in parts):
             # The same conditions for all queries: the rank of a Kronecker product.
-            rank, this = _cut(singular_values(blocks[0] @ keys), tolerance)
-            left = (len(blocks[0]) - rank) * queries.shape[1]
-            return len(queries) * rank + left, min(gap, this)
-        total, rest, owners = 0, [], []
-        for index, block in enumerate(blocks):
-            left, sigma, _ = svd(block @ keys, full_matrices=True)
-            rank, this = _cut(sigma, tolerance)
-            total, gap = total + rank, min(gap, this)
-            rest.append(left[:, rank:].mT @ block)
-            owners += [index] * (len(block) - rank)
+            rank = _above(singular_values(parts[0] @ keys), tolerance)
+            return len(queries) * rank + (len(parts[0]) - rank) * queries.shape[1]
+        total, rest, left_over = 0, [], []
+        for part in parts:
+            left, sigma, _ = svd(part @ keys, full_matrices=True)
+            rank = _above(sigma, tolerance)
+            total += rank
+            rest.append(left[:, rank:].mT @ part)
+            left_over.append(len(part) - rank)
         stacked = torch.cat(rest)
         refuse_size(stacked.numel() * queries.shape[1], memory_limit)
-        products = stacked[:, :, None] * queries[owners][:, None, :]
-        rank, this = jacobian_rank(products.flatten(1), tolerance)
-        return total + rank, min(gap, this)
+        owners = torch.tensor(left_over, device=queries.device)
+        products = stacked[:, :, None] * queries.repeat_interleave(owners, 0)[:, None, :]
+        return total + jacobian_rank(products.flatten(1), tolerance)
 
 
 @dataclass(frozen=True)
@@ -142,48 +133,37 @@ class Parameters:
     d_k: None = None
 
     def jacobian(
-        self, conditions: Constraints, point: Float[Tensor, " coordinate"]
+        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
     ) -> Float[Tensor, "p coordinate"]:
-        """Return what a change of the parameters does to conditions on the change of the logits."""
+        """Return J: what a change of the parameters does to conditions on the change of the logits."""
         with torch.enable_grad():
             point = point.detach().requires_grad_()
             logits = self.logits(point)
-        size = max(1, _CHUNK // logits.numel())
-        found = [point.new_zeros(0, len(point))]
-        for rows, owner in zip(
-            conditions.rows.split(size), conditions.owner.split(size), strict=True
-        ):
+        parts = [point.new_zeros(0, len(point))]
+        for step in blocks(len(conditions.rows), 8 * logits.numel(), logits.device):
+            rows, owner = conditions.rows[step], conditions.owner[step]
             cotangents = rows.new_zeros(len(rows), *logits.shape)
             cotangents[torch.arange(len(rows)), owner] = rows
-            if len(rows):
-                found += torch.autograd.grad(
-                    logits, point, cotangents, is_grads_batched=True, retain_graph=True
-                )
-        return torch.cat(found)
+            parts += torch.autograd.grad(
+                logits, point, cotangents, is_grads_batched=True, retain_graph=True
+            )
+        return torch.cat(parts)
 
     def gram(
-        self, conditions: Constraints, point: Float[Tensor, " coordinate"]
+        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
     ) -> Float[Tensor, "p p"]:
         """Return J Jᵀ."""
         jacobian = self.jacobian(conditions, point)
         return jacobian @ jacobian.mT
 
-    def entries(self, conditions: int) -> int:
-        """Return the entries of J, or of J Jᵀ if these are more."""
-        return conditions * max(conditions, len(self.start))
-
     def rank(
         self,
-        conditions: Constraints,
+        conditions: Conditions,
         point: Float[Tensor, " coordinate"],
         tolerance: float,
         memory_limit: int,
-    ) -> tuple[int, float]:
-        """Return the rank of J by a dense SVD, and the gap at the cut.
-
-        Raises:
-            InputError: For a J that needs more than ``memory_limit`` bytes.
-        """
+    ) -> int:
+        """Return the rank of J by a dense decomposition."""
         refuse_size(len(conditions.rows) * len(point), memory_limit)
         return jacobian_rank(self.jacobian(conditions, point), tolerance)
 
@@ -193,7 +173,11 @@ Coordinates = QueriesAndKeys | Parameters
 
 
 def refuse_size(entries: int, memory_limit: int) -> None:
-    """Raise InputError for a dense factorisation of more bytes than the limit."""
+    """Raise for a dense factorisation of more memory than the limit.
+
+    Raises:
+        InputError: Always then, with the memory that it needs.
+    """
     needed = COPIES * 8 * entries
     if needed > memory_limit:
         raise InputError(
@@ -202,24 +186,20 @@ def refuse_size(entries: int, memory_limit: int) -> None:
         )
 
 
-def jacobian_rank(jacobian: Float[Tensor, "p coordinate"], tolerance: float) -> tuple[int, float]:
-    """Return how many singular values exceed this share of the largest, and the ratio across the cut."""
+def jacobian_rank(jacobian: Float[Tensor, "p coordinate"], tolerance: float) -> int:
+    """Return how many singular values exceed this share of the largest."""
     sigma = singular_values(jacobian)
-    return _cut(sigma, tolerance * float(sigma.max())) if sigma.numel() else (0, float("inf"))
+    return _above(sigma, tolerance * sigma[:1])
 
 
-def _cut(sigma: Tensor, threshold: float) -> tuple[int, float]:
-    rank = int((sigma > threshold).sum())
-    if rank in (0, len(sigma)):
-        return rank, float("inf")
-    return rank, float(sigma[rank - 1] / sigma[rank].clamp_min(1e-300))
+def _above(sigma: Tensor, threshold: Tensor | float) -> int:
+    return int((sigma > threshold).sum())
 
 
-def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tuple[Tensor, float]:
-    """Return an orthonormal basis of the columns of matrix − shift, and the gap at the cut.
+def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> Tensor:
+    """Return an orthonormal basis of the columns of matrix − shift.
 
     Relative to the matrix before the shift: equal keys minus their mean are only rounding.
     """
     left, sigma, _ = svd(matrix - shift)
-    rank, gap = _cut(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
-    return left[:, :rank], gap
+    return left[:, sigma > tolerance * torch.linalg.matrix_norm(matrix, 2)]

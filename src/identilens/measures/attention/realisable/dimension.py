@@ -11,8 +11,8 @@ from identilens.measures.attention.checks import check_numbers
 from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT
 from identilens.measures.attention.realisable.softmax_map import (
     SoftmaxMap,
-    output_constraints,
-    weight_constraints,
+    output_conditions,
+    weight_conditions,
 )
 
 RANK_TOLERANCE = 1e-12
@@ -23,6 +23,8 @@ RANK_TOLERANCE = 1e-12
 class RealisableDimension:
     """Local dimension of the alternatives that other queries and keys of the same size produce.
 
+    An upper bound, if jacobian_rank is less than the number of conditions (Σ_i rank([T, 1]) − 1 over the rows).
+
     Attributes:
         dimension: weights_rank − jacobian_rank.
         formula: Dimension for generic queries, keys and values of these sizes and masks; None if the visible sets are
@@ -30,9 +32,6 @@ class RealisableDimension:
         parameters: Number of entries of Q and K, or of the parameters that move.
         jacobian_rank: Rank of the Jacobian of the output in these.
         weights_rank: Rank of the Jacobian of the weights in these; parameters − weights_rank is the gauge.
-        output_rank: Σ_i rank([T, 1]) − 1 over the rows: the largest possible jacobian_rank.
-        gap: Least ratio between the smallest singular value that counts and the next one; infinite if every singular
-            value counts. Ranks with a gap near 1 are doubtful.
         regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K, or parameters. If
             not, more weights can be reached at second order, and the dimension is only that of first order.
         tolerance: Share of the largest singular value below which a singular value counts as zero.
@@ -43,8 +42,6 @@ class RealisableDimension:
     parameters: int
     jacobian_rank: int
     weights_rank: int
-    output_rank: int
-    gap: float
     regular: bool
     tolerance: float
 
@@ -57,14 +54,6 @@ class RealisableDimension:
     def kernel(self) -> int:
         """Dimension of the changes of Q and K that do not change the output."""
         return self.parameters - self.jacobian_rank
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the Jacobian has full row rank, so that nearby alternatives form a manifold of this dimension.
-
-        If not, and the dimension is positive, the dimension is an upper bound.
-        """
-        return self.jacobian_rank == self.output_rank
 
 
 def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
@@ -85,16 +74,15 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         408
 
     Raises:
-        InputError: No lists of one length, numbers that are not whole, a rank that its count of keys does not allow.
+        InputError: No lists of one length, or a rank that its count of keys does not allow.
     """
-    if not type(counts) is type(ranks) is list or len(counts) != len(ranks):
-        raise InputError(
-            f"expected counts and ranks as lists of one length; got {counts!r} and {ranks!r}; pass tensor.tolist()."
-        )
     check_numbers(1, d_k=d_k)
-    for count, rank in zip(counts, ranks, strict=True):
-        check_numbers(0, rank=rank)
-        check_numbers(rank + 1, count=count)
+    if len(counts) != len(ranks) or not all(
+        0 <= rank < count for count, rank in zip(counts, ranks, strict=True)
+    ):
+        raise InputError(
+            f"expected lists of one length with a rank below each count; got {counts} and {ranks}."
+        )
     rows = sorted(zip(counts, ranks, strict=True))
     reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
     return reached[-1] - nested_rank(reached, [rank for _, rank in rows])
@@ -131,12 +119,12 @@ def realisable_dimension(
     of the weights (the gauge), both computed numerically: rank J_A − rank J_F. Of queries and keys that move freely the
     change of each query is eliminated first (SVDs of r x d_k); conditions on the keys remain, and there are none for a
     head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions. Of parameters the Jacobians are
-    dense. ``memory_limit`` limits the bytes of these; ``rank_tolerance`` is used for all ranks.
+    dense. A count that differs with another ``rank_tolerance`` is doubtful.
 
     Args:
         heads: A head (`softmax_map`), or heads that make their logits from the same parameters (`SoftmaxMap`).
-        rank_tolerance: Share of the largest singular value below which a singular value counts as zero.
-        memory_limit: In bytes.
+        rank_tolerance: Share of the largest singular value below which a singular value counts as zero, of all ranks.
+        memory_limit: Bytes that a dense factorisation may take.
 
     Examples:
         >>> import torch
@@ -152,35 +140,33 @@ def realisable_dimension(
         InputError: For a problem too large for ``memory_limit``.
         NumericalError: NaN, or ranks that contradict each other.
     """
-    coordinates, limits = heads.coordinates, (rank_tolerance, memory_limit)
-    start, formula = coordinates.start, head_formula(heads)
+    coordinates, start = heads.coordinates, heads.coordinates.start
+    limits = (rank_tolerance, memory_limit)
     # Every condition counts, however small the weights it acts on: the rank does not depend on their size.
-    conditions, _ = output_constraints(heads, heads.weights(start), row_tolerance=0.0)
-    free = weight_constraints(heads)
-    weights_rank, gap_a = coordinates.rank(free, start, *limits)
-    jacobian_rank, gap = coordinates.rank(conditions, start, *limits)
-    gap = min(gap, gap_a)
+    conditions, _ = output_conditions(heads, heads.weights(start), row_tolerance=0.0)
+    free = weight_conditions(heads)
+    weights_rank = coordinates.rank(free, start, *limits)
+    jacobian_rank = coordinates.rank(conditions, start, *limits)
     if jacobian_rank > weights_rank:
         raise NumericalError(
             f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
-            f"{jacobian_rank}, with a gap of {gap:.1e} at the cut; try a larger rank_tolerance."
+            f"{jacobian_rank}; try a larger rank_tolerance."
         )
+    formula, counts = head_formula(heads), sorted(heads.visible.sum(-1).tolist())
     if formula is None or coordinates.d_k is None:
         # Normal numbers of the same mean square; of 1 in place of 0.
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start.device)
         size = float(start.square().mean().sqrt()) or 1.0
-        generic_rank, _ = coordinates.rank(free, size * drawn, *limits)
+        generic_rank = coordinates.rank(free, size * drawn, *limits)
     else:
-        generic_rank = free_rank(sorted(heads.visible.sum(-1).tolist()), coordinates.d_k)
+        generic_rank = free_rank(counts, coordinates.d_k)
     return RealisableDimension(
         dimension=weights_rank - jacobian_rank,
         formula=formula,
         parameters=len(start),
         jacobian_rank=jacobian_rank,
         weights_rank=weights_rank,
-        output_rank=sum(basis.shape[1] for basis in heads.kept),
-        gap=gap,
         regular=weights_rank >= generic_rank,
         tolerance=rank_tolerance,
     )
@@ -188,9 +174,8 @@ def realisable_dimension(
 
 def head_formula(heads: SoftmaxMap) -> int | None:
     """Return the generic dimension, None if the visible sets are not nested or not any Q and K can be made."""
-    d_k = heads.coordinates.d_k
-    ordered = heads.visible[torch.argsort(heads.visible.sum(-1), stable=True)]
+    d_k, counts = heads.coordinates.d_k, heads.visible.sum(-1)
+    ordered = heads.visible[counts.argsort(stable=True)]
     if d_k is None or bool((ordered[:-1] & ~ordered[1:]).any()):
         return None
-    ranks = [basis.shape[1] for basis in heads.kept]
-    return generic_dimension(heads.visible.sum(-1).tolist(), d_k, ranks)
+    return generic_dimension(counts.tolist(), d_k, heads.ranks.tolist())

@@ -1,11 +1,12 @@
 """A = softmax(S(point)) of one head or several, and what conditions the outputs A C set on a change of S."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
@@ -13,7 +14,7 @@ from identilens.linalg.checks import check_finite, check_mask
 from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable.coordinates import (
-    Constraints,
+    Conditions,
     Coordinates,
     QueriesAndKeys,
 )
@@ -44,9 +45,19 @@ class SoftmaxMap:
         """Return the attention of a point."""
         return visible_softmax(self.coordinates.logits(point), self.visible)
 
-    def outputs(self, weights: Float[Tensor, "row key"]) -> list[Tensor]:
+    @cached_property
+    def bases(self) -> Float[Tensor, "row key r"]:
+        """C of all rows, with zeros after their columns."""
+        return pad_sequence([basis.mT for basis in self.kept], batch_first=True).mT
+
+    @cached_property
+    def ranks(self) -> Int[Tensor, " row"]:
+        """Number of columns of each row's C."""
+        return torch.tensor([basis.shape[1] for basis in self.kept], device=self.visible.device)
+
+    def outputs(self, weights: Float[Tensor, "row key"]) -> Float[Tensor, "row r"]:
         """Return a C of each row a of some weights, or of their difference from others."""
-        return [row @ basis for row, basis in zip(weights, self.kept, strict=True)]
+        return (weights[:, None, :] @ self.bases)[:, 0]
 
 
 def softmax_map(
@@ -81,84 +92,62 @@ def softmax_map(
     """
     T = head_values(projected_values)
     check_finite(queries=queries, keys=keys, bias=bias)
-    if queries.ndim != 2 or not queries.numel() or keys.shape != (T.keys, queries.shape[1]):
+    n_q, d_k = queries.shape if queries.ndim == 2 else (0, 0)
+    biased = None if bias is None else tuple(bias.shape)
+    if not queries.numel() or keys.shape != (T.keys, d_k) or biased not in (None, (n_q, T.keys)):
         raise InputError(
-            f"expected queries and keys of one size, one projected value per key; got queries {tuple(queries.shape)}, "
-            f"keys {tuple(keys.shape)}, {T.keys} projected values; pass one head's tensors "
-            "(repeat grouped keys for their queries)."
+            "expected queries and keys of one size, one projected value per key, and a bias of queries x keys; got "
+            f"queries {tuple(queries.shape)}, keys {tuple(keys.shape)}, {T.keys} projected values and the bias "
+            f"{biased}; pass one head's tensors (repeat grouped keys for their queries)."
         )
-    (n_q, d_k), n_k = queries.shape, len(keys)
-    if bias is not None and tuple(bias.shape) != (n_q, n_k):
-        raise InputError(
-            f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's bias, without batch."
-        )
-    check_mask(visible, n_q, n_k)
+    check_mask(visible, n_q, T.keys)
     coordinates = QueriesAndKeys(
         queries.detach().double(),
         keys.detach().double(),
         d_k**-0.5 if scaling is None else float(scaling),
         None if bias is None else bias.detach().double(),
     )
-    everywhere = torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
-    seen = everywhere if visible is None else visible
+    seen = torch.ones_like(queries @ keys.mT, dtype=torch.bool) if visible is None else visible
     return SoftmaxMap(coordinates, seen, T.output_bases(n_q, visible))
 
 
-def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor, Tensor]:
-    """Return Q and R with M_iᵀ = Q R, where M_i = C_iᵀ (diag(a_i) − a_i a_iᵀ) maps logits to the row's output.
-
-    The keys are sorted by weight before the QR. Householder's method is then accurate for every key relative to its
-    weight (Cox & Higham 1998). So the spans are exact for slightly different values, and weights of very different size
-    do not disturb the ranks. All rows have the same C_i, ``kept``.
-    """
-    mean = weights @ kept
-    jacobians = (kept[None] - mean[:, None, :]) * weights[:, :, None]
-    # Σ_j a_j (C_j − mean) = 0. At a key with nearly all the weight the difference cancels; the sum does not.
-    top = weights.argmax(-1)[:, None, None].expand(-1, 1, kept.shape[1])
-    jacobians = jacobians.scatter(1, top, 0.0)
-    jacobians = jacobians.scatter(1, top, -jacobians.sum(1, keepdim=True))
-    order = torch.argsort(weights, dim=-1, descending=True)[:, :, None].expand_as(jacobians)
-    basis, triangle = torch.linalg.qr(torch.gather(jacobians, 1, order))
-    return torch.zeros_like(basis).scatter_(1, order, basis), triangle
-
-
-def output_constraints(
+def output_conditions(
     heads: SoftmaxMap, weights: Float[Tensor, "row key"], row_tolerance: float = ROW_TOLERANCE
-) -> tuple[Constraints, list[Tensor]]:
-    """Return the conditions M_i dS_i = 0 with orthonormal rows, and each row's map to them.
+) -> tuple[Conditions, Float[Tensor, "p r"]]:
+    """Return the conditions M_i dS_i = 0 with orthonormal rows, and what each needs for a change of the output.
 
-    M_i = Rᵀ Qᵀ: the conditions are the rows of Qᵀ, and a change e of the output needs Qᵀ dS = R⁻ᵀ e.
-    Directions with singular values up to ``row_tolerance`` of the row's largest are left out: their weights are too
-    small to have an effect. With a tolerance of 0 only exact zeros are left out.
+    M_i = C_iᵀ (diag(a_i) − a_i a_iᵀ) maps logits to the row's output, M_iᵀ = Q R: the conditions are the rows of Qᵀ,
+    and a change e of the output needs Qᵀ dS = R⁻ᵀ e. The keys are sorted by weight before the QR. Householder's method
+    is then accurate for every key relative to its weight (Cox & Higham 1998). So the spans are exact for slightly
+    different values, and weights of very different size do not disturb the ranks. Directions with singular values up to
+    ``row_tolerance`` of the row's largest are left out: their weights are too small to have an effect. With a tolerance
+    of 0 only exact zeros are left out.
     """
-    alike: dict[int, list[int]] = {}
-    for index, basis in enumerate(heads.kept):
-        alike.setdefault(id(basis), []).append(index)
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for indices in alike.values():
-        bases, triangles = row_bases(heads.kept[indices[0]], weights[indices])
-        for index, basis, factors in zip(
-            indices, bases, zip(*svd(triangles), strict=True), strict=True
-        ):
-            left, sigma, right = factors
-            felt = (sigma > row_tolerance * sigma[:1]) & (sigma > (1e-14 if row_tolerance else 0.0))
-            found[index] = (basis @ left[:, felt]).mT, right[felt] / sigma[felt, None]
-    rows, maps = zip(*(found[index] for index in range(len(weights))), strict=True)
-    return _owned(rows), list(maps)
+    mean = heads.outputs(weights)
+    jacobians = (heads.bases - mean[:, None, :]) * weights[:, :, None]
+    # Σ_j a_j (C_j − mean) = 0. At a key with nearly all the weight the difference cancels; the sum does not.
+    rows, top = torch.arange(len(weights), device=weights.device), weights.argmax(-1)
+    jacobians[rows, top] = 0.0
+    jacobians[rows, top] = -jacobians.sum(1)
+    order = weights.argsort(-1, descending=True)[:, :, None].expand_as(jacobians)
+    basis, triangle = torch.linalg.qr(jacobians.gather(1, order))
+    left, sigma, right = svd(triangle)
+    felt = (sigma > row_tolerance * sigma[:, :1]) & (sigma > (1e-14 if row_tolerance else 0.0))
+    felt &= torch.arange(sigma.shape[1], device=felt.device) < heads.ranks[:, None]
+    spans = torch.zeros_like(basis).scatter_(1, order, basis) @ left
+    conditions = Conditions(spans.mT[felt], felt.nonzero()[:, 0])
+    return conditions, right[felt] / sigma[felt][:, None]
 
 
-def weight_constraints(heads: SoftmaxMap) -> Constraints:
+def weight_conditions(heads: SoftmaxMap) -> Conditions:
     """Return the conditions "dS_i is constant over the visible keys": no weight changes."""
     rows = []
-    for seen in heads.visible:
-        count = int(seen.sum())
-        constant = torch.full((count, 1), 1.0, dtype=torch.float64, device=seen.device)
+    for visible in heads.visible:
+        count = int(visible.sum())
+        constant = torch.ones((count, 1), dtype=torch.float64, device=visible.device)
         centred = torch.linalg.qr(constant, mode="complete").Q[:, 1:].mT
-        rows.append(centred.new_zeros((count - 1, len(seen))).masked_scatter(seen, centred))
-    return _owned(rows)
-
-
-def _owned(rows: Sequence[Tensor]) -> Constraints:
-    together = torch.cat([*rows])
-    owner = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(row) for row in rows]))
-    return Constraints(together, owner.to(together.device))
+        rows.append(centred.new_zeros((count - 1, len(visible))).masked_scatter(visible, centred))
+    free = heads.visible.sum(-1) - 1
+    return Conditions(
+        torch.cat(rows), torch.arange(len(rows), device=free.device).repeat_interleave(free)
+    )
