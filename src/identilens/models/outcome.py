@@ -19,6 +19,7 @@ from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
+from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.linearise import Suffixes
 from identilens.models.offloading import is_offloaded
@@ -130,24 +131,41 @@ class Answer:
         ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
         `between`.
         """
-        measure = measure or self.between
+        measure, later = measure or self.between, self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
-        own = self._entries_of(self._run(AttentionCall.run, [self.item]))
+        own = self._entries_of(later.own)
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
-        for batch in self.lens.batches(copies, range(len(heads)), most):
+        batches = [*self.lens.batches(copies, range(len(heads)), most)]
+        skipped = self._skipped(number, own)
+        with later.since(number) if skipped else nullcontext():
+            for batch in batches:
 
-            def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
-                output = call.run()
-                if call.index == number:
-                    remains, output = _left(output, left), output.clone()
-                    for place, copy in enumerate(batch):
-                        output[place, :, heads[copy]] = remains[place, :, heads[copy]]
-                return output
+                def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
+                    output = call.run()
+                    if call.index == number - skipped:
+                        remains, output = _left(output, left), output.clone()
+                        for place, copy in enumerate(batch):
+                            output[place, :, heads[copy]] = remains[place, :, heads[copy]]
+                    return output
 
-            run = self._run(removed, [self.item] * len(batch))
-            found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
+                run = self._run(removed, [self.item] * len(batch))
+                found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
         return found
+
+    @cached_property
+    def _layers(self) -> LaterLayers:
+        return LaterLayers(self.lens, self.item, self._wanted)
+
+    def _skipped(self, number: int, own: Float[Tensor, "position entry"]) -> int:
+        """Return how many attention calls before one can be left out: with them the outcome is the model's own."""
+        skipped = self._layers.before(number)
+        if skipped:
+            with self._layers.since(number):
+                again = self._entries_of(self._run(AttentionCall.run, [self.item]))
+            near = (again - own).norm() <= NOISE[own.dtype] * own.norm()
+            skipped *= bool(near)
+        return skipped
 
     def estimates(
         self, left: Left = "zero", probes: int = 16, seed: int = 0
