@@ -435,6 +435,7 @@ def influence(
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
     directions: int = ...,
+    removed: int | None = ...,
     seed: int = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -470,6 +471,8 @@ def influence(
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
+        removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
+            more than 512 are chosen; the others have an estimate only.
         seed: Seed of the random directions.
         settings: All settings at once, as a `identilens.studies.influence.study.InfluenceSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
@@ -563,7 +566,7 @@ def mixing(
     wrt: typing.Literal['embeddings', 'embedding_sum'] = ...,
     sketch_probes: int | None = ...,
     leading: int | None = ...,
-    memory_budget: int | str = ...,
+    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     rollouts: bool = ...,
     seed: int = ...,
@@ -596,7 +599,8 @@ def mixing(
         wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB.
+        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
+            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.

@@ -13,8 +13,9 @@ from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
+from identilens.linalg.memory import budget_on
 from identilens.models.capture import no_states
-from identilens.models.derivative.jacobian import DEFAULT_BUDGET, chunk_size
+from identilens.models.derivative.jacobian import chunk_size
 from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -372,7 +373,7 @@ def _forward(
     tangents = torch.eye(at.numel(), dtype=at.dtype, device=at.device).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
     chunk = chunk_size(
-        lambda count: derivative(tangents[:count]), len(tangents), DEFAULT_BUDGET, "tangent"
+        lambda count: derivative(tangents[:count]), len(tangents), budget_on(at.device), "tangent"
     )
     return torch.cat([derivative(part) for part in tangents.split(chunk)])
 
