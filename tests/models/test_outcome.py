@@ -9,6 +9,7 @@ import identilens as idl
 from helpers.zoo import BUILDERS, build, classifier, example, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import outcome as outcomes
+from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, _forward
 from identilens.models.reading import read_head
@@ -176,6 +177,6 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
     found = later.without(number, [0, 1])
     with first.register_forward_hook(lambda *_: seen.append(1)):
         assert later.without(number, [0, 1], "mean") != found
-        assert (len(seen) == 0) == (later._layers.before(number) > 0)
-    monkeypatch.setattr(Answer, "_skipped", lambda *_: 0)
+        assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
+    monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
     assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)

@@ -10,55 +10,102 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall
+from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
+from identilens.models.proof import NOISE
 from identilens.models.threads import attribute, only_here
 
 
 class LaterLayers:
-    """The outputs of a model's layers on one text, from which a run can begin at any of them.
+    """The outputs of a model's layers on one text, from which runs of it can begin.
+
+    Args:
+        lens: The model.
+        item: The text.
+        options: What the model is asked for.
+        only: Number of an attention in call order: runs begin at its layer or at the first one. Default: at any layer.
 
     Attributes:
         own: The model's output.
     """
 
-    @torch.no_grad()
-    def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
+    def __init__(
+        self, lens: Lens, item: Item, options: dict[str, Any], only: int | None = None
+    ) -> None:
         lens.prove_once([item])
+        self._lens, self._item, self._options = lens, item, options
         self._sites = lens.sites(item)
-        paths = dict.fromkeys(site.place[0] for site in self._sites if site.place is not None)
-        self._lists = {path: [*lens.body.get_submodule(path).children()] for path in paths}
         self._given: dict[nn.Module, list[Any]] = {}
+        self._counts: dict[int, int] = {}
+        numbers = range(len(self._sites)) if only is None else [only]
+        kept = {layers[-1] for number in numbers if (layers := self._earlier(number))}
 
         def note(layer: nn.Module, _inputs: Any, output: Any) -> None:
             self._given.setdefault(layer, []).append(output)
 
         with ExitStack() as hooks:
-            for layer in (layer for layers in self._lists.values() for layer in layers):
-                hook = layer.register_forward_hook(only_here(note))
-                hooks.callback(hook.remove)
-            self.own = lens.run([item], AttentionCall.run, whole=True, changes=True, **options)
+            for layer in kept:
+                hooks.callback(layer.register_forward_hook(only_here(note)).remove)
+            self.own = self.run(AttentionCall.run)
 
-    def before(self, number: int) -> int:
-        """Return how many attention calls the layers before an attention make; 0 where these cannot be left out."""
-        site = self._sites[number]
-        plain = all(one.route is None and not one.gated for one in self._sites)
-        if site.place is None or not plain:
-            return 0
-        path, at = site.place
-        once = all(len(self._given.get(layer, ())) == 1 for layer in self._lists[path][:at])
-        earlier = [one for one in self._sites if one.place and one.place[0] == path]
-        return sum(one.place[1] < at for one in earlier if one.place) if once else 0
+    @torch.no_grad()
+    def run(self, handler: Handler, copies: int = 1) -> Any:
+        """Return the model's output on a batch of copies of the text, with attention by a handler."""
+        items, model = [self._item] * copies, self._lens.model
+        with self._lens.capturing(handler, items, model):
+            return self._lens.plain(items, model, **self._options)
+
+    def skipped(self, number: int) -> int:
+        """Return how many attention calls a run leaves out that begins at the layer of an attention.
+
+        0 where layers cannot be left out: they are called several times, or the output would not be the model's own.
+        """
+        if number not in self._counts:
+            layers, site = self._earlier(number), self._sites[number]
+            known = layers and len(self._given.get(layers[-1], ())) == 1
+            plain = all(one.route is None and not one.gated for one in self._sites)
+            places = [one.place for one in self._sites if known and plain and one.place]
+            count = sum(
+                site.place is not None and one < site.place and one[0] == site.place[0]
+                for one in places
+            )
+            if count:
+                with self._from(number):
+                    before, after = map(_last, (self.own, self.run(AttentionCall.run)))
+                near = (after - before).norm() <= NOISE[before.dtype] * before.norm()
+                count *= bool(near)
+            self._counts[number] = count
+        return self._counts[number]
 
     @contextmanager
-    def since(self, number: int) -> Iterator[None]:
-        """Begin runs of this text, also of several copies, at the layer of an attention inside the context."""
-        path, at = self._sites[number].place or ("", 0)
+    def since(self, number: int) -> Iterator[int]:
+        """Let runs begin at the layer of an attention inside the context, and yield how many calls they leave out."""
+        skipped = self.skipped(number)
         with ExitStack() as stack:
-            for layer in self._lists.get(path, [])[:at]:
-                given = _giving(self._given[layer][0], layer.forward)
+            if skipped:
+                stack.enter_context(self._from(number))
+            yield skipped
+
+    @contextmanager
+    def _from(self, number: int) -> Iterator[None]:
+        layers = self._earlier(number)
+        with ExitStack() as stack:
+            # What the last of them gives is read; the others only need an output of its form.
+            for layer in layers:
+                given = _giving(self._given[layers[-1]][0], layer.forward)
                 stack.enter_context(attribute([layer], "forward", given))
             yield
+
+    def _earlier(self, number: int) -> list[nn.Module]:
+        """Return the layers before that of an attention in its list."""
+        path, at = self._sites[number].place or ("", 0)
+        return list(self._lens.body.get_submodule(path).children())[:at]
+
+
+def _last(output: Any) -> Tensor:
+    """Return the logits of an output, or its final states."""
+    logits = output.get("logits")
+    return output[0] if logits is None else logits
 
 
 def _giving(output: Any, own: Callable[..., Any]) -> Callable[..., Any]:

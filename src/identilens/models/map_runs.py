@@ -13,6 +13,7 @@ from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, check_rows, text_losses
@@ -45,13 +46,14 @@ class MapRuns:
     """
 
     def __init__(self, lens: Lens, item: Item, head: Head, batch: int = 64) -> None:
-        lens.prove_once([item])
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
         place = sites[self._site].place
         self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
         self.own = Rows(range(len(head.attention)), head.attention)
+        with explained(type(lens.model).__name__):
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
         self._plain = self._outcome([self.own])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -115,14 +117,13 @@ class MapRuns:
         losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
         return Outcome(states[-1], logits, losses)
 
-    @torch.no_grad()
     def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
-        lens, head = self._lens, self._head
+        head = self._head
         group = head.head // head.group
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
-            if call.index != self._site:
+            if call.index != self._site - skipped:
                 return output
             reached.append(True)
             output = output.clone()
@@ -133,7 +134,5 @@ class MapRuns:
                 output[number, list(rows.queries), head.head] = mixed.to(output.dtype)
             return output
 
-        copies = [self._item] * len(changes)
-        capturing = lens.capturing(handler, copies, lens.model)
-        with capturing, explained(type(lens.model).__name__):
-            return lens.plain(copies, lens.model, output_hidden_states=True)
+        with self._later.since(self._site) as skipped, explained(type(self._lens.model).__name__):
+            return self._later.run(handler, len(changes))

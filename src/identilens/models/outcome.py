@@ -138,8 +138,7 @@ class Answer:
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
         batches = [*self.lens.batches(copies, range(len(heads)), most)]
-        skipped = self._skipped(number, own)
-        with later.since(number) if skipped else nullcontext():
+        with later.since(number) as skipped:
             for batch in batches:
 
                 def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
@@ -157,16 +156,6 @@ class Answer:
     @cached_property
     def _layers(self) -> LaterLayers:
         return LaterLayers(self.lens, self.item, self._wanted)
-
-    def _skipped(self, number: int, own: Float[Tensor, "position entry"]) -> int:
-        """Return how many attention calls before one can be left out: with them the outcome is the model's own."""
-        skipped = self._layers.before(number)
-        if skipped:
-            with self._layers.since(number):
-                again = self._entries_of(self._run(AttentionCall.run, [self.item]))
-            near = (again - own).norm() <= NOISE[own.dtype] * own.norm()
-            skipped *= bool(near)
-        return skipped
 
     def estimates(
         self, left: Left = "zero", probes: int = 16, seed: int = 0

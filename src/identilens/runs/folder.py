@@ -1,9 +1,11 @@
 """The folder of a run: parts are written one by one, and an interrupted run is resumed."""
 
 import json
+import os
+import platform
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import torch
+from filelock import FileLock, Timeout
 from safetensors import safe_open
 from torch import Tensor
 
@@ -29,7 +32,6 @@ from identilens.runs.files import (
     write_json,
     write_table,
 )
-from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import Record, differences, subject, version_changes
 from identilens.runs.reading import errors_naming, read_record
@@ -274,3 +276,27 @@ class RunFolder:
 
     def _part(self, part: int) -> Path:
         return self.path / _PARTS / f"{part:06d}.safetensors"
+
+
+def acquire_lock(folder: Path) -> AbstractContextManager[Any]:
+    """Lock a run's folder, until the returned context is left.
+
+    Raises:
+        OutputFolderError: If another process holds it, or the folder cannot be written.
+    """
+    file = folder / LOCK
+    if file.is_symlink():
+        raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
+    with translated_write_errors(file):
+        try:
+            held = FileLock(file).acquire(blocking=False)
+        except Timeout:
+            words = file.read_text(encoding="utf-8", errors="replace")
+            owner = words or "a process that has just begun"
+            raise OutputFolderError(
+                f"another run is writing to {folder} ({owner}). Wait until it ends, or choose another folder."
+            ) from None
+        # The owner's name is only information: on a full disk the run goes on without it.
+        with suppress(OSError):
+            file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+    return held

@@ -20,6 +20,9 @@ from identilens.runs.settings import NonNegative, Size
 MAX_TEXT_BYTES = 4 * 2**30
 """Default of the largest number of bytes that are read of a file, after decompression."""
 
+MOST_CHARACTERS = 20_000
+"""Largest number of characters of texts given in Python, or of conversations, that are stored with a run."""
+
 LONGEST_LINE = 2**24
 """Largest number of characters in a line; an object of JSON takes up to 32 bytes of memory for each."""
 

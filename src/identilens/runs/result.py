@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from identilens.charts.kit import Charts
 from identilens.charts.labels import said
 from identilens.charts.notebook import folded_maps
-from identilens.charts.page import Page, Section, table_html, write_page
+from identilens.charts.page import Page, Section, citation, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
@@ -38,6 +39,14 @@ from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
+
+_BIBTEX = """\
+@software{{identilens,
+  author = {{{{The identilens developers}}}},
+  title = {{identilens: what a transformer's attention determines, and what has an effect}},
+  version = {{{version}}},
+  year = {{2026}}
+}}"""
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,29 @@ class Result(ABC):
             paths.append(place / f"{name}.csv")
             write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
         return paths
+
+    def to_json(self) -> str:
+        """Return the finding, its named numbers, every table and the citation as JSON; what is not finite is null."""
+        finding = self.summary()
+        numbers = {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in finding.numbers.items()
+        }
+        tables = {name: json.loads(getattr(self, name).write_json()) for name in self.schema}
+        written = {
+            "study": self.analysis,
+            "subject": self.subject(),
+            "finding": finding.text,
+            "numbers": numbers,
+            "tables": tables,
+            "citation": citation(self.provenance),
+        }
+        return json.dumps(written, allow_nan=False, default=float)
+
+    def cite(self) -> str:
+        """Return a sentence that identifies the run in a paper, and a BibTeX entry of identilens."""
+        number = self.provenance.get("libraries", {}).get("identilens", "")
+        return f"{citation(self.provenance)}\n\n{_BIBTEX.format(version=number)}"
 
     def sections(self) -> list[Section]:
         """Return the sections of the report below the finding: its views."""
