@@ -1,7 +1,6 @@
 """States of every token of the vocabulary after the same beginning, which runs once."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from copy import deepcopy
 from inspect import signature
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
@@ -178,14 +177,9 @@ class Candidates:
             if len(seen) == len(self._blocks):
                 raise _DeepestError
 
-        with ExitStack() as stack:
-            stack.enter_context(evaluation_mode(body))
-            stack.enter_context(explained(self.name))
-            for block in self._blocks:
-                hook = block.register_forward_pre_hook(only_here(note), with_kwargs=True)
-                stack.callback(hook.remove)
-            if not self._blocks:
-                options["output_hidden_states"] = True
+        if not self._blocks:
+            options["output_hidden_states"] = True
+        with evaluation_mode(body), explained(self.name), hooked(self._blocks, note):
             try:
                 output = body(input_ids=ids.to(self.lens.device), **options)
                 seen = list(output.hidden_states)

@@ -16,7 +16,7 @@ from identilens.models.interface import AttentionCall
 from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, check_rows, text_losses
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,17 @@ class MapRuns:
             reached: list[bool] = []
 
             def keep(
-                _module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached
+                _module: nn.Module,
+                _args: tuple,
+                _kwargs: dict,
+                output: Any,
+                reached: list[bool] = reached,
             ) -> None:
                 if reached:
                     outputs.append(output if isinstance(output, Tensor) else output[0])
                     raise _EnoughError
 
-            with self._layer.register_forward_hook(only_here(keep)):
+            with hooked([self._layer], after=keep):
                 try:
                     self._run(part, reached)
                 except _EnoughError:

@@ -1,7 +1,7 @@
 """Proof that capture is faithful on a batch, made while the batch runs: each check has a figure and a limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked, only_here
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
@@ -306,7 +306,7 @@ class Proof:
         remedy = "Give recordings and images without padding, one at a time (a batch of one)."
         self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
 
-    def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+    def _projected(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
             return
         call, given = self._pending
@@ -350,7 +350,7 @@ def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "t
 
 @contextmanager
 def projections_watched(
-    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]
+    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, dict, Any], None]
 ) -> Iterator[None]:
     """Call a listener with the inputs and outputs of output projections of this thread, inside the context.
 
@@ -360,14 +360,14 @@ def projections_watched(
     wrapped = {module for module in modules if module._forward_hooks}
     plain = modules - wrapped
 
-    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+    def hook(module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         if module in plain:
-            listener(module, inputs, output)
+            listener(module, inputs, kwargs, output)
 
-    with ExitStack() as hooks:
-        hooks.enter_context(register_module_forward_hook(only_here(hook)))
-        for module in wrapped:
-            hooks.enter_context(module.register_forward_hook(only_here(listener)))
+    with (
+        register_module_forward_hook(only_here(hook), with_kwargs=True),
+        hooked(wrapped, after=listener),
+    ):
         yield
 
 

@@ -1,6 +1,7 @@
 """Rollouts of one text: how much of each input token reaches each position, layer after layer, by several weights."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -18,7 +19,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 class Rollout(NamedTuple):
@@ -155,9 +156,9 @@ class _Blocks:
             list(lens.body.get_submodule(path).children())[at] for path, at in places
         )
 
-    def watched(self) -> ExitStack:
+    @contextmanager
+    def watched(self) -> Iterator[None]:
         """Record each call of each layer inside the context."""
-        hooks = ExitStack()
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             self._blocks.append(
@@ -168,14 +169,14 @@ class _Blocks:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
                 self._blocks[-1].norms.append((module, args[0][0].detach().double().cpu()))
 
-        for layer in self._layers:
-            hooks.enter_context(layer.register_forward_pre_hook(only_here(enter), with_kwargs=True))
-            for module in layer.modules():
-                if "Norm" in type(module).__name__:
-                    hooks.enter_context(
-                        module.register_forward_pre_hook(only_here(norm), with_kwargs=True)
-                    )
-        return hooks
+        norms = [
+            module
+            for layer in self._layers
+            for module in layer.modules()
+            if "Norm" in type(module).__name__
+        ]
+        with hooked(self._layers, enter), hooked(norms, norm):
+            yield
 
     def contributions(
         self, number: int, layer: CapturedLayer, weights: Tensor, projected: Tensor
