@@ -170,6 +170,6 @@ def intercepting(
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
     with (
         hooked(gated, enter),
-        capturing(model, answer if gated else handler, routes_of(sites), parameters),
+        capturing(model, answer if gated else handler, routes_of(sites), parameters, whole=True),
     ):
         yield

@@ -67,12 +67,6 @@ class HiddenMap:
         *,
         whole: bool = False,
     ) -> None:
-        if wrt not in ("embeddings", "embedding_sum"):
-            raise InputError(f"wrt must be embeddings or embedding_sum; got {wrt!r}.")
-        if source not in sources(lens):
-            raise InputError(
-                f"{lens.model.config.model_type} takes {' and '.join(sources(lens))} input; got {source!r}."
-            )
         lens.prove_once([item])
         self._body = lens.body
         self._forward = partial(

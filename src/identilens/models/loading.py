@@ -87,7 +87,7 @@ def load(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(place).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
-    precision, put = precision_name(dtype, Dtype), usable_device(device)
+    precision, put = precision_name(dtype), usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
     check_map(device_map, device)

@@ -15,7 +15,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import find_site
 from identilens.models.lens import Lens
-from identilens.models.substitution import Rows, check_rows, text_losses
+from identilens.models.substitution import Rows, put_rows, text_losses
 from identilens.models.threads import hooked
 
 
@@ -122,7 +122,6 @@ class MapRuns:
     @torch.no_grad()
     def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
         lens, head = self._lens, self._head
-        group = head.head // head.group
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
@@ -131,10 +130,7 @@ class MapRuns:
             reached.append(True)
             output = output.clone()
             for number, rows in enumerate(changes):
-                check_rows(rows, head.site, head.head, call)
-                values = call.value[number, group].double()
-                mixed = rows.weights.to(values.device, torch.float64) @ values
-                output[number, list(rows.queries), head.head] = mixed.to(output.dtype)
+                put_rows(output, number, rows, head.site, head.head, call)
             return output
 
         copies = [self._item] * len(changes)

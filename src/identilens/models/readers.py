@@ -1,7 +1,7 @@
 """Check that heads reach the output of their block through the output projection alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -120,9 +120,7 @@ def _passage(
     passage, (block, projection, ends) = Passage(), watched
     numbers = [one.mixture.number for one in meetings if one.mixture]
     routes = {
-        one.mixture.number - numbers[0]: replace(one.route, total=0)
-        for one in meetings
-        if one.mixture and one.route
+        one.mixture.number - numbers[0]: one.route for one in meetings if one.mixture and one.route
     }
 
     def answer(call: AttentionCall) -> Tensor:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,11 +97,7 @@ class Replay:
             layers.append(CapturedLayer.of(call, self.site, mixed, None, moved=False))
             return mixed.detach() if self.site.gated else mixed
 
-        routes = {
-            at: replace(site.route, total=0)
-            for at, site in enumerate(self.sites)
-            if site.route is not None
-        }
+        routes = {at: site.route for at, site in enumerate(self.sites) if site.route is not None}
         with hooked(paths, note), Exact(), capturing(self.model, by_text(mix, 1), routes):
             output = functional_call(self.module, dict(parameters), *self.inputs)
         layer = layers.pop(self.sites.index(self.site))
