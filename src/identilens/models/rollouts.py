@@ -1,6 +1,6 @@
 """Rollouts of one text: how much of each input token reaches each position, layer after layer, by several weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
@@ -35,15 +35,21 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
     Raises:
         UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
     """
-    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for layer in self_attention(lens, item):
-        pair = mean_over_heads(_weights(layer)), mean_over_heads(_effective(layer))
-        layers.setdefault(layer.site.kind, []).append(pair)
+    return _by_kind(self_attention(lens, item))
+
+
+def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
+    kinds: dict[str, list[CapturedLayer]] = {}
+    for layer in layers:
+        kinds.setdefault(layer.site.kind, []).append(layer)
     return {
         kind: Rollout(
-            *(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True))
+            *(
+                attention_rollout(torch.stack([mean_over_heads(of(one)) for one in own]))
+                for of in (_weights, _effective)
+            )
         )
-        for kind, pairs in layers.items()
+        for kind, own in kinds.items()
     }
 
 
@@ -62,25 +68,18 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     lens.prove_once([item])
     with blocks.watched():
         layers = self_attention(lens, item)
-    raw, effective, norms, alti = [], [], [], []
+    [rollout] = _by_kind(layers).values()
+    rolled, norms, alti = {"raw": rollout.raw[-1], "effective": rollout.effective[-1]}, [], []
     for number, layer in enumerate(layers):
-        weights = _weights(layer)
-        raw.append(mean_over_heads(weights))
-        effective.append(mean_over_heads(_effective(layer)))
         if layer.site.gated:
-            continue
+            return rolled
+        weights = _weights(layer)
         values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
         projected = values @ layer.site.output_projection.to(values)
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
-        if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
-            alti.append(shares)
-    stacks = {"raw": raw, "effective": effective, "norm": norms}
-    rolled = {
-        name: attention_rollout(torch.stack(one))[-1]
-        for name, one in stacks.items()
-        if len(one) == len(layers)
-    }
-    if len(alti) == len(layers):
+        alti.append(blocks.contributions(number, layer, weights, projected))
+    rolled["norm"] = attention_rollout(torch.stack(norms))[-1]
+    if all(shares is not None for shares in alti):
         rolled["alti"] = alti_rollout(torch.stack(alti))[-1]
     return rolled
 
@@ -95,11 +94,7 @@ def self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
     require_attention_alone(lens)
     collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)
-    return [
-        layer
-        for layer in collector.layers[0]
-        if layer.site.kind != "cross" and layer.weights is not None
-    ]
+    return [layer for layer in collector.layers[0] if layer.site.kind != "cross"]
 
 
 def require_attention_alone(lens: Lens) -> None:
