@@ -17,7 +17,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import hooked
+from identilens.models.threads import EndedError, hooked
 
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
@@ -34,10 +34,6 @@ _REMEDY = "Choose a decoder or an encoder that reads token ids (docs/families.md
 
 Batches = Iterator[tuple[Int[Tensor, " candidate"], list[Float[Tensor, "candidate d"]]]]
 """Numbers of candidates, and what is stored of each, by layer."""
-
-
-class _DeepestError(Exception):
-    """Ends a forward pass after the deepest layer that is asked for."""
 
 
 class Candidates:
@@ -175,7 +171,7 @@ class Candidates:
         def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             seen.append(args[0] if args else kwargs["hidden_states"])
             if len(seen) == len(self._blocks):
-                raise _DeepestError
+                raise EndedError
 
         if not self._blocks:
             options["output_hidden_states"] = True
@@ -183,7 +179,7 @@ class Candidates:
             try:
                 output = body(input_ids=ids.to(self.lens.device), **options)
                 seen = list(output.hidden_states)
-            except _DeepestError:
+            except EndedError:
                 pass
         if cached and cache is not None:
             layers: list[Any] = cache.layers

@@ -167,16 +167,10 @@ class AttentionCall:
         key, value = self.key, self.value
         try:
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
-        except RuntimeError as error:
+        except RuntimeError:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
-                why = str(error).strip().split("\n")[0]
-                if isinstance(error, torch.OutOfMemoryError) or "allocate" in why:
-                    raise
-                raise RuntimeError(
-                    f"the eager attention function of {type(self.module).__name__}, which gives the weights, fails "
-                    f"({why}), though its other attention may run"
-                ) from error
+                raise
             key, value = (
                 one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
             )

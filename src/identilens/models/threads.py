@@ -42,6 +42,10 @@ def hooked(
         yield
 
 
+class EndedError(Exception):
+    """Ends a forward pass after the layer of interest."""
+
+
 class _Held:
     """Attributes that are set while any thread needs them: their previous values, and how many threads need them."""
 
