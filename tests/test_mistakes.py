@@ -39,7 +39,7 @@ IN_PYTHON = {
     "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
     "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out to use the CPU"),
     "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass a tokenizer to Lens"),
-    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "an image_processor to"),
+    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "needs an image_processor"),
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
     "a device beyond all": (lambda _: idl.load("x", device=10**30), "cannot use device '10000"),

@@ -8,7 +8,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from math import isfinite, isqrt
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ from identilens.explorer.work import (
     strongest,
     without_head,
 )
-from identilens.measures.attention.realisable.coordinates import COPIES
 from identilens.models.heads import Head
 from identilens.studies.alternatives.groups import made
 
@@ -379,14 +378,6 @@ def realised(at: Measured, head: Head) -> dict[str, Any]:
     Raises:
         InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
-    rank, (queries, keys) = int(head.projected.rank), head.attention.shape
-    seen = torch.full((queries,), keys) if head.visible is None else head.visible.sum(-1)
-    size, most = head.group * int((seen - 1).clamp(0, rank).sum()), isqrt(ROOM // (8 * COPIES))
-    if size > most:
-        raise InputError(
-            f"expected a text on which the output sets at most {most} conditions on queries and keys; this one sets "
-            f"{size}. Take a shorter text, or run: identilens alternatives --realisable."
-        )
     alternative, parameters, run = made(
         at.lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
     )

@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import json
 import re
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, get_args
@@ -51,20 +50,12 @@ def resolved(model: str | Path) -> str | Path:
     """Return the folder of a bundled model for its name, and any other id or path unchanged.
 
     Raises:
-        ModelNotFoundError: For what cannot be on the hub: a path that does not exist, or nearly a bundled model's name.
-            The hub is not asked then, which takes long without a network.
+        ModelNotFoundError: For what cannot be on the hub: a path that does not exist.
     """
     name = str(model)
     if name in NAMES and isinstance(model, str):
         return bundled_model(NAMES[name])
     if isinstance(model, str) and _HUB_ID.fullmatch(name) is not None:
-        alike = (
-            []
-            if _exists(Path(model)) or "/" in name
-            else get_close_matches(name.lower(), NAMES, cutoff=0.8)
-        )
-        if alike:
-            raise ModelNotFoundError(f"no model found under {name!r}. Did you mean {alike[0]}?")
         return model
     if not name or "\0" in name or not _exists(Path(model)):
         raise ModelNotFoundError(

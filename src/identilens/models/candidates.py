@@ -1,7 +1,6 @@
 """States of every token of the vocabulary after the same beginning, which runs once."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from copy import deepcopy
 from inspect import signature
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import only_here
+from identilens.models.threads import EndedError, hooked
 
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
@@ -35,10 +34,6 @@ _REMEDY = "Choose a decoder or an encoder that reads token ids (identilens selfc
 
 Batches = Iterator[tuple[Int[Tensor, " candidate"], list[Float[Tensor, "candidate d"]]]]
 """Numbers of candidates, and what is stored of each, by layer."""
-
-
-class _DeepestError(Exception):
-    """Ends a forward pass after the deepest layer that is asked for."""
 
 
 class Candidates:
@@ -176,20 +171,15 @@ class Candidates:
         def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             seen.append(args[0] if args else kwargs["hidden_states"])
             if len(seen) == len(self._blocks):
-                raise _DeepestError
+                raise EndedError
 
-        with ExitStack() as stack:
-            stack.enter_context(evaluation_mode(body))
-            stack.enter_context(explained(self.name))
-            for block in self._blocks:
-                hook = block.register_forward_pre_hook(only_here(note), with_kwargs=True)
-                stack.callback(hook.remove)
-            if not self._blocks:
-                options["output_hidden_states"] = True
+        if not self._blocks:
+            options["output_hidden_states"] = True
+        with evaluation_mode(body), explained(self.name), hooked(self._blocks, note):
             try:
                 output = body(input_ids=ids.to(self.lens.device), **options)
                 seen = list(output.hidden_states)
-            except _DeepestError:
+            except EndedError:
                 pass
         if cached and cache is not None:
             layers: list[Any] = cache.layers

@@ -1,7 +1,7 @@
 """What is captured of one text: hidden states and the heads of each attention layer."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site, routes_of
 from identilens.models.sequences import Kind, sides
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,9 @@ def intercepting(
 
     linear = (site.projection for site in sites)
     parameters = [one for one in linear if isinstance(one, ParameterProjection)]
-    with ExitStack() as hooks:
-        for name in (gated := {site.name for site in sites if site.gated}):
-            module = body.get_submodule(name)
-            hooks.enter_context(
-                module.register_forward_pre_hook(only_here(enter), with_kwargs=True)
-            )
-        hooks.enter_context(
-            capturing(model, answer if gated else handler, routes_of(sites), parameters)
-        )
+    gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
+    with (
+        hooked(gated, enter),
+        capturing(model, answer if gated else handler, routes_of(sites), parameters, whole=True),
+    ):
         yield

@@ -159,7 +159,10 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     text, spans = chat.prompt, {named: [(0, len(chat.prompt))]}
     if chat.messages:
         text, spans = _templated(tokenizer, chat.messages, number)
-    own: dict[str, tuple[int, int]] = {}
+    letters = [TEMPLATE] * len(text)
+    for name, found in spans.items():
+        for start, end in found:
+            letters[start:end] = [name] * (end - start)
     for name, place in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
         start, end = _found(place, text, chat, where) if isinstance(place, str) else place
@@ -167,17 +170,11 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
             )
-        if crossed := [
-            other for other, (first, last) in own.items() if first < end and start < last
-        ]:
+        if crossed := chat.segments.keys() & set(letters[start:end]):
             raise InputError(
-                f"{where}: it overlaps with {crossed[0]!r}, and a token belongs to one segment. Name parts that do not "
-                "overlap."
+                f"{where}: it overlaps with {min(crossed)!r}, and a token belongs to one segment. Name parts that do "
+                "not overlap."
             )
-        own[name] = start, end
-        spans[name] = [(start, end)]
-    letters = [TEMPLATE] * len(text)
-    for name, (start, end) in ((name, one) for name, found in spans.items() for one in found):
         letters[start:end] = [name] * (end - start)
     read = tokenizer(
         text,

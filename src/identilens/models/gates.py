@@ -1,7 +1,6 @@
 """Gates and norms between heads and output projection: what multiplies each row of the heads' outputs."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from identilens.models.affine import MATCH
 from identilens.models.following import Candidate
 from identilens.models.interface import AttentionCall, answered
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of an attention module's forward method."""
@@ -61,13 +60,11 @@ def read_with(
     """Return what some modules read in an attention module whose heads mix what is given; it may change a copy."""
     read: dict[nn.Module, Tensor] = {}
 
-    def note(module: nn.Module, given: tuple) -> None:
+    def note(module: nn.Module, given: tuple, _kwargs: dict) -> None:
         if given and isinstance(given[0], Tensor):
             read[module] = given[0]
 
-    with ExitStack() as hooks, torch.no_grad(), answered(lambda _: mixed.clone()):
-        for module in modules:
-            hooks.enter_context(module.register_forward_pre_hook(only_here(note)))
+    with torch.no_grad(), answered(lambda _: mixed.clone()), hooked(modules, note):
         # The method itself, so that hooks on the module do not run a second time.
         attention.forward(*inputs[0], **inputs[1])
     return read

@@ -1,10 +1,8 @@
 """What tells one model from another, and a lens in two lines of text."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Int
@@ -14,7 +12,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models.layout import Site
 from identilens.models.offloading import device_of, tensor_of
 
 _BESIDE = ("ADAPTION_PROMPT", "POLY", "SHADOW", "XLORA")
@@ -88,36 +85,22 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
     configs = getattr(model, "peft_config", None)
     active = getattr(model, "active_adapters", ())
     for name, config in configs.items() if isinstance(configs, Mapping) else ():
-        method = str(getattr(config.peft_type, "value", config.peft_type))
-        if not (callable(active) or name in active):
-            continue
-        if config.is_prompt_learning or method in _BESIDE:
-            _refuse_adapter(f"adapter {name!r} of {method}", _ADDS)
-        if getattr(config, "alora_invocation_tokens", None):
-            _refuse_adapter(f"adapter {name!r} of {method} (aLoRA)", _INVOKED)
+        beside = config.is_prompt_learning or config.peft_type in _BESIDE
+        invoked = getattr(config, "alora_invocation_tokens", None)
+        if (beside or invoked) and (callable(active) or name in active):
+            method = getattr(config.peft_type, "value", config.peft_type)
+            raise _beside_layers(f"adapter {name!r} of {method}")
     if any("adaption_prompt" in type(module).__module__ for module in inner.modules()):
-        _refuse_adapter("adapter of ADAPTION_PROMPT", _ADDS)
+        raise _beside_layers("adapter of ADAPTION_PROMPT")
     return inner
 
 
-_ADDS = "adds prompts, keys or attention of its own, which are not part of the model's layers"
-_INVOKED = "changes projections from some tokens on alone, so that a layer has two of each"
-
-
-def _refuse_adapter(adapter: str, what: str) -> NoReturn:
-    raise UnsupportedModelError(
-        f"the model has the {adapter}, a method of peft that {what}. Use an adapter of layers (LoRA, IA3, DoRA), or "
-        "audit the base model without it: that is another model."
+def _beside_layers(adapter: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"the model has the {adapter}, a method of peft that computes more than the model's layers (prompts, keys or "
+        "attention of its own, or other projections from some tokens on). Use an adapter of layers (LoRA, IA3, DoRA), "
+        "or audit the base model without it: that is another model."
     )
-
-
-def described(lens: Any, sites: Sequence[Site]) -> str:
-    """Return what a lens is on: the model, and its attention once it was found."""
-    dtype = str(lens.dtype).removeprefix("torch.")
-    counts = Counter(site.kind for site in sites)
-    layers = "".join(f"; {kind}: {count} layers" for kind, count in counts.items())
-    model = f"{type(lens.model).__name__}, {lens.model.config.model_type}"
-    return f"Lens({lens.name!r}: {model}, {dtype} on {lens.device}{layers})"
 
 
 def state_of(model: nn.Module) -> tuple:

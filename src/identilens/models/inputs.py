@@ -148,28 +148,16 @@ class InputReader:
 
     def read_one(self, entry: Any, index: int, max_length: int | None = None) -> Item:
         """Return the item of a single text, whose number stands in errors."""
-        return entry if isinstance(entry, Item) else self._one(entry, index, max_length)
-
-    def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
+        if isinstance(entry, Item):
+            return entry
         if _is_image(entry):
             if self.image_processor is None:
-                raise InputError(
-                    "an image needs an image processor, and the model has none. Put its "
-                    "preprocessor_config.json into the "
-                    "model's folder, pass an image_processor to Lens, or a batch with pixel_values."
-                )
-            return next(
-                self._from_batch(
-                    dict(self.image_processor(images=entry, return_tensors="pt")), None
-                )
-            )
+                raise _no_processor("an image needs an image_processor")
+            batch = dict(self.image_processor(images=entry, return_tensors="pt"))
+            return next(self._from_batch(batch, None))
         if isinstance(entry, Audio):
             if self.feature_extractor is None:
-                raise InputError(
-                    "a recording needs a feature extractor, and the model has none. Put its "
-                    "preprocessor_config.json into "
-                    "the model's folder, pass a feature_extractor to Lens, or a batch of features."
-                )
+                raise _no_processor("a recording needs a feature_extractor")
             rate = self.feature_extractor.sampling_rate
             batch = dict(
                 self.feature_extractor(
@@ -270,16 +258,10 @@ class InputReader:
         others = sorted(
             name for name, value in batch.items() if value is not None and name not in tensors
         )
-        if tensors and others:
+        if others or not tensors:
             raise InputError(
-                f"a batch needs one row of a tensor for each text; {', '.join(others)} would be left out "
-                f"({', '.join(dict.fromkeys(type(batch[name]).__name__ for name in others))}). Give whole texts and no "
-                'cache of earlier tokens, and call the tokenizer with return_tensors="pt".'
-            )
-        if not tensors:
-            raise InputError(
-                f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
-                'Call the tokenizer with return_tensors="pt".'
+                f"a batch needs tensors with one row for each text, such as input_ids or pixel_values; got {others}. "
+                'Give whole texts and no cache of earlier tokens, and call the tokenizer with return_tensors="pt".'
             )
         counted = [tensors[name] for name in COUNTED if name in tensors]
         count = len(next(iter([*counted, *tensors.values()])))
@@ -357,6 +339,13 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
             batch[beside(name, "attention_mask")] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
+
+
+def _no_processor(what: str) -> InputError:
+    return InputError(
+        f"{what}, and the model has none. Put its preprocessor_config.json into the model's folder, pass one to Lens, "
+        "or a batch of tensors."
+    )
 
 
 def _is_pair(entry: Any) -> bool:

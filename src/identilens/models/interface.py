@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -168,16 +167,10 @@ class AttentionCall:
         key, value = self.key, self.value
         try:
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
-        except RuntimeError as error:
+        except RuntimeError:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
-                why = str(error).strip().split("\n")[0]
-                if isinstance(error, torch.OutOfMemoryError) or "allocate" in why:
-                    raise
-                raise RuntimeError(
-                    f"the eager attention function of {type(self.module).__name__}, which gives the weights, fails "
-                    f"({why}), though its other attention may run"
-                ) from error
+                raise
             key, value = (
                 one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
             )
@@ -265,7 +258,7 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     """
     readable = "sdpa" if model._supports_sdpa else "eager"
     with ExitStack() as stack:
-        stack.enter_context(_interface.replaced())
+        stack.enter_context(attribute([AttentionInterface], "get_interface", _chosen))
         if model.config._attn_implementation not in (None, *READABLE):
             stack.enter_context(configured(model, "_attn_implementation_internal", readable))
         stack.enter_context(evaluation_mode(model))
@@ -311,40 +304,15 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class _Interface:
-    """Replaces the choice of the attention function in transformers' interface during any capture."""
-
-    def __init__(self) -> None:
-        self._lock, self._captures = Lock(), 0
-        self._choose: Callable[..., Attend] | None = None
-
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        with self._lock:
-            if not self._captures:
-                self._choose = AttentionInterface.get_interface
-                AttentionInterface.get_interface = _choosing(self._choose)
-            self._captures += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._captures -= 1
-                if not self._captures and self._choose is not None:
-                    AttentionInterface.get_interface = self._choose
+_choose = AttentionInterface.get_interface
 
 
-_interface = _Interface()
-
-
-def _choosing(choose: Callable[..., Attend]) -> Callable[..., Callable]:
-    def get_interface(
-        interface: AttentionInterface, attn_implementation: str, default: Attend
-    ) -> Callable:
-        own = choose(interface, attn_implementation, default)
-        return own if _calls.get() is None else partial(_intercepted, own, default)
-
-    return get_interface
+def _chosen(
+    interface: AttentionInterface, attn_implementation: str, default: Attend
+) -> Callable[..., Any]:
+    """Return the attention function that transformers chooses, or during a capture what passes its calls on."""
+    own = _choose(interface, attn_implementation, default)
+    return own if _calls.get() is None else partial(_intercepted, own, default)
 
 
 def _intercepted(

@@ -184,7 +184,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             f"{name} changes the attention output before it is projected: {meeting.loss}"
         )
     call, mixture = meeting.call, meeting.mixture
-    routes = {} if meeting.route is None else {meeting.order: replace(meeting.route, total=0)}
+    routes = {} if meeting.route is None else {meeting.order: meeting.route}
     blank = _blank(model, module, routes, *meeting.inputs)
     bias, route = blank.value[0, :, 0].clone(), meeting.route
     if route is not None and route.biased and not _same_bias(blank, call):
@@ -411,9 +411,7 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = {
-        one.mixture.number - run.first: replace(one.route, total=0)
-        for one in meetings
-        if one.mixture and one.route
+        one.mixture.number - run.first: one.route for one in meetings if one.mixture and one.route
     }
     given = tree_map(lambda value: None if isinstance(value, Cache) else value, run.inputs)
     states = _states(given)

@@ -1,9 +1,10 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from identilens.models.capture import CapturedText, Collector, Lengths, intercep
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.families import refuse_sparse_blocks
 from identilens.models.following import is_attention
-from identilens.models.identity import described, digest_of, state_of, unwrapped
+from identilens.models.identity import digest_of, state_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import (
@@ -32,7 +33,6 @@ from identilens.models.layout import (
     routes_of,
 )
 from identilens.models.offloading import device_of, refuse_without_values
-from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.registration import register_attention
@@ -116,30 +116,11 @@ class Lens:
         self._ranks_of, self._ranks = "", dict[Site, int]()
 
     def __repr__(self) -> str:
-        return described(self, self._sites or ())
-
-    def to(
-        self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None
-    ) -> "Lens":
-        """Move the model to a device, convert it to a precision, and return this lens. By default neither changes.
-
-        Raises:
-            InputError: For a device that is not available, or a precision that `load` does not accept; for a model with
-                parameters on several devices.
-        """
-        if len(set((getattr(self.model, "hf_device_map", None) or {}).values())) > 1:
-            raise InputError(
-                f"{self.name} has parameters in several places. Load it again with the device, map or precision."
-            )
-        place = self.device if device is None else usable_device(device)
-        name = precision_name(self.dtype if dtype is None else dtype)
-        cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
-        self.load_options = self.load_options and {
-            **self.load_options,
-            "device": str(place),
-            "dtype": name,
-        }
-        return self
+        counts = Counter(site.kind for site in self._sites or ())
+        layers = "".join(f"; {kind}: {count} layers" for kind, count in counts.items())
+        model = f"{type(self.model).__name__}, {self.model.config.model_type}"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Lens({self.name!r}: {model}, {dtype} on {self.device}{layers})"
 
     @property
     def device(self) -> torch.device:

@@ -3,7 +3,6 @@
 Attention runs on the family's eager path, which has forward-mode rules; fused attention has none.
 """
 
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -21,7 +20,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler, configured
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 Source = Literal["encoder", "decoder"]
 Wrt = Literal["embeddings", "embedding_sum"]
@@ -68,12 +67,6 @@ class HiddenMap:
         *,
         whole: bool = False,
     ) -> None:
-        if wrt not in ("embeddings", "embedding_sum"):
-            raise InputError(f"wrt must be embeddings or embedding_sum; got {wrt!r}.")
-        if source not in sources(lens):
-            raise InputError(
-                f"{lens.model.config.model_type} takes {' and '.join(sources(lens))} input; got {source!r}."
-            )
         lens.prove_once([item])
         self._body = lens.body
         self._forward = partial(
@@ -96,10 +89,7 @@ class HiddenMap:
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
             found.append(args[0] if args else kwargs.get("hidden_states"))
 
-        with (
-            self._module.register_forward_pre_hook(only_here(record), with_kwargs=True),
-            torch.no_grad(),
-        ):
+        with hooked([self._module], record), torch.no_grad():
             self._forward()
         if (
             not found
@@ -130,17 +120,17 @@ class HiddenMap:
 
     def run(self, inputs: Float[Tensor, "position d_in"]) -> Any:
         """Return the model's output for these inputs, with its hidden states."""
+        # A shared layer is called once for each layer; only the first call gets the embeddings.
+        left = [inputs[None]]
 
-        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            # A shared layer is called once for each layer; only the first call gets the embeddings.
-            handle.remove()
-            return (
-                ((inputs[None], *args[1:]), kwargs)
-                if args
-                else (args, {**kwargs, "hidden_states": inputs[None]})
-            )
+        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            if not left:
+                return None
+            if args:
+                return (left.pop(), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": left.pop()}
 
-        with self._module.register_forward_pre_hook(only_here(replace), with_kwargs=True) as handle:
+        with hooked([self._module], replace):
             return self._forward()
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
@@ -176,15 +166,15 @@ class HiddenMap:
         stack = attention.split(".")[0] + "." if self._seq2seq else ""
         called: list[nn.Module] = []
 
-        def listen(module: nn.Module, args: tuple) -> None:
+        def listen(module: nn.Module, args: tuple, kwargs: dict) -> None:
             called.append(module)
 
-        with ExitStack() as hooks, torch.no_grad():
-            for name, module in self._body.named_modules():
-                if module is self._module or (
-                    "Norm" in type(module).__name__ and name.startswith(stack)
-                ):
-                    hooks.enter_context(module.register_forward_pre_hook(only_here(listen)))
+        norms = [
+            module
+            for name, module in self._body.named_modules()
+            if "Norm" in type(module).__name__ and name.startswith(stack)
+        ]
+        with hooked([self._module, *norms], listen), torch.no_grad():
             self._forward()
         if called[0] is self._module:
             raise InputError(

@@ -87,20 +87,19 @@ def load(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(place).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
-    precision, put = precision_name(dtype, Dtype), usable_device(device)
+    precision, put = precision_name(dtype), usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
     check_map(device_map, device)
     try:
         lens = _loaded(place, str(model), put, device_map, precision, more, common)
-    except ModelNotFoundError as error:
-        if (damage := damaged_file(place)) is not None:
-            raise ModelError(damage) from error
-        raise
-    except IdentilensError:
-        raise
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
-        raise ModelError(cannot_load(place, error)) from error
+        damage = damaged_file(place)
+        if damage is None and isinstance(error, IdentilensError):
+            raise
+        kind = type(error).__name__
+        reason = f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). {_REMEDY}"
+        raise ModelError(damage or reason) from error
     if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
         raise ModelError(damage)
     if not more:
@@ -124,15 +123,13 @@ def _loaded(
     common: dict[str, Any],
 ) -> Lens:
     try:
-        refuse_pickles(model, common)
         config = AutoConfig.from_pretrained(model, **common)
-    except ModelError:
-        raise
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
             f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
+    refuse_pickles(model, common)
     options = {
         "config": config,
         "dtype": precision if precision == "auto" else getattr(torch, precision),
@@ -148,11 +145,11 @@ def _loaded(
         options["device_map"] = kept or {"": device}
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
-    tokenizer, images = (
-        _processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor)
+    tokenizer, images, audio = (
+        _processor(auto, model, common)
+        for auto in (AutoTokenizer, AutoImageProcessor, AutoFeatureExtractor)
     )
     absent = _absent_files(tokenizer, model, common)
-    audio = _processor(AutoFeatureExtractor, model, common)
     lens = Lens(
         network,
         None if absent else tokenizer,
@@ -207,19 +204,16 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> P
 
 
 def _model_class(config: Any) -> Any:
-    names = getattr(config, "architectures", None) or []
-    found = getattr(transformers, names[0], None) if names else None
-    if names and found is None:
-        # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
-        heads = (
-            transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-            transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-        )
-        registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
-        found = next(
-            (kind for kind in registered if getattr(kind, "__name__", None) == names[0]), None
-        )
-    return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else AutoModel
+    [name, *_] = getattr(config, "architectures", None) or [""]
+    # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
+    heads = (
+        transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+    )
+    registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
+    known = [getattr(transformers, name, None), *registered]
+    named = (kind for kind in known if isinstance(kind, type) and kind.__name__ == name)
+    return next((kind for kind in named if issubclass(kind, PreTrainedModel)), AutoModel)
 
 
 def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
@@ -254,15 +248,6 @@ def damaged_file(model: str | Path) -> str | None:
         except (OSError, ValueError, RecursionError, SafetensorError) as error:
             return f"{file} is damaged ({error}). {_REMEDY}"
     return None
-
-
-def cannot_load(model: str | Path, error: Exception) -> str:
-    """Return the message for a model that could not be loaded: the damaged file, or the reason."""
-    first = (str(error).strip() or repr(error)).splitlines()[0]
-    return (
-        damaged_file(model)
-        or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
-    )
 
 
 _OLD_BUFFERS = ("inv_freq", "masked_bias", "position_ids")

@@ -1,7 +1,6 @@
 """Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,21 +15,8 @@ from identilens.models.interface import AttentionCall
 from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site
 from identilens.models.lens import Lens
-from identilens.models.substitution import Rows, check_rows, text_losses
-from identilens.models.threads import only_here
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A model's results on one text under each change: final states, logits and loss if it has them."""
-
-    states: Float[Tensor, "change position d_model"]
-    logits: Float[Tensor, "change *shape"] | None
-    losses: Float[Tensor, " change"] | None
-
-
-class _EnoughError(Exception):
-    """Ends a forward pass after the layer of interest."""
+from identilens.models.substitution import Rows, put_rows, text_losses
+from identilens.models.threads import EndedError, hooked
 
 
 class MapRuns:
@@ -62,22 +48,20 @@ class MapRuns:
         ``hidden``: ‖Δ final hidden states‖_F as a share of their norm; ``logits``: the same of the logits; ``loss``:
         the absolute change of the loss. The last two only if the model has them.
         """
-        effects: dict[str, list[Tensor]] = {}
-        for part in self._parts(changes):
-            outcome = self._outcome(part)
-            for name, before, after in (
-                ("hidden", self._plain.states, outcome.states),
-                ("logits", self._plain.logits, outcome.logits),
-            ):
-                if before is not None and after is not None:
-                    move, size = (after.double() - before.double()).flatten(1), before.double()
-                    effects.setdefault(name, []).append(
-                        torch.linalg.vector_norm(move, dim=-1)
-                        / torch.linalg.vector_norm(size).clamp_min(1e-300)
-                    )
-            if self._plain.losses is not None and outcome.losses is not None:
-                effects.setdefault("loss", []).append((outcome.losses - self._plain.losses).abs())
-        return {name: torch.cat(parts) for name, parts in effects.items()}
+        parts = [self._moves(part) for part in self._parts(changes)]
+        return {
+            name: torch.cat([part[name] for part in parts])
+            for name in (self._plain if parts else ())
+        }
+
+    def _moves(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
+        moves = {}
+        for name, after in self._outcome(changes).items():
+            before = self._plain[name].double()
+            moves[name] = torch.linalg.vector_norm((after.double() - before).flatten(1), dim=-1)
+            if name != "loss":
+                moves[name] /= torch.linalg.vector_norm(before).clamp_min(1e-300)
+        return moves
 
     def layer_outputs(self, changes: Sequence[Rows]) -> Float[Tensor, "change query d_model"]:
         """Return the output of the map's layer at every query under each change; later layers do not run.
@@ -94,32 +78,38 @@ class MapRuns:
             reached: list[bool] = []
 
             def keep(
-                _module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached
+                _module: nn.Module,
+                _args: tuple,
+                _kwargs: dict,
+                output: Any,
+                reached: list[bool] = reached,
             ) -> None:
                 if reached:
                     outputs.append(output if isinstance(output, Tensor) else output[0])
-                    raise _EnoughError
+                    raise EndedError
 
-            with self._layer.register_forward_hook(only_here(keep)):
+            with hooked([self._layer], after=keep):
                 try:
                     self._run(part, reached)
-                except _EnoughError:
+                except EndedError:
                     continue
         return torch.cat(outputs)
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
         return (changes[at : at + self._batch] for at in range(0, len(changes), self._batch))
 
-    def _outcome(self, changes: Sequence[Rows]) -> Outcome:
+    def _outcome(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, "change *shape"]]:
+        """Return final states, logits and losses under each change; the last two if the model has them."""
         output = self._run(changes, [])
         states = output.get("hidden_states") or output.decoder_hidden_states
         logits = output.get("logits")
         losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
-        return Outcome(states[-1], logits, losses)
+        found = {"hidden": states[-1], "logits": logits}
+        found["loss"] = None if losses is None else losses[:, None]
+        return {name: one for name, one in found.items() if one is not None}
 
     def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
         head = self._head
-        group = head.head // head.group
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
@@ -128,10 +118,7 @@ class MapRuns:
             reached.append(True)
             output = output.clone()
             for number, rows in enumerate(changes):
-                check_rows(rows, head.site, head.head, call)
-                values = call.value[number, group].double()
-                mixed = rows.weights.to(values.device, torch.float64) @ values
-                output[number, list(rows.queries), head.head] = mixed.to(output.dtype)
+                put_rows(output, number, rows, head.site, head.head, call)
             return output
 
         with self._later.since(self._site) as skipped, explained(type(self._lens.model).__name__):

@@ -157,10 +157,8 @@ class Answer:
     def _layers(self) -> LaterLayers:
         return LaterLayers(self.lens, self.item, self._wanted)
 
-    def estimates(
-        self, left: Left = "zero", probes: int = 16, seed: int = 0
-    ) -> list[Float[Tensor, " head"]]:
-        """Return what `without` gives, to first order in the outputs of the heads, for all heads of each attention.
+    def estimates(self, probes: int = 16, seed: int = 0) -> list[Float[Tensor, " head"]]:
+        """Return what `without` gives where nothing is left, to first order, for all heads of each attention.
 
         ‖z J L‖² of all heads' outputs z at once: the mean of (z J L ε)² over random ε, each by one backward pass. Its
         relative error is about √(2 / probes), alike for heads that move the outcome in the same direction.
@@ -172,9 +170,7 @@ class Answer:
         ]
 
         def gated(call: AttentionCall) -> Tensor:
-            output = call.run()
-            remains = _left(output, left)
-            return remains + (output - remains) * gates[call.index][:, None]
+            return call.run() * gates[call.index][:, None]
 
         model = self.lens.model
         # Offloaded parameters are moved as they are.
@@ -377,5 +373,6 @@ def _backward(
 def _left(
     output: Float[Tensor, "batch query head d_v"], left: Left
 ) -> Float[Tensor, "batch query head d_v"]:
-    mean = output.mean(1, keepdim=True).expand_as(output)
-    return mean if left == "mean" else torch.zeros_like(output)
+    if left == "zero":
+        return torch.zeros_like(output)
+    return output.mean(1, keepdim=True).expand_as(output)

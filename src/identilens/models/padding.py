@@ -58,16 +58,12 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         mask = item.get(mask_name)
         if mask is None or (mask.ndim > 1 and mask_name == "pixel_attention_mask"):
             continue
-        if mask.ndim != 1:
-            raise InputError(
-                f"{mask_name} has {mask.ndim + 1} axes; expected 2 (text, position), with 1 for the text's own "
-                "positions. Leave out masks between positions."
-            )
         real = mask.bool()
-        if not torch.equal(mask, real.to(mask.dtype)):
+        if mask.ndim != 1 or not torch.equal(mask, real.to(mask.dtype)):
             raise InputError(
-                f"{mask_name} of text {row} contains {float(mask[mask != real][0]):g}; expected 1 for the "
-                "text's own positions, and 0 for padding."
+                f"{mask_name} of text {row} has {mask.ndim + 1} axes and numbers from {float(mask.min()):g} to "
+                f"{float(mask.max()):g}; expected 2 axes (text, position), with 1 for the text's own positions and 0 "
+                "for padding, and nothing else. Leave out masks between positions."
             )
         places = real.nonzero()[:, 0]
         if len(places) and int(places[-1] - places[0]) + 1 != len(places):

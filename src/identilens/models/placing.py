@@ -54,14 +54,13 @@ def check_map(device_map: Any, device: str | torch.device | None) -> None:
         raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
 
 
-def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str:
-    """Return the name of a precision that a model can have.
+def precision_name(dtype: str | torch.dtype) -> str:
+    """Return the name of a precision in which a model can be loaded.
 
     Raises:
         InputError: For any other; the message lists the choices.
     """
-    name = str(dtype).removeprefix("torch.")
-    known = [one for group in get_args(choices) for one in (get_args(group) or (group,))]
+    name, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if name not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
     return name

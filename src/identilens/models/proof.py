@@ -1,7 +1,7 @@
 """Proof that capture is faithful on a batch, made while the batch runs: each check has a figure and a limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked, only_here
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
@@ -173,20 +173,13 @@ class Proof:
         if before is None or isnan(check.figure) or check.figure > before.figure:
             self.checks[name] = check
         if not check.passed and (self.strict or remedy == ONE_TEXT):
-            self._refuse(name, check.figure, limit, remark, remedy)
+            self._refuse(check, remedy)
 
-    def _refuse(
-        self,
-        name: str,
-        figure: Number,
-        limit: Number,
-        remark: str,
-        remedy: str = _OTHER_MODEL,
-    ) -> NoReturn:
+    def _refuse(self, check: Check, remedy: str = _OTHER_MODEL) -> NoReturn:
         joined = remedy == ONE_TEXT and len(self.items) > 1
         raise (JoinedTextsError if joined else UnsupportedModelError)(
-            f"{self.model} cannot be captured faithfully: the check {name!r} failed with {figure:.3g} "
-            f"(limit {limit:.3g}; {remark}). {remedy}"
+            f"{self.model} cannot be captured faithfully: the check {check.name!r} failed with {check.figure:.3g} "
+            f"(limit {check.limit:.3g}; {check.remark}). {remedy}"
         )
 
     def _check(self, call: AttentionCall) -> None:
@@ -198,9 +191,8 @@ class Proof:
             remark = (
                 f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
             )
-            self._refuse(
-                "attention gives its weights", 0 if weights is None else weights.ndim, 4, remark
-            )
+            axes = 0 if weights is None else weights.ndim
+            self._refuse(Check("attention gives its weights", axes, 4, remark))
         reference = output
         if call.own is not call.eager and call.query.dtype in HALF:
             with Exact(torch.float32):
@@ -214,10 +206,10 @@ class Proof:
         who = type(call.module).__name__
         if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
             remark = f"number of the call that does not belong there, {who}"
-            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
+            self._refuse(Check(_CALLS, call.index, len(self.sites) - 1, remark))
         if batch != len(self.items):
             remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
-            self._refuse(_ROWS, batch, len(self.items), remark, ONE_TEXT)
+            self._refuse(Check(_ROWS, batch, len(self.items), remark), ONE_TEXT)
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
         if (
@@ -225,11 +217,11 @@ class Proof:
             and self.lengths.padded
             and not self.lengths.counted(sequence, call.query.shape[2])
         ):
-            self._refuse(
-                _CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", ONE_TEXT
-            )
+            remark = f"queries that are no tokens, {who}"
+            self._refuse(Check(_CUT, call.query.shape[2], 0, remark), ONE_TEXT)
         if call.mask is not None and call.mask.ndim != 4:
-            self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
+            remark = f"axes of the mask, {who}"
+            self._refuse(Check("masks say who sees whom", call.mask.ndim, 4, remark))
 
     def _check_text(
         self,
@@ -248,10 +240,8 @@ class Proof:
             self.finite &= bool(torch.isfinite(own.sum()))
             # Masks of minus infinity on every key of a query are read as the least number.
             if not self.finite and bool(torch.isfinite(output.sum())):
-                name = type(call.module).__name__
-                self._refuse(
-                    _OWN, torch.nan, self.noise, f"the output of {name} has NaN or infinity"
-                )
+                remark = f"the output of {type(call.module).__name__} has NaN or infinity"
+                self._refuse(Check(_OWN, torch.nan, self.noise, remark))
             return
         if text == self.lone and len(self.items) > 1:
             sums_of_rows = _waves(weights[..., :columns]), _waves(own.flatten(1))
@@ -306,14 +296,15 @@ class Proof:
         remedy = "Give recordings and images without padding, one at a time (a batch of one)."
         self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
 
-    def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+    def _projected(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
             return
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
-        summed, checked = HeadsSum(site), self._checked_rows(call)
+        checked = self._checked_rows(call)
+        projection, bias = site.output_projection.double(), site.output_bias.double()
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
@@ -325,19 +316,9 @@ class Proof:
                 "the module hands on the attention output", handed, self.noise, f"relative, {name}"
             )
             rows = [row for row in checked if row < own.stop]
-            added = relative(summed(given[text, rows]), left[text, rows].double())
+            summed = torch.einsum("nhv,hvd->nd", given[text, rows].double(), projection) + bias
+            added = relative(summed, left[text, rows].double())
             self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
-
-
-class HeadsSum:
-    """The sum of heads' outputs after a site's output projection, with its bias."""
-
-    def __init__(self, site: Site) -> None:
-        self._projection, self._bias = site.output_projection.double(), site.output_bias.double()
-
-    def __call__(self, output: Float[Tensor, "query head d_v"]) -> Float[Tensor, "query d_model"]:
-        """Return the sum over heads of A V W_O, plus the bias."""
-        return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
 
 
 def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:
@@ -350,7 +331,7 @@ def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "t
 
 @contextmanager
 def projections_watched(
-    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]
+    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, dict, Any], None]
 ) -> Iterator[None]:
     """Call a listener with the inputs and outputs of output projections of this thread, inside the context.
 
@@ -360,14 +341,14 @@ def projections_watched(
     wrapped = {module for module in modules if module._forward_hooks}
     plain = modules - wrapped
 
-    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+    def hook(module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         if module in plain:
-            listener(module, inputs, output)
+            listener(module, inputs, kwargs, output)
 
-    with ExitStack() as hooks:
-        hooks.enter_context(register_module_forward_hook(only_here(hook)))
-        for module in wrapped:
-            hooks.enter_context(module.register_forward_hook(only_here(listener)))
+    with (
+        register_module_forward_hook(only_here(hook), with_kwargs=True),
+        hooked(wrapped, after=listener),
+    ):
         yield
 
 

@@ -1,8 +1,7 @@
 """Check that heads reach the output of their block through the output projection alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers import Cache, PreTrainedModel
 from identilens.models.affine import MATCH
 from identilens.models.following import Meeting, ParameterProjection, capturing
 from identilens.models.interface import AttentionCall, evaluation_mode
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 @dataclass
@@ -43,17 +42,17 @@ class Passage:
             for one, two in pairs
         ]
 
-    def projecting(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+    def projecting(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         """Record the output of the projection; some families call it for several parts of the positions."""
         before = [] if self.projected is None else [self.projected]
         self.projected = torch.cat([*before, output.flatten()])
 
-    def normalising(self, module: nn.Module, inputs: tuple) -> None:
+    def normalising(self, module: nn.Module, inputs: tuple, kwargs: dict) -> None:
         """Record what the first norm after the projection reads."""
         if self.projected is not None and self.left is None:
             self.left = inputs[0]
 
-    def leaving(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+    def leaving(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         """Record the output of the block."""
         tensors = (one for one in tree_leaves(output) if isinstance(one, Tensor))
         if self.left is None:
@@ -121,9 +120,7 @@ def _passage(
     passage, (block, projection, ends) = Passage(), watched
     numbers = [one.mixture.number for one in meetings if one.mixture]
     routes = {
-        one.mixture.number - numbers[0]: replace(one.route, total=0)
-        for one in meetings
-        if one.mixture and one.route
+        one.mixture.number - numbers[0]: one.route for one in meetings if one.mixture and one.route
     }
 
     def answer(call: AttentionCall) -> Tensor:
@@ -131,13 +128,12 @@ def _passage(
         return mixed[id(meeting)].clone() if id(meeting) in mixed else meeting.call.run()
 
     parameters = [projection] if isinstance(projection, ParameterProjection) else []
-    with ExitStack() as hooks, capturing(model, answer, routes, parameters):
-        for module in block.modules():
-            if "Norm" in type(module).__name__:
-                norm = only_here(passage.normalising)
-                hooks.enter_context(module.register_forward_pre_hook(norm))
-        hooks.enter_context(projection.register_forward_hook(only_here(passage.projecting)))
-        if ends is not None:
-            hooks.enter_context(ends.register_forward_hook(only_here(passage.leaving)))
+    norms = [one for one in block.modules() if "Norm" in type(one).__name__]
+    with (
+        capturing(model, answer, routes, parameters),
+        hooked(norms, passage.normalising),
+        hooked([projection], after=passage.projecting),
+        hooked([ends] if ends else [], after=passage.leaving),
+    ):
         run()
     return passage

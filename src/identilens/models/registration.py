@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
-from identilens.models.interface import seen_keys
+from identilens.models.interface import AttentionCall
 
 EFFECTIVE = "identilens_effective"
 
@@ -52,55 +52,30 @@ def _effective_forward(
     attention_mask: Tensor | None,
     **arguments: Any,
 ) -> tuple[Tensor, Tensor]:
-    output, weights = _family_attention(type(module))(
-        module, query, key, value, attention_mask, **arguments
-    )
-    return output, effective_batch(weights, value, attention_mask)
+    """Return the output of the family's eager attention and effective attention."""
+    eager = _family_attention(type(module))
+    output, weights = eager(module, query, key, value, attention_mask, **arguments)
+    call = AttentionCall(0, module, query, key, value, attention_mask, arguments, eager, eager)
+    return output, _effective(weights.detach(), call)
 
 
 @torch.no_grad()
-def effective_batch(
-    weights: Float[Tensor, "batch head query key"],
-    values: Float[Tensor, "batch group key d_v"],
-    mask: Tensor | None,
+def _effective(
+    weights: Float[Tensor, "batch head query key"], call: AttentionCall
 ) -> Float[Tensor, "batch head query key"]:
-    """Return effective attention of a padded batch; rows that see no key are 0.
-
-    ``mask`` is boolean (True is visible) or additive, broadcastable to the weights, or None.
-    """
-    result = torch.zeros_like(weights)
-    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
-    if mask is None:
-        seen = torch.ones_like(weights[:1, :1], dtype=torch.bool)
-    else:
-        seen = seen_keys(mask[..., : weights.shape[3]]).expand(-1, -1, *weights.shape[2:])
-    for text, (rows, mixed) in enumerate(zip(weights, values, strict=True)):
-        visible = seen[min(text, len(seen) - 1)]
-        # Heads that see the same keys are computed together.
-        for heads in (
-            [slice(None)]
-            if len(visible) == 1
-            else [slice(head, head + 1) for head in range(len(visible))]
-        ):
-            result[text, heads] = _projected(rows[heads], mixed[heads], visible[heads][0]).to(
-                result.dtype
-            )
-    return result
-
-
-def _projected(
-    weights: Float[Tensor, "head query key"],
-    values: Float[Tensor, "head key d_v"],
-    visible: Bool[Tensor, "query key"],
-) -> Float[Tensor, "head query key"]:
-    result = torch.zeros_like(weights, dtype=torch.float64)
-    # Padding is removed first: then rows that see the same keys need only one projector.
-    rows, keys = visible.any(1).nonzero()[:, 0], visible.any(0).nonzero()[:, 0]
-    if len(rows):
-        inside = weights.double()[:, rows[:, None], keys]
-        T = ProjectedValues.of(values[:, keys])
-        result[:, rows[:, None], keys] = T.effective(inside, visible[rows[:, None], keys]).double()
-    return result
+    """Return effective attention of a padded batch; rows that see no key are 0."""
+    visible, effective = call.visible(), torch.zeros_like(weights)
+    seen = torch.ones_like(weights[:, 0], dtype=torch.bool) if visible is None else visible
+    values = call.value.repeat_interleave(weights.shape[1] // call.value.shape[1], 1)
+    for text, mask in enumerate(seen):
+        # Padding is removed first: then rows that see the same keys need only one projector.
+        rows, keys = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+        if len(rows):
+            place = slice(None), rows[:, None], keys
+            T = ProjectedValues.of(values[text][:, keys])
+            own = T.effective(weights[text][place].double(), mask[place[1:]])
+            effective[text][place] = own.to(weights.dtype)
+    return effective
 
 
 @cache
@@ -113,17 +88,10 @@ def _family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tens
     forward = inspect.unwrap(kind.forward)
     found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
     function = forward.__globals__.get(found.group(1) if found else "eager_attention_forward")
-    by_name = function is not None and _BY_NAME.search(
-        inspect.getsource(sys.modules[kind.__module__])
-    )
-    if function is None or by_name:
-        reason = (
-            "chooses its mask by the implementation's name"
-            if by_name
-            else "names no eager attention function"
-        )
+    if function is None or _BY_NAME.search(inspect.getsource(sys.modules[kind.__module__])):
         raise UnsupportedModelError(
-            f"{kind.__name__} {reason}, so that {EFFECTIVE} would change its output. Restore the implementation "
+            f"{kind.__name__} names no eager attention function, or chooses its mask by the implementation's name, so "
+            f"that {EFFECTIVE} would change its output. Restore the implementation "
             '(set_attn_implementation("eager")) and use identilens.attentions(lens, text), which captures it.'
         )
     return function

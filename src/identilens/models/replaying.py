@@ -2,9 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import SUM_ERROR, AttentionCall
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 from identilens.models.windows import by_text
 
 
@@ -64,12 +62,12 @@ class Replay:
         module = lens.body.get_submodule(site.name)
         refuse_offloaded(module)
         given: list[tuple[tuple, dict]] = []
-        hook = only_here(lambda _module, args, kwargs: given.append((args, kwargs)))
-        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-        try:
+
+        def keep(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            given.append((args, kwargs))
+
+        with hooked([module], keep):
             lens.run([item], lambda call: call.attend()[0])
-        finally:
-            handle.remove()
         shared = {
             id(value): value
             for value in vars(module).values()
@@ -84,26 +82,23 @@ class Replay:
         layers: list[CapturedLayer] = []
         inputs: dict[str, Tensor] = {}
 
-        def note(path: str, _module: nn.Module, args: tuple) -> None:
+        paths = {
+            module: path
+            for path, module in self.module.named_modules()
+            if path and [*module.parameters(recurse=False)]
+        }
+
+        def note(module: nn.Module, args: tuple, _kwargs: dict) -> None:
             if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-                inputs[path] = args[0]
+                inputs[paths[module]] = args[0]
 
         def mix(call: AttentionCall) -> Tensor:
             mixed = call.attend()[0]
             layers.append(CapturedLayer.of(call, self.site, mixed, None, moved=False))
             return mixed.detach() if self.site.gated else mixed
 
-        routes = {
-            at: replace(site.route, total=0)
-            for at, site in enumerate(self.sites)
-            if site.route is not None
-        }
-        with ExitStack() as hooks:
-            for path, module in self.module.named_modules():
-                if path and [*module.parameters(recurse=False)]:
-                    hooks.enter_context(module.register_forward_pre_hook(partial(note, path)))
-            hooks.enter_context(Exact())
-            hooks.enter_context(capturing(self.model, by_text(mix, 1), routes))
+        routes = {at: site.route for at, site in enumerate(self.sites) if site.route is not None}
+        with hooked(paths, note), Exact(), capturing(self.model, by_text(mix, 1), routes):
             output = functional_call(self.module, dict(parameters), *self.inputs)
         layer = layers.pop(self.sites.index(self.site))
         rest = [x for one in layers for x in (one.queries, one.keys, one.values, one.bias)]

@@ -1,6 +1,7 @@
 """Rollouts of one text: how much of each input token reaches each position, layer after layer, by several weights."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -18,7 +19,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 class Rollout(NamedTuple):
@@ -34,15 +35,21 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
     Raises:
         UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
     """
-    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for layer in self_attention(lens, item):
-        pair = mean_over_heads(_weights(layer)), mean_over_heads(_effective(layer))
-        layers.setdefault(layer.site.kind, []).append(pair)
+    return _by_kind(self_attention(lens, item))
+
+
+def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
+    kinds: dict[str, list[CapturedLayer]] = {}
+    for layer in layers:
+        kinds.setdefault(layer.site.kind, []).append(layer)
     return {
         kind: Rollout(
-            *(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True))
+            *(
+                attention_rollout(torch.stack([mean_over_heads(of(one)) for one in own]))
+                for of in (_weights, _effective)
+            )
         )
-        for kind, pairs in layers.items()
+        for kind, own in kinds.items()
     }
 
 
@@ -61,25 +68,18 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     lens.prove_once([item])
     with blocks.watched():
         layers = self_attention(lens, item)
-    raw, effective, norms, alti = [], [], [], []
+    [rollout] = _by_kind(layers).values()
+    rolled, norms, alti = {"raw": rollout.raw[-1], "effective": rollout.effective[-1]}, [], []
     for number, layer in enumerate(layers):
-        weights = _weights(layer)
-        raw.append(mean_over_heads(weights))
-        effective.append(mean_over_heads(_effective(layer)))
         if layer.site.gated:
-            continue
+            return rolled
+        weights = _weights(layer)
         values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
         projected = values @ layer.site.output_projection.to(values)
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
-        if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
-            alti.append(shares)
-    stacks = {"raw": raw, "effective": effective, "norm": norms}
-    rolled = {
-        name: attention_rollout(torch.stack(one))[-1]
-        for name, one in stacks.items()
-        if len(one) == len(layers)
-    }
-    if len(alti) == len(layers):
+        alti.append(blocks.contributions(number, layer, weights, projected))
+    rolled["norm"] = attention_rollout(torch.stack(norms))[-1]
+    if all(shares is not None for shares in alti):
         rolled["alti"] = alti_rollout(torch.stack(alti))[-1]
     return rolled
 
@@ -94,11 +94,7 @@ def self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
     require_attention_alone(lens)
     collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)
-    return [
-        layer
-        for layer in collector.layers[0]
-        if layer.site.kind != "cross" and layer.weights is not None
-    ]
+    return [layer for layer in collector.layers[0] if layer.site.kind != "cross"]
 
 
 def require_attention_alone(lens: Lens) -> None:
@@ -155,9 +151,9 @@ class _Blocks:
             list(lens.body.get_submodule(path).children())[at] for path, at in places
         )
 
-    def watched(self) -> ExitStack:
+    @contextmanager
+    def watched(self) -> Iterator[None]:
         """Record each call of each layer inside the context."""
-        hooks = ExitStack()
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             self._blocks.append(
@@ -168,14 +164,14 @@ class _Blocks:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
                 self._blocks[-1].norms.append((module, args[0][0].detach().double().cpu()))
 
-        for layer in self._layers:
-            hooks.enter_context(layer.register_forward_pre_hook(only_here(enter), with_kwargs=True))
-            for module in layer.modules():
-                if "Norm" in type(module).__name__:
-                    hooks.enter_context(
-                        module.register_forward_pre_hook(only_here(norm), with_kwargs=True)
-                    )
-        return hooks
+        norms = [
+            module
+            for layer in self._layers
+            for module in layer.modules()
+            if "Norm" in type(module).__name__
+        ]
+        with hooked(self._layers, enter), hooked(norms, norm):
+            yield
 
     def contributions(
         self, number: int, layer: CapturedLayer, weights: Tensor, projected: Tensor

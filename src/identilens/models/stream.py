@@ -1,7 +1,6 @@
 """What is added to the residual stream at one position, part by part, and how the logits read it."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -16,7 +15,7 @@ from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 
 @dataclass(frozen=True)
@@ -59,16 +58,13 @@ class Stream:
 class _Rows:
     """One row of what each module of a model reads and writes in a run."""
 
-    def __init__(self, modules: Sequence[nn.Module], position: int, length: int) -> None:
+    def __init__(self, position: int, length: int) -> None:
         self.position, self.length = position, length
         self.reads: dict[nn.Module, Tensor] = {}
         self.writes: dict[nn.Module, Tensor] = {}
-        self.hooks = ExitStack()
-        for module in modules:
-            hook = module.register_forward_hook(only_here(self._note), with_kwargs=True)
-            self.hooks.callback(hook.remove)
 
-    def _note(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def note(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Keep the row of one module's input and output."""
         given = args[0] if args else kwargs.get("hidden_states")
         for held, tensor in ((self.reads, given), (self.writes, output)):
             tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
@@ -99,9 +95,9 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
         without = f"{len(lens.other_layers)} layers have no attention, and their part is not split"
         raise _unsupported(lens, without if lens.other_layers else _SEVERAL)
     heads = Collector(sites, [item], rows=[position])
-    rows = _Rows(list(model.modules()), position, item.length)
+    rows = _Rows(position, item.length)
     lens.prove_once([item])
-    with rows.hooks:
+    with hooked(model.modules(), after=rows.note):
         output = lens.run([item], heads, whole=True)
     logits = output.logits[0, position].detach().double().cpu()
     limit, feed_forward = NOISE[lens.dtype], []

@@ -83,15 +83,26 @@ class Substitution:
         output, site = call.mixed(), self._sites[call.index]
         for head, given in self._given.get(call.index, {}).items():
             rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
-            check_rows(rows, site, head, call)
-            values = call.value[0, head // (site.heads // call.value.shape[1])]
-            # Mixed in double precision, so that the given weights are not rounded.
-            mixed = rows.weights.to(values.device, torch.float64) @ values.double()
-            output[0, list(rows.queries), head] = mixed.type_as(output)
+            put_rows(output, 0, rows, site, head, call)
         return output
 
 
-def check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
+def put_rows(
+    output: Tensor, text: int, rows: Rows, site: Site, head: int, call: AttentionCall
+) -> None:
+    """Change a head's output on a text of a call to that of given rows.
+
+    Raises:
+        InputError: As `Substitution`, and NumericalError.
+    """
+    _check_rows(rows, site, head, call)
+    values = call.value[text, head // (site.heads // call.value.shape[1])]
+    # Mixed in double precision, so that the given weights are not rounded.
+    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+    output[text, list(rows.queries), head] = mixed.type_as(output)
+
+
+def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
     """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
     queries, keys = call.query.shape[2], call.key.shape[2]

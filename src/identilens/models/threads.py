@@ -1,7 +1,7 @@
 """A model as others see it: one thread's capture apart from other threads, and nothing changed at its end."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import RLock, get_ident
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +19,31 @@ def only_here(hook: Callable[P, R]) -> Callable[P, R | None]:
         return hook(*args, **kwargs) if get_ident() == home else None
 
     return guarded
+
+
+@contextmanager
+def hooked(
+    modules: Iterable[nn.Module],
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., Any] | None = None,
+) -> Iterator[None]:
+    """Call hooks before and after each run of some modules in this thread, inside the context.
+
+    Both get the module, its arguments and its named arguments, ``after`` its output, too; they may return others.
+    """
+    with ExitStack() as hooks:
+        for module in modules:
+            if before is not None:
+                hook = module.register_forward_pre_hook(only_here(before), with_kwargs=True)
+                hooks.enter_context(hook)
+            if after is not None:
+                hook = module.register_forward_hook(only_here(after), with_kwargs=True)
+                hooks.enter_context(hook)
+        yield
+
+
+class EndedError(Exception):
+    """Ends a forward pass after the layer of interest."""
 
 
 class _Held:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -23,7 +23,7 @@ from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.replaying import Replay
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 _MATCH, _ROUNDINGS = 1e-4, 32
 """A module run again gives the head's weights up to this error and so many roundings of the model's precision."""
@@ -168,16 +168,17 @@ class GroupParameters:
         Copies of the layers are used: the model's own parameters do not change.
         """
         attention = lens.body.get_submodule(self.head.site.name)
-        named = self.parameters(coordinates)
-        with ExitStack() as hooks:
-            for part in self.parts:
-                module = attention.get_submodule(part.path)
-                other = copy.deepcopy(module)
-                other.load_state_dict(
-                    {leaf: named[f"{part.path}.{leaf}"] for leaf in other.state_dict()}
-                )
-                hook = only_here(lambda _module, inputs, _output, other=other: other(*inputs))
-                hooks.enter_context(module.register_forward_hook(hook))
+        named, copies = self.parameters(coordinates), dict[nn.Module, nn.Module]()
+        for part in self.parts:
+            module = attention.get_submodule(part.path)
+            other = copies[module] = copy.deepcopy(module)
+            state = {leaf: named[f"{part.path}.{leaf}"] for leaf in other.state_dict()}
+            other.load_state_dict(state)
+
+        def remade(module: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> Tensor:
+            return copies[module](*args, **kwargs)
+
+        with hooked(copies, after=remade):
             yield
 
     def _layer(self, coordinates: Float[Tensor, " coordinate"]) -> CapturedLayer:

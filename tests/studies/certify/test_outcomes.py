@@ -20,7 +20,7 @@ TEXT = "The ferry did not sail, because the storm had broken the mast of the shi
 def decoder():
     """A decoder in double precision, with sharp attention, whose heads share keys and values."""
     lens = idl.Lens(zoo.build("llama"))
-    lens.to(dtype="float64")
+    lens.model.double()
     with torch.no_grad():
         for name, weight in lens.model.named_parameters():
             if "q_proj" in name or "k_proj" in name:

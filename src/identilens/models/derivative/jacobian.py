@@ -234,8 +234,6 @@ def jacobian_norms(
             len(inputs), -1, -1
         )
         return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
-    if method != "sketch":
-        raise InputError(f"method must be exact or sketch; got {method!r}.")
     leading = probes // 4 if leading is None else leading
     check_probes(probes, leading, width)
     directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)

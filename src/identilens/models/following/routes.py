@@ -58,7 +58,7 @@ class Route:
         group: Number of heads that share keys and values.
         biased: Whether the logits have terms beside scaled products and masks.
         fixed: Whether these terms do not depend on the module's inputs.
-        total: Number of products of weights and values in a forward pass; 0 if only a part of the model runs.
+        total: Number of products of weights and values in a forward pass.
     """
 
     module: nn.Module
@@ -222,10 +222,13 @@ def capturing(
     handler: Handler,
     routes: Mapping[int, Route],
     projections: Iterable[ParameterProjection] = (),
+    *,
+    whole: bool = False,
 ) -> Iterator[None]:
     """Send every attention call to ``handler`` inside the context: see `intercept`.
 
-    Attention that the model computes by itself is followed if ``routes`` has its number in the forward pass.
+    Attention that the model computes by itself is followed if ``routes`` has its number in the forward pass. A pass of
+    the ``whole`` model must multiply as often as the one in which routes were found.
     """
     if not routes:
         with intercept(model, handler):
@@ -239,7 +242,7 @@ def capturing(
     with intercept(model, follower.undisturbed(handler)), follower:
         yield
     expected = max(route.total for route in routes.values())
-    if expected and follower.count != expected:
+    if whole and follower.count != expected:
         raise UnsupportedModelError(
             f"{type(model).__name__} multiplies weights with values {follower.count} times on this input, and "
             f"{expected} times on the start of the first: its layers depend on the length. Give texts of one length, "

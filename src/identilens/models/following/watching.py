@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from identilens.models.following.follower import (
 from identilens.models.following.routes import Route, read_route
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
-from identilens.models.threads import only_here
+from identilens.models.threads import hooked
 
 Place = tuple[str, int]
 """A layer: path of its list in the model, and its number in the list."""
@@ -183,7 +182,7 @@ class Watch:
         self._current = module
         self._first = sum(meeting.mixture is not None for meeting in self.meetings)
 
-    def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
+    def leaving(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
         self._given.pop(module, None)
         if module is self._current:
@@ -261,21 +260,18 @@ def watched(
     """
     watch = Watch(model, members)
     attending = watch.follower.undisturbed(watch.attending)
-    with ExitStack() as hooks, intercept(model, attending), torch.no_grad():
-        for member in members:
-            hooks.enter_context(
-                member.register_forward_pre_hook(only_here(watch.reaching), with_kwargs=True)
-            )
-        for module in model.modules():
-            hook = watch.entering if is_attention(module) else watch.projecting
-            hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
-            hooks.enter_context(
-                module.register_forward_pre_hook(
-                    only_here(watch.follower.undisturbed(hook)), with_kwargs=True
-                )
-            )
-        with watch.follower:
-            forward()
+    entering, projecting = map(watch.follower.undisturbed, (watch.entering, watch.projecting))
+    own = [module for module in model.modules() if is_attention(module)]
+    others = {*model.modules()} - {*own}
+    with (
+        intercept(model, attending),
+        torch.no_grad(),
+        hooked(members, watch.reaching),
+        hooked(own, entering, watch.leaving),
+        hooked(others, projecting, watch.leaving),
+        watch.follower,
+    ):
+        forward()
     calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [
