@@ -32,10 +32,8 @@ _OPEN = 1e-6
 """Bounds whose distances add up to less are not refined."""
 _OF_A_KEY, _SPREAD = 16, 2
 """Programs of one key in a round at most, and how far apart their rows are in the order of widths."""
-_NEARLY = 0.6
-"""A program runs for the smallest tolerance whose bounds are at least this share as far apart as the widest."""
 
-_TINY, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).eps
+_EPS = torch.finfo(torch.float64).eps
 
 Lower = Float[Tensor, "row seen"]
 
@@ -100,31 +98,23 @@ class MapSolver:
         rows: Float[Tensor, "row key"],
         allowed: Float[Tensor, "tolerance row"],
         rounds: int,
-        gap: float = 0.0,
+        gap: float,
     ) -> tuple[Float[Tensor, "tolerance row seen"], Float[Tensor, "tolerance row seen"]]:
         """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
 
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
-        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. The least value is
-        convex in the tolerance: between two others it is at most on the line between theirs. No program runs for a row
-        whose bounds add up to no more than the ``gap``.
+        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. No program runs for
+        a row whose bounds add up to no more than the ``gap``.
         """
-        allowed = allowed.cpu()
-        order = allowed[:, 0].argsort()
-        allowed = allowed[order]
-        share = (allowed[1:-1] - allowed[:-2]) / (allowed[2:] - allowed[:-2]).clamp_min(_TINY)
-        own, most = self.seen(rows), allowed.flatten()
+        most, own = allowed.flatten().cpu(), self.seen(rows)
         inside = own.repeat(len(allowed), 1)
         movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
         lo, hi = torch.where(movable, 0.0, inside), inside.clone()
-        run = torch.zeros_like(hi, dtype=torch.bool)
+        run = torch.zeros_like(movable)
         for _ in range(rounds):
             widths = hi - lo
             settled = run | (widths.sum(1, keepdim=True) <= gap)
-            widths = widths.masked_fill(settled, 0.0).unflatten(0, allowed.shape)
-            widest = widths.amax(0)
-            row, key = _chosen(widest, inside.shape[1])
-            row = row + len(own) * (widths >= _NEARLY * widest).int().argmax(0)[row, key]
+            row, key = _chosen(widths.masked_fill(settled, 0.0), inside.shape[1])
             if not key.numel():
                 break
             run[row, key] = True
@@ -151,11 +141,8 @@ class MapSolver:
             points = inside[same] + length[same, torch.arange(len(row)), None] * moves
             points = points.clamp_min(0.0).flatten(0, 1)
             hi = hi.scatter_reduce(0, same.flatten()[:, None].expand_as(points), points, "amin")
-            between = hi.unflatten(0, allowed.shape)
-            line = torch.lerp(between[:-2], between[2:], share[:, :, None])
-            between[1:-1] = torch.minimum(between[1:-1], line)
         lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
-        return lo[order.argsort()], hi[order.argsort()]
+        return lo, hi
 
     def filled(self, seen: Lower) -> Float[Tensor, "row key"]:
         """Return rows with these numbers on their visible keys, and 0 on hidden ones."""
