@@ -78,12 +78,6 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
     return _png(pixels)
 
 
-def picture(image: Float[Tensor, "channel height width"]) -> str:
-    """Return the address of a picture whose numbers lie between 0 and 1, in three channels or one."""
-    colors = (255 * image.expand(3, -1, -1)).round().byte().permute(1, 2, 0).cpu().numpy()
-    return _png(np.concatenate([colors, np.full_like(colors[..., :1], 255)], 2))
-
-
 def _png(pixels: np.ndarray) -> str:
     height, width, _ = pixels.shape
     # Each line begins with the number of its filter: none.

@@ -1,7 +1,7 @@
 """Linear and cone programs over rows' alternatives, many at once, by an interior-point method that shares work."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -20,8 +20,8 @@ from identilens.linalg.programs import (
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
-_CLOSE = 1e-9
-"""Complementarity at which programs count as solved."""
+_CLOSE, _NEAR = 1e-9, 1e-11
+"""Complementarity at which programs count as solved, and at which their duals do."""
 _CLOSEST = 1e-16
 """Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
@@ -120,13 +120,12 @@ class SharedPrograms:
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
-        Costs should be of size one: programs are solved to an absolute accuracy. The bound is proven and the point is
-        an alternative; how near they are is what `Optima.gap` says. Linear programs whose point is further than
-        ``ACCEPTED_ERROR`` from the bound, or from the alternatives, go to `RowPrograms`.
+        The bound is proven and the point is an alternative; how near they are is what `Optima.gap` says. Linear
+        programs whose point is further than ``ACCEPTED_ERROR``, times the largest cost, from the bound, or from the
+        alternatives, go to `RowPrograms`.
 
         Raises:
-            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither, or a bound that
-                is not finite.
+            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
@@ -136,20 +135,19 @@ class SharedPrograms:
                 points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
                 points = self._corrected(points, rows, reach)
             points = self.within(points, rows, reach)
-            parts, solved = self._bounded(costs, rows, reach, points, multipliers)
-            loose = ~solved & (reach == 0).all(1)
-            for program in torch.nonzero(loose).flatten().tolist():
+            optima, solved = self._bounded(costs, rows, reach, points, multipliers)
+            loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
+            for program in loose:
                 optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
-                for part, one in zip(parts, astuple(optimum), strict=True):
-                    part[program] = one
-            if not bool(parts[1].isfinite().all()):
-                raise NumericalError(
-                    f"expected bounds that are finite for programs of {len(self.kept)} weights; the values may be too "
-                    "badly scaled: try a larger tolerance."
-                )
-            return parts
+                points[program], multipliers[program] = optimum.point, optimum.multipliers
+            if loose:
+                optima, _ = self._bounded(costs, rows, reach, points, multipliers)
+            return optima
 
-        return Optima(*self._in_parts(solve, costs, rows, reach))
+        # Programs are solved to an absolute accuracy.
+        size = costs.abs().amax(1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
+        values, bounds, points, multipliers = self._in_parts(solve, costs / size, rows, reach)
+        return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
 
     @cached_property
     def _duals(self) -> "SharedPrograms | None":
@@ -167,7 +165,7 @@ class SharedPrograms:
         With s = c − B y, y·Bᵀa = c·a − s·a is largest where s·a is least. The multipliers z of that program are the
         move to x = a − N z.
         """
-        moves, z = duals.near(rows, costs, complementarity=_CLOSE)
+        moves, z = duals.near(rows, costs, complementarity=_NEAR)
         return (rows - z @ duals.kept.mT).clamp_min(0.0), -moves @ self.kept
 
     @one_thread()
@@ -273,8 +271,15 @@ class SharedPrograms:
         points: Tensor,
         multipliers: Tensor,
     ) -> tuple[tuple[Tensor, ...], Bool[Tensor, " program"]]:
-        """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not."""
+        """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not.
+
+        Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
+        """
         values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
+        alone = self.proven(costs, rows, torch.zeros_like(multipliers))
+        less = ~(bounds >= alone)
+        bounds = torch.where(less, alone, bounds)
+        multipliers = multipliers.masked_fill(less[:, None], 0.0)
         error = ((points - rows) @ self.kept).abs().amax(1)
         solved = torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR
         return (values, torch.minimum(bounds, values), points, multipliers), solved

@@ -13,7 +13,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import attribute, only_here
+from identilens.models.threads import attribute, hooked
 
 
 class LaterLayers:
@@ -40,12 +40,10 @@ class LaterLayers:
         numbers = range(len(self._sites)) if only is None else [only]
         kept = {layers[-1] for number in numbers if (layers := self._earlier(number))}
 
-        def note(layer: nn.Module, _inputs: Any, output: Any) -> None:
+        def note(layer: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
             self._given.setdefault(layer, []).append(output)
 
-        with ExitStack() as hooks:
-            for layer in kept:
-                hooks.callback(layer.register_forward_hook(only_here(note)).remove)
+        with hooked(kept, after=note):
             self.own = self.run(AttentionCall.run)
 
     @torch.no_grad()

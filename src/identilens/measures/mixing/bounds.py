@@ -242,21 +242,12 @@ class _Group:
     ) -> tuple[Float[Tensor, "functional row"], Float[Tensor, "functional row seen"]]:
         """Return proven lower bounds of costs over the alternatives of each row, and alternatives near the optima."""
         costs = costs[:, self.keys]
-        bounds, points = costs @ self.seen.mT, self.seen.expand(len(costs), -1, -1).clone()
-        lowest = costs.amin(1, keepdim=True)
-        size = costs.amax(1, keepdim=True) - lowest
-        # Programs are solved to an absolute accuracy, so costs are scaled to lie between 0 and 1.
-        open_ = (size[:, 0] > 0).nonzero()[:, 0]
-        if not (len(open_) and movable_keys(self.space, float(self.allowed.max())).any()):
-            return bounds, points
-        scaled = (costs - lowest)[open_] / size[open_]
+        if not movable_keys(self.space, float(self.allowed.max())).any():
+            return costs @ self.seen.mT, self.seen.expand(len(costs), -1, -1)
         reach = self.allowed[:, None] / self.space.scales
         optima = self.programs.minimise(
-            scaled.repeat_interleave(len(self.seen), 0),
-            *(one.repeat(len(open_), 1) for one in (self.seen, reach)),
+            costs.repeat_interleave(len(self.seen), 0),
+            *(one.repeat(len(costs), 1) for one in (self.seen, reach)),
         )
-        over = optima.bounds.clamp_min(0.0).view(len(open_), -1)
-        least = lowest[open_] * self.seen.sum(1) + size[open_] * over
-        bounds[open_] = torch.minimum(bounds[open_], least)
-        points[open_] = optima.points.view(len(open_), *self.seen.shape)
-        return bounds, points
+        bounds = torch.minimum(optima.bounds.view(len(costs), -1), costs @ self.seen.mT)
+        return bounds, optima.points.view(len(costs), *self.seen.shape)
