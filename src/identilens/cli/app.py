@@ -269,12 +269,6 @@ def _terminate(*_: object) -> NoReturn:
     raise Terminated
 
 
-def _option(argument: str) -> str:
-    """Return the option of an argument in Python."""
-    name = "column" if argument == "columns" else argument
-    return f"--{name.replace('_', '-')}"
-
-
 def _words(error: Exception, file: SettingsFile) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
@@ -282,5 +276,8 @@ def _words(error: Exception, file: SettingsFile) -> str:
         cause = cause.__cause__
     if isinstance(cause, SettingError):
         return file.complaint(cause)
-    words = _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))
+    words = _ARGUMENT.sub(
+        lambda match: f"--{match[1].replace('columns', 'column').replace('_', '-')}",
+        str(cause or error),
+    )
     return _UNUSED.sub(r"no option takes \1; texts are given with --text or --file.", words)

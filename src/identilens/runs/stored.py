@@ -81,13 +81,10 @@ class SpooledTexts(Texts):
 
     def _one(self, number: int) -> Any:
         start, end = self._starts[number : number + 2]
-        return _text_of(os.pread(self._file.fileno(), end - start, start))
-
-
-def _text_of(content: bytes) -> Any:
-    text = json.loads(content.decode("utf-8", "surrogatepass"))
-    is_pair = isinstance(text, list) and all(isinstance(part, str) for part in text)
-    return tuple(text) if is_pair else text
+        content = os.pread(self._file.fileno(), end - start, start)
+        text = json.loads(content.decode("utf-8", "surrogatepass"))
+        is_pair = isinstance(text, list) and all(isinstance(part, str) for part in text)
+        return tuple(text) if is_pair else text
 
 
 def kept(texts: Iterable[Any], most: int) -> Texts:
