@@ -501,7 +501,7 @@ def inversion(
     risk: float = ...,
     substitutes: int = ...,
     whole_prefix: bool = ...,
-    memory_budget: int | str = ...,
+    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     seed: int = ...,
     settings: typing.Any = ...,
@@ -536,7 +536,7 @@ def inversion(
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
         whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
-        memory_budget: Largest size of a batch of candidates, such as 512MiB.
+        memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
         settings: All settings at once, as a `identilens.studies.inversion.study.InversionSettings`; those that are passed by name come first.
