@@ -105,6 +105,8 @@ class Result(ABC):
         ((), ())
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
+        >>> result.to_json()[:19], result.cite().splitlines()[-1]
+        ('{"study": "audit", ', '}')
         >>> result.show()
         Certain: not looked ...
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
