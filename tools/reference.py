@@ -86,7 +86,6 @@ TOPICS = {
             "Lens",
             "bundled_model",
             "attentions",
-            "register_attention",
         ),
     ),
     "inputs": Topic(
