@@ -299,23 +299,12 @@ class CapturedLayer:
 
     def head(self, head: int) -> Head:
         """Return one head; the heads of a group share keys and values."""
-        size = len(self.queries) // len(self.values)
-        weights = None if self.weights is None else self.weights[head]
-        bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
-        return Head(
-            self.site,
-            head,
-            self.queries[head],
-            self.keys[head // size],
-            self.values[head // size],
-            self.head_output[head],
-            weights,
-            self.visible,
-            self.scaling,
-            bias,
-            self.softcap,
-            size,
-            self.sink,
-            None if self.gate is None else self.gate[head],
-            self.rows,
-        )
+        group = len(self.queries) // len(self.values)
+        places = dict.fromkeys(("queries", "head_output", "weights", "gate"), head)
+        places |= dict.fromkeys(("keys", "values"), head // group)
+        places["bias"] = 0 if self.bias is None or len(self.bias) == 1 else head
+        parts = {
+            name: one if name not in places or one is None else one[places[name]]
+            for name, one in vars(self).items()
+        }
+        return Head(head=head, group=group, **parts)
