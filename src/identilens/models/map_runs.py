@@ -12,7 +12,7 @@ from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
-from identilens.models.layout import find_site
+from identilens.models.layout import find_site, layer_at
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
 from identilens.models.threads import EndedError, hooked
@@ -36,7 +36,7 @@ class MapRuns:
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
         place = sites[self._site].place
-        self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
+        self._layer = place and layer_at(lens.body, place)
         self.own = Rows(range(len(head.attention)), head.attention)
         self._plain = self._outcome([self.own])
 
