@@ -1,6 +1,7 @@
 """Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -72,25 +73,16 @@ class MapRuns:
                 f"{type(self._lens.body).__name__} does not have its layers in a list."
             )
         outputs: list[Tensor] = []
-        for part in self._parts(changes):
-            reached: list[bool] = []
 
-            def keep(
-                _module: nn.Module,
-                _args: tuple,
-                _kwargs: dict,
-                output: Any,
-                reached: list[bool] = reached,
-            ) -> None:
-                if reached:
-                    outputs.append(output if isinstance(output, Tensor) else output[0])
-                    raise EndedError
+        def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
+            if self._reached:
+                outputs.append(output if isinstance(output, Tensor) else output[0])
+                raise EndedError
 
-            with hooked([self._layer], after=keep):
-                try:
-                    self._run(part, reached)
-                except EndedError:
-                    continue
+        with hooked([self._layer], after=keep):
+            for part in self._parts(changes):
+                with suppress(EndedError):
+                    self._run(part)
         return torch.cat(outputs)
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
@@ -98,7 +90,7 @@ class MapRuns:
 
     def _outcome(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, "change *shape"]]:
         """Return final states, logits and losses under each change; the last two if the model has them."""
-        output = self._run(changes, [])
+        output = self._run(changes)
         states = output.get("hidden_states") or output.decoder_hidden_states
         logits = output.get("logits")
         losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
@@ -107,15 +99,14 @@ class MapRuns:
         return {name: one for name, one in found.items() if one is not None}
 
     @torch.no_grad()
-    def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
-        lens, head = self._lens, self._head
+    def _run(self, changes: Sequence[Rows]) -> Any:
+        lens, head, self._reached = self._lens, self._head, False
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
             if call.index != self._site:
                 return output
-            reached.append(True)
-            output = output.clone()
+            self._reached, output = True, output.clone()
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
             return output
