@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -300,10 +301,10 @@ class CapturedLayer:
     def head(self, head: int) -> Head:
         """Return one head; the heads of a group share keys and values."""
         group = len(self.queries) // len(self.values)
-        places = dict.fromkeys(("queries", "head_output", "weights", "gate"), head)
-        places |= dict.fromkeys(("keys", "values"), head // group)
-        places["bias"] = 0 if self.bias is None or len(self.bias) == 1 else head
-        parts = {
+        shared = 0 if self.bias is None or len(self.bias) == 1 else head
+        places: dict[str, int] = {"bias": shared, "keys": head // group, "values": head // group}
+        places |= dict.fromkeys(("queries", "head_output", "weights", "gate"), head)
+        parts: dict[str, Any] = {
             name: one if name not in places or one is None else one[places[name]]
             for name, one in vars(self).items()
         }
