@@ -88,7 +88,6 @@ TOPICS = {
             "Lens",
             "bundled_model",
             "attentions",
-            "register_attention",
         ),
     ),
     "inputs": Topic(

@@ -17,7 +17,6 @@ from .models.loading import load as load
 from .models.media import Audio as Audio
 from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
-from .models.registration import register_attention as register_attention
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
 from .studies.alternatives.result import Alternatives as Alternatives

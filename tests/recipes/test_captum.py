@@ -13,28 +13,6 @@ attr = pytest.importorskip(
 
 # Warnings of the tool itself.
 @pytest.mark.filterwarnings("ignore")
-def test_attributions_are_unchanged_and_effective_attention_stands_beside_them():
-    model, tokens = build("bert"), torch.tensor([ids(30)])
-    idl.register_attention()
-    found = {}
-    for name in ("eager", "identilens_effective"):
-        model.set_attn_implementation(name)
-
-        def score(inputs):
-            return model(inputs).last_hidden_state[:, 0].square().sum(-1)
-
-        gradients = attr.LayerIntegratedGradients(score, model.embeddings)
-        found[name] = gradients.attribute(
-            tokens, baselines=torch.zeros_like(tokens), n_steps=8
-        ).sum(-1)
-        attentions = model(tokens, output_attentions=True).attentions
-    assert torch.equal(found["eager"], found["identilens_effective"])
-    wanted = idl.attentions(idl.Lens(model), ids(30))
-    torch.testing.assert_close(attentions[-1], wanted[-1], atol=2e-5, rtol=1e-3)
-
-
-# Warnings of the tool itself.
-@pytest.mark.filterwarnings("ignore")
 def test_the_weight_of_the_token_with_most_attribution_has_a_certificate():
     model, tokens = build("bert"), torch.tensor([ids(30)])
     lens = idl.Lens(model)

@@ -13,23 +13,6 @@ nnsight = pytest.importorskip(
 
 # Warnings of the tool itself.
 @pytest.mark.filterwarnings("ignore")
-def test_a_trace_reads_effective_attention():
-    model, tokens = build("bert"), torch.tensor([ids(30)])
-    lens = idl.Lens(model)
-    wanted = idl.attentions(lens, ids(30))
-    with torch.no_grad():
-        plain = model(tokens).last_hidden_state
-    model.set_attn_implementation("identilens_effective")
-    traced = nnsight.NNsight(model)
-    with traced.trace(tokens):
-        seen = traced.encoder.layer[1].attention.self.output[1].save()
-        output = traced.output.last_hidden_state.save()
-    torch.testing.assert_close(seen, wanted[1], atol=2e-5, rtol=1e-3)
-    torch.testing.assert_close(output, plain, atol=1e-5, rtol=1e-4)
-
-
-# Warnings of the tool itself.
-@pytest.mark.filterwarnings("ignore")
 def test_a_weight_of_a_trace_has_a_certificate():
     model, tokens = build("bert"), torch.tensor([ids(30)])
     lens = idl.Lens(model)

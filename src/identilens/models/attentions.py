@@ -15,7 +15,6 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import Kind
 
 Measure = Literal["raw", "effective", "norm", "certain_lo"]
-Signed = Literal["keep", "abs", "clip"]
 
 _MEASURES: dict[str, Callable[[Head], Tensor]] = {
     "raw": lambda head: head.family_weights,
@@ -30,11 +29,6 @@ _MEASURES: dict[str, Callable[[Head], Tensor]] = {
         head.attention, head.projected, visible=head.visible
     ),
 }
-_SIGNED: dict[str, Callable[[Tensor], Tensor]] = {
-    "keep": lambda found: found,
-    "abs": torch.abs,
-    "clip": lambda found: found.clamp_min(0),
-}
 
 
 def attentions(
@@ -42,7 +36,6 @@ def attentions(
     text: Any,
     *,
     measure: Measure = "effective",
-    signed: Signed = "keep",
     kind: Kind | None = None,
     max_length: int | None = None,
 ) -> tuple[Float[Tensor, "1 head query key"], ...]:
@@ -54,7 +47,6 @@ def attentions(
         measure: ``raw``, attention weights; ``effective``, the part that the output depends on (Brunner et al. 2020,
             Eq. 9), which can be negative; ``norm``, the share of a key in what all keys add (Kobayashi et al. 2020);
             ``certain_lo``, the least weight in any distribution with the same output, one linear program per weight.
-        signed: Treatment of negative numbers: ``keep`` them, take ``abs`` values, or ``clip`` them to 0.
         kind: encoder, decoder or cross; needed if the model has several kinds of attention.
         max_length: Cut a longer text to this many tokens.
 
@@ -75,9 +67,8 @@ def attentions(
         >>> [round(float(one[3][0, 5].norm()), 2) for one in (raw, effective)]
         [3.4, 1.11]
     """
-    for name, value, known in (("measure", measure, _MEASURES), ("signed", signed, _SIGNED)):
-        if value not in known:
-            raise SettingError(name, f"to be one of {', '.join(known)}", value)
+    if measure not in _MEASURES:
+        raise SettingError("measure", f"to be one of {', '.join(_MEASURES)}", measure)
     if not isinstance(lens, Lens):
         raise InputError(f"expected a Lens first; got {type(lens).__name__}. Make one with load.")
     items = lens.read(text, max_length)
@@ -94,6 +85,4 @@ def attentions(
     layers = [layer for layer in captured.layers if kind in (None, layer.site.kind)]
     maps = [torch.stack([_MEASURES[measure](head) for head in layer.heads]) for layer in layers]
     dtypes = [torch.promote_types(layer.values.dtype, torch.float32) for layer in layers]
-    return tuple(
-        _SIGNED[signed](one).to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True)
-    )
+    return tuple(one.to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True))

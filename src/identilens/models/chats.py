@@ -69,9 +69,8 @@ class Chat:
             f"conversation {number}: expected a prompt, a list of messages with role and content, or a mapping with "
             f"one of them, and answer and segments if wanted; got {given!r:.80}."
         )
-        if not fields.keys() <= {"prompt", "messages", "answer", "segments"}:
-            raise other
-        if ("prompt" in fields) == ("messages" in fields):
+        known = fields.keys() <= {"prompt", "messages", "answer", "segments"}
+        if not known or ("prompt" in fields) == ("messages" in fields):
             raise other
         try:
             turns = [(one["role"], _content(one["content"])) for one in fields.get("messages", [])]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -299,23 +300,12 @@ class CapturedLayer:
 
     def head(self, head: int) -> Head:
         """Return one head; the heads of a group share keys and values."""
-        size = len(self.queries) // len(self.values)
-        weights = None if self.weights is None else self.weights[head]
-        bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
-        return Head(
-            self.site,
-            head,
-            self.queries[head],
-            self.keys[head // size],
-            self.values[head // size],
-            self.head_output[head],
-            weights,
-            self.visible,
-            self.scaling,
-            bias,
-            self.softcap,
-            size,
-            self.sink,
-            None if self.gate is None else self.gate[head],
-            self.rows,
-        )
+        group = len(self.queries) // len(self.values)
+        shared = 0 if self.bias is None or len(self.bias) == 1 else head
+        places: dict[str, int] = {"bias": shared, "keys": head // group, "values": head // group}
+        places |= dict.fromkeys(("queries", "head_output", "weights", "gate"), head)
+        parts: dict[str, Any] = {
+            name: one if name not in places or one is None else one[places[name]]
+            for name, one in vars(self).items()
+        }
+        return Head(head=head, group=group, **parts)

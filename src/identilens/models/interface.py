@@ -32,12 +32,6 @@ def seen_keys(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
-def places_of(texts: Sequence[int]) -> slice | list[int]:
-    """Return an index of some places of a batch: of neighbours a view, of others a copy."""
-    neighbours = list(texts) == list(range(texts[0], texts[-1] + 1))
-    return slice(texts[0], texts[-1] + 1) if neighbours else list(texts)
-
-
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of a model's attention function, padding included, as the model family makes it.
@@ -73,7 +67,9 @@ class AttentionCall:
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
-        places = places_of(texts)
+        # Of neighbours a view, of others a copy.
+        near = range(texts[0], texts[-1] + 1)
+        places = slice(near.start, near.stop) if list(texts) == [*near] else list(texts)
         mask = self.mask
         if mask is not None:
             mask = mask[places] if mask.shape[0] > 1 else mask
@@ -336,9 +332,7 @@ def _intercepted(
 
 def next_call() -> tuple[Handler, int]:
     """Return this thread's current handler, and the index of the next call."""
-    active = _calls.get()
-    if active is None:
-        raise RuntimeError("no capture lasts in this thread")
+    active: Any = _calls.get()
     handler, counter = active
     counter[0] += 1
     return handler, counter[0] - 1

@@ -210,6 +210,12 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     )
 
 
+def layer_at(model: nn.Module, place: Place) -> nn.Module:
+    """Return a layer by the path of its list and its number there."""
+    path, number = place
+    return [*model.get_submodule(path).children()][number]
+
+
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
     """Return the layers without attention in lists that also have layers with attention, by path and class."""
     places = {site.place for site in sites if site.place is not None}
@@ -224,9 +230,9 @@ def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[s
 def layers_with_mixers(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
     """Return the layers that mix positions by more than attention, by path and class."""
     places = dict.fromkeys(site.place for site in sites if site.place is not None and site.mixer)
-    layers = {path: list(model.get_submodule(path).children()) for path, _ in places}
     return tuple(
-        f"{path}.{number} ({type(layers[path][number]).__name__})" for path, number in places
+        f"{path}.{number} ({type(layer_at(model, (path, number))).__name__})"
+        for path, number in places
     )
 
 

@@ -35,7 +35,6 @@ from identilens.models.layout import (
 from identilens.models.offloading import device_of, refuse_without_values
 from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
-from identilens.models.registration import register_attention
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
@@ -47,8 +46,6 @@ _SHORT = 8
 
 class Lens:
     """A transformer and its tokenizer, with access to its internals; the model itself is never changed.
-
-    Creating a lens also registers ``identilens_effective`` with transformers: see `register_attention`.
 
     Args:
         model: Any transformers model, also with a peft adapter.
@@ -103,7 +100,6 @@ class Lens:
                 f"expected a tokenizer of transformers; got {type(tokenizer).__name__}. Make it with "
                 "transformers.AutoTokenizer.from_pretrained."
             )
-        register_attention()
         self.model = model
         self.tokenizer: Any = tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__

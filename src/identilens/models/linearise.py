@@ -18,6 +18,7 @@ from identilens.models.capture import no_states
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler, configured
+from identilens.models.layout import layer_at
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import hooked
@@ -80,7 +81,12 @@ class HiddenMap:
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
-        self._module = self._first_layer(site.name)
+        if site.place is None:
+            raise UnsupportedModelError(
+                f"{type(self._body).__name__} does not have its layers in a list (attention found at {site.name}), so "
+                "the input of the first layer cannot be found."
+            )
+        self._module = layer_at(self._body, site.place)
         if wrt == "embedding_sum":
             self._module = self._embedding_norm(site.name)
         self.source: Source = source
@@ -149,17 +155,6 @@ class HiddenMap:
             for kind, states in found.items()
             for layer, state in enumerate(states[1:], 1)
         ]
-
-    def _first_layer(self, attention: str) -> nn.Module:
-        """Return the outermost layer of a list of layers that contains a stack's first attention."""
-        parts = attention.split(".")
-        for end in range(1, len(parts)):
-            if isinstance(self._body.get_submodule(".".join(parts[:end])), nn.ModuleList):
-                return self._body.get_submodule(".".join(parts[: end + 1]))
-        raise UnsupportedModelError(
-            f"{type(self._body).__name__} does not have its layers in a list (attention found at {attention}), "
-            "so the input of the first layer cannot be found."
-        )
 
     def _embedding_norm(self, attention: str) -> nn.Module:
         """Return the norm between the embedding sum and the first layer."""

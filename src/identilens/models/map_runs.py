@@ -1,6 +1,7 @@
 """Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.later import LaterLayers
-from identilens.models.layout import find_site
+from identilens.models.layout import find_site, layer_at
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
 from identilens.models.threads import EndedError, hooked
@@ -36,7 +37,7 @@ class MapRuns:
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
         place = sites[self._site].place
-        self._layer = place and list(lens.body.get_submodule(place[0]).children())[place[1]]
+        self._layer = place and layer_at(lens.body, place)
         self.own = Rows(range(len(head.attention)), head.attention)
         with explained(type(lens.model).__name__):
             self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
@@ -74,25 +75,16 @@ class MapRuns:
                 f"{type(self._lens.body).__name__} does not have its layers in a list."
             )
         outputs: list[Tensor] = []
-        for part in self._parts(changes):
-            reached: list[bool] = []
 
-            def keep(
-                _module: nn.Module,
-                _args: tuple,
-                _kwargs: dict,
-                output: Any,
-                reached: list[bool] = reached,
-            ) -> None:
-                if reached:
-                    outputs.append(output if isinstance(output, Tensor) else output[0])
-                    raise EndedError
+        def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
+            if self._reached:
+                outputs.append(output if isinstance(output, Tensor) else output[0])
+                raise EndedError
 
-            with hooked([self._layer], after=keep):
-                try:
-                    self._run(part, reached)
-                except EndedError:
-                    continue
+        with hooked([self._layer], after=keep):
+            for part in self._parts(changes):
+                with suppress(EndedError):
+                    self._run(part)
         return torch.cat(outputs)
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
@@ -100,7 +92,7 @@ class MapRuns:
 
     def _outcome(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, "change *shape"]]:
         """Return final states, logits and losses under each change; the last two if the model has them."""
-        output = self._run(changes, [])
+        output = self._run(changes)
         states = output.get("hidden_states") or output.decoder_hidden_states
         logits = output.get("logits")
         losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
@@ -108,15 +100,14 @@ class MapRuns:
         found["loss"] = None if losses is None else losses[:, None]
         return {name: one for name, one in found.items() if one is not None}
 
-    def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
-        head = self._head
+    def _run(self, changes: Sequence[Rows]) -> Any:
+        head, self._reached = self._head, False
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
             if call.index != self._site - skipped:
                 return output
-            reached.append(True)
-            output = output.clone()
+            self._reached, output = True, output.clone()
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
             return output

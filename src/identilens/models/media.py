@@ -71,13 +71,12 @@ def read_audio(file: str | Path) -> Audio:
         >>> idl.read_audio(file).rate, len(idl.read_audio(file).samples)
         (8000, 4000)
     """
+    path = _existing(file, "--audio")
     try:
         with warnings.catch_warnings():
             # Only a warning tells of a file that was cut.
             warnings.filterwarnings("error", "Reached EOF")
-            rate, samples = wavfile.read(_existing(file, "--audio"))
-    except InputError:
-        raise
+            rate, samples = wavfile.read(path)
     except Exception as error:  # scipy fails on damaged headers in many ways
         raise InputError(
             f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg."
@@ -114,11 +113,10 @@ def read_image(file: str | Path) -> Any:
         from PIL import Image
     except ImportError as error:
         raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
+    path = _existing(file, "--image")
     try:
-        with Image.open(_existing(file, "--image")) as image:
+        with Image.open(path) as image:
             return image.convert("RGB")
-    except InputError:
-        raise
     except Exception as error:  # Pillow fails on damaged files in many ways
         raise InputError(f"{file} cannot be read as an image: {error}.") from error
 

@@ -16,6 +16,7 @@ from identilens.measures.mixing.rollout import attention_rollout, mean_over_head
 from identilens.models.capture import Collector
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
+from identilens.models.layout import layer_at
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
@@ -147,9 +148,7 @@ class _Blocks:
             raise UnsupportedModelError(
                 f"{type(lens.body).__name__} does not have its layers in a list."
             )
-        self._layers = dict.fromkeys(
-            list(lens.body.get_submodule(path).children())[at] for path, at in places
-        )
+        self._layers = dict.fromkeys(layer_at(lens.body, place) for place in places)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -84,16 +84,10 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     """
     sites, model = lens.sites(item), lens.model
     unembedding: Any = require_unembedding(lens)
-    places = [site.place for site in sites]
-    if None in places or any(site.kind == "cross" for site in sites):
-        raise _unsupported(lens, "it has more than one stack of layers")
-    lists = {
-        path: list(lens.body.get_submodule(path).children()) for path, _ in filter(None, places)
-    }
-    [blocks, *others] = lists.values()
-    if others or len(sites) != len(blocks):
-        without = f"{len(lens.other_layers)} layers have no attention, and their part is not split"
-        raise _unsupported(lens, without if lens.other_layers else _SEVERAL)
+    paths = {site.place[0] if site.place else "" for site in sites}
+    blocks = list(lens.body.get_submodule(min(paths)).children())
+    if len(paths) > 1 or "" in paths or len(blocks) != len(sites):
+        raise _unsupported(lens, "its layers do not have one attention each, in one list")
     heads = Collector(sites, [item], rows=[position])
     rows = _Rows(position, item.length)
     lens.prove_once([item])
@@ -137,9 +131,6 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if abs(float(last @ u) + besides - float(logits[token])) > limit * float(logits.abs().max()):
         raise _unsupported(lens, "its logits are not the unembedding of its last norm")
     return stream
-
-
-_SEVERAL = "its layers do not have one attention each, in one list"
 
 
 def require_unembedding(lens: Lens) -> nn.Module:

@@ -112,9 +112,7 @@ class Route:
         return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
 
     def _queries_and_keys(self, mixture: Mixture) -> tuple[Tensor, Tensor, float]:
-        scores = mixture.scores
-        if scores is None:
-            raise UnsupportedModelError(_NO_SCORES.format(type(self.module).__name__))
+        scores: Any = mixture.scores
         product = scores.product.turned if self.turned else scores.product
         lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
         left, right = (

@@ -91,9 +91,8 @@ class Meeting:
         """The attention call, in the form of the interface."""
         if self.given is not None:
             return self.given
-        if self.mixture is None or self.route is None:
-            raise RuntimeError("attention of the model's own has no layout before it was followed")
-        return self.route.call(self.mixture, 0)
+        route: Any = self.route
+        return route.call(self.mixture, 0)
 
     @property
     def kind(self) -> Kind:
