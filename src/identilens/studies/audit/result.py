@@ -119,9 +119,6 @@ _MEASURES = (
 
 _MEANS = (*_MEASURES[:5], "pearson")
 
-# Of a masked map the nullity is that of the last row: others may see more keys. Shares below 1e-6 are rounding.
-_NULL_SPACE = (pl.col("nullity") > 0) | (pl.col("null_share") > 1e-6)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Result):
@@ -364,7 +361,6 @@ class Audit(Result):
             _TILES,
             maps=len(table),
             **means,
-            with_null_space=table.select(_NULL_SPACE.mean()).item(),
             certain_rows=int(table["certain_rows"].sum()),
             unlooked=None if len(looked) else len(table),
             looked=len(looked),
