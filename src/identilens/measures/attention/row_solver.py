@@ -171,7 +171,7 @@ class RowSolver:
         optima = self.optima(torch.stack([functional, -functional]))
         free = self._scales.isfinite()
         # The columns of constants are left out of F: the sum of a row never changes, so they prove nothing more.
-        certificate = Certificate(
+        return Certificate(
             self.inside,
             self._kept[:, free] * self._scales[free],
             self.blocks,
@@ -181,7 +181,6 @@ class RowSolver:
             torch.stack([optima.bounds[0], -optima.bounds[1]]),
             optima.points,
         )
-        return certificate.without_output()
 
     def order(self, ends: Ends) -> Bool[Tensor, "seen seen"]:
         """Return which key stands above which in every alternative."""
