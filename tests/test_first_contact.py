@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = {
     "make ": "makes an environment of its own and runs for minutes; what it runs is tested by itself",
+    "identilens explore": "serves a page until it is stopped; tests/explorer has it",
     "pip install": "downloads; `make release-check` installs the built package",
 }
 
