@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
+EXTRAS := $(foreach extra,demo explorer images faithfulness datasets ray,--extra $(extra))
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -34,7 +35,7 @@ demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write dem
 decoder: $(STAMP) ## train the bundled decoder on Wikipedia, about an hour on one core; resumes
 	OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 $(BIN)/python tools/decoder.py
 
-families: $(STAMP) ## try every model type of transformers, about half an hour, and write docs/families.md; resumes
+families: $(STAMP) ## try every model type of transformers, about half an hour, and write docs/results/families.csv; resumes
 	PYTHONPATH=tools $(BIN)/python -m families.run
 
 test: $(STAMP) ## the tests to run while working: a few minutes, every study, browser and command line
@@ -59,7 +60,8 @@ test-recipes: ## the recipes for other tools, each in an environment of its own
 
 test-lowest: ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
-	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet uv
+	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct $(EXTRAS) pyproject.toml -o .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[demo,dev]'
 	.venv-lowest/bin/python -m pytest -m 'not slow and not gpu' -n auto --dist worksteal
 
@@ -89,8 +91,9 @@ release-check: $(STAMP) ## build wheel and sdist, install the wheel elsewhere, a
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv build/release/venv
 	build/release/venv/bin/python -m pip install --quiet $(TORCH)
-	build/release/venv/bin/python -m pip install --quiet "$$(ls dist/*.whl)[demo]"
-	$(BIN)/python tools/release.py dist build/release
+	build/release/venv/bin/python -m pip install --quiet check-wheel-contents "$$(ls dist/*.whl)[demo]"
+	build/release/venv/bin/check-wheel-contents --package src/identilens dist/*.whl
+	cd build/release && venv/bin/identilens --version && venv/bin/identilens demo --out demo && venv/bin/identilens verify demo
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) demo-report .pytest_cache .ruff_cache

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-DATA: Path = run_path(str(Path(__file__).parents[1] / "tools" / "data_folder.py"))["DATA"]
+DATA: Path = run_path(str(Path(__file__).parents[1] / "tests" / "helpers" / "data_folder.py"))[
+    "DATA"
+]
 """Real data sets, where present."""
 QUICK = "BENCH_QUICK" in os.environ
 """Only what shows a slow-down within seconds."""

@@ -21,7 +21,7 @@ settings.register_profile("repeatable", derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-DATA: Path = run_path(str(Path(__file__).parents[1] / "tools" / "data_folder.py"))["DATA"]
+DATA: Path = run_path(str(Path(__file__).parent / "helpers" / "data_folder.py"))["DATA"]
 
 SLOW = tuple((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
 """Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out.

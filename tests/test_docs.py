@@ -1,7 +1,10 @@
 """Every page of the documentation: its Python examples run, its links, names and commands exist."""
 
+import json
 import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +57,7 @@ def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_the_story_of_the_first_page_is_as_measured():
-    story = runpy.run_path(str(ROOT / "tools" / "story.py"))
+    story = runpy.run_path(str(ROOT / "tools" / "pictures.py"))
     lens = load("bundled-decoder")
     said = story["measured"](lens, story["rows_of"](lens))
     short = {name: said[name] for name in ("change of the prediction", "effect")}
@@ -107,7 +110,7 @@ class Shown(Settings):
 
 
 def test_a_table_of_settings_has_type_default_range_and_words():
-    table = runpy.run_path(str(ROOT / "tools" / "settings_table.py"))["settings_table"](Shown)
+    table = runpy.run_path(str(ROOT / "tools" / "tables.py"))["settings_table"](Shown)
     assert [line for line in table.splitlines() if line.startswith("| `")] == [
         "| `size` | whole number | **required** | ≥ 1 | Of the window. |",
         "| `layers` | list: whole number | not set |  | Which. |",
@@ -138,3 +141,23 @@ def test_the_bundled_models_have_one_digest_everywhere():
             r"bundled (encoder|decoder) \(\w+ checksum ([0-9a-f]+)", text
         ):
             assert named[kind].startswith(f"checksum:{digest}"), page
+
+
+def test_the_stub_is_made_of_the_settings():
+    reference = runpy.run_path(str(ROOT / "tools" / "reference.py"))
+    assert reference["STUB"].read_text("utf-8") == reference["stub"](), "run: make docs"
+
+
+def test_an_editor_knows_results_and_misspelt_options(tmp_path):
+    page = tmp_path / "page.py"
+    page.write_text(
+        "import identilens as idl\n"
+        'audit = idl.audit(idl.load("bundled"), "Nobody came.", layers="0-3", certain_rows=1)\n'
+        "print(audit.table, idl.errors.InputError)\n"
+        'idl.audit(idl.load("bundled"), "Nobody came.", layerz=3)\n'
+    )
+    program = [sys.executable, "-m", "pyright", "--outputjson", str(page)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    [told] = json.loads(done.stdout)["generalDiagnostics"]
+    assert told["range"]["start"]["line"] == 3
+    assert "layerz" in told["message"]

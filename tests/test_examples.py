@@ -61,7 +61,7 @@ def test_decimals_of_examples_may_differ_in_the_sixth_digit(printed, same):
     assert Checker().check_output("share 0.693109\n", f"share {printed}\n", FLAGS) is same
 
 
-PUBLIC = [name for name in identilens.__all__ if name not in ("claims", "lab")] + [
+PUBLIC = [name for name in identilens.__all__ if name not in ("claims", "errors", "lab")] + [
     f"{package.__name__.removeprefix('identilens.')}.{name}"
     for package in (identilens.claims, identilens.lab)
     for name in package.__all__

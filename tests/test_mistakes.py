@@ -176,10 +176,8 @@ ON_THE_COMMAND_LINE = {
     "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
     "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "there is no such folder"),
     "a family that is none": (("audit", "-m", "unknown", "-t", TEXT, "-o", "o"), "unknown"),
-    "a report of nothing": (("report", "foreign"), "Pass the folder given to --out"),
-    "a report of no folder": (("report", "none"), "Pass the folder given to --out"),
-    "figures of nothing": (("figures", "foreign"), "Pass the folder given to --out"),
-    "figures of no folder": (("figures", "none"), "Pass the folder given to --out"),
+    "a report of nothing": (("export", "foreign"), "Pass the folder given to --out"),
+    "figures of no folder": (("export", "none", "--to", "figures"), "Pass the folder given to --out"),
     "a word that is not there": (
         ("certify", *ONE, "--layers", "0", "--heads", "0", "--queries", "zebra"),
         "no token or position 'zebra'",

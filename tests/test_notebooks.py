@@ -22,13 +22,13 @@ def assert_stored(output, value):
         return
     stored = "".join(output["data"]["text/plain"])
     numbers = [np.array(NUMBER.findall(text), float) for text in (stored, repr(value))]
-    assert numbers[0].shape == numbers[1].shape, "run tools/notebooks.py"
-    assert np.allclose(*numbers, rtol=0.01, atol=1e-4), "run tools/notebooks.py"
+    assert numbers[0].shape == numbers[1].shape, "run tools/pictures.py"
+    assert np.allclose(*numbers, rtol=0.01, atol=1e-4), "run tools/pictures.py"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_its_results(path, bundled_path):
-    run_cell = runpy.run_path(str(ROOT / "tools" / "notebooks.py"))["run_cell"]
+    run_cell = runpy.run_path(str(ROOT / "tools" / "pictures.py"))["run_cell"]
     names, shown = {}, 0
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         if cell["cell_type"] != "code":

@@ -9,7 +9,7 @@ import pytest
 from identilens.reproduce.registry import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
-TOOL = run_path(str(ROOT / "tools" / "reproductions.py"))
+TOOL = run_path(str(ROOT / "tools" / "tables.py"))
 ROWS = TOOL["stored_rows"]()
 COUNTS = {
     "Brunner et al. 2020": ("Figure", 43), "Bhardwaj et al. 2021": ("Figure", 6), "structure2025": ("Figure", 2),
@@ -24,9 +24,8 @@ def numbers(item):
 
 
 def test_the_page_is_made_from_the_stored_rows():
-    assert TOOL["PAGE"].read_text(encoding="utf-8") == TOOL["page"](), (
-        "run: python tools/reproductions.py"
-    )
+    page = (ROOT / "docs" / "reproductions.md").read_text(encoding="utf-8")
+    assert page == TOOL["figures_page"](), "run: make docs"
 
 
 @pytest.mark.parametrize("paper", COUNTS)

@@ -151,12 +151,14 @@ class Module:
         return [node.name for node in named if re.match(r"_[a-z]|_[A-Z]", node.name)]
 
     def imports(self, names: set[str]) -> set[str]:
-        """Return the modules among some that this one imports."""
+        """Return the modules among some that this one imports, at once or when a function is `called`."""
         found = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 members = {f"{node.module}.{alias.name}" for alias in node.names} & names
                 found |= members or {node.module} & names
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "called":
+                found |= {ast.literal_eval(node.args[0]).partition(":")[0]} & names
         return found - {self.name}
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from data_folder import DATA
-
 ROOT = Path(__file__).parents[1]
+DATA: Path = run_path(str(ROOT / "tests" / "helpers" / "data_folder.py"))["DATA"]
 WIKI = DATA / "wiki_en"
 TEXTS = (WIKI / "train_100mb.txt.xz", WIKI / "valid.txt.xz")
 BEGIN, END = "<|begin|>", "<|end|>"

@@ -1,9 +1,9 @@
-"""Writes the reference pages of the documentation from the code: every command, every setting, every public name.
+"""Writes what is made from the code: the reference pages of the documentation, and the types of the studies' functions.
 
 Usage: python tools/reference.py
 
 The pages stand in docs/reference/ and are not kept: `make docs` makes them before the site is built. Each page has one
-topic. A public name that no page shows is an error.
+topic. A public name that no page shows is an error. The types stand in the package's stub, for editors.
 """
 
 import importlib
@@ -11,11 +11,12 @@ import inspect
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from textwrap import indent
+from types import ModuleType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import identilens
 from identilens.cli.app import COMMANDS, make_app
@@ -28,11 +29,12 @@ from identilens.cli.options import (
     TextOptions,
 )
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
+from identilens.runs.settings import SIZE, hints_of
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
-from settings_table import sections, settings_table
+from tables import DOCS, families_page, figures_page, resolved, sections, settings_table
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+FOLDER = DOCS / "reference"
 SHARED = {
     "The model": ModelOptions,
     "The texts": TextOptions,
@@ -99,8 +101,6 @@ TOPICS = {
             "write_report",
             "compare",
             "Comparison",
-            "compare_models",
-            "ModelComparison",
             "verify",
         ),
     ),
@@ -352,6 +352,79 @@ def page_of(reproduction: str) -> str:
     return paper if paper in PAPERS else "others"
 
 
+_ACCEPTED = {
+    "int": "int | str | collections.abc.Sequence[int]",
+    "float": "float | str | collections.abc.Sequence[float]",
+    "str": "str | collections.abc.Sequence[str]",
+}
+"""What a setting of several values takes, by the type of a value."""
+
+
+def accepted(hint: Any) -> str:
+    """Return what a setting takes in Python, as it is written in a stub."""
+    kind, metadata, optional = resolved(hint)
+    if get_origin(kind) is tuple:
+        element, *rest = get_args(kind)
+        inner = accepted(element)
+        words = f"str | tuple[{inner}, {inner}]"
+        if rest == [Ellipsis]:
+            words = _ACCEPTED.get(inner, f"{inner} | str | collections.abc.Sequence[{inner}]")
+    elif get_origin(kind) is Literal:
+        words = f"typing.Literal[{', '.join(map(repr, get_args(kind)))}]"
+    elif get_origin(kind) in (Union, UnionType):
+        words = " | ".join(dict.fromkeys(map(accepted, get_args(kind))))
+    else:
+        place = kind.__module__.removeprefix("identilens.").replace("builtins", "")
+        named = f"{place}.{kind.__name__}".strip(".")
+        words = {Path: "str | pathlib.Path", Any: "typing.Any"}.get(kind, named)
+        words = "int | str" if SIZE in metadata else words
+    words = " | ".join(dict.fromkeys(words.split(" | ")))
+    return f"{words} | None" if optional else words
+
+
+def stub_of(name: str) -> str:
+    """Return the function of a study as a stub has it: its inputs, its settings with their types, its docstring."""
+    function, study = getattr(identilens, name), study_named(STUDY_OF.get(name, name))
+    inputs = [
+        f"{one.name}: {'Lens' if one.name == 'lens' else 'typing.Any'}"
+        for one in list(inspect.signature(function).parameters.values())[: len(study.takes)]
+    ]
+    settings = []
+    for field in fields(study.settings_type):
+        default = "" if field.default is MISSING else " = ..."
+        settings.append(
+            f"{field.name}: {accepted(hints_of(study.settings_type)[field.name])}{default}"
+        )
+    lines = [*inputs, "*", *settings, *RUN_OPTIONS]
+    body = "".join(f"    {line},\n" for line in lines)
+    words = inspect.getdoc(function) or ""
+    words = indent(words.partition("\nExamples:")[0].strip(), "    ")
+    return (
+        f'def {name}(\n{body}) -> {study.result_type.__name__}:\n    r"""{words.strip()}\n    """\n'
+    )
+
+
+STUDY_OF = {"token_identifiability": "tokens"}
+RUN_OPTIONS = (
+    "settings: typing.Any = ...",
+    "out: str | pathlib.Path | None = ...",
+    "resume: bool = ...",
+    "overwrite: bool = ...",
+    "allow_version_change: bool = ...",
+    "ray: bool | str = ...",
+    "progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...",
+)
+STUB = Path(identilens.__file__).with_suffix(".pyi")
+MADE = "# What follows is made by tools/reference.py.\n# fmt: off\n"
+
+
+def stub() -> str:
+    """Return the stub of the package: its names, and the functions of the studies with their types."""
+    names = [name for name in identilens.__all__ if name in STUDIES or name in STUDY_OF]
+    opening = STUB.read_text(encoding="utf-8").partition(MADE)[0]
+    return "\n".join([opening.rstrip() + "\n", MADE, *map(stub_of, names)])
+
+
 def main() -> None:
     """Write the pages.
 
@@ -368,8 +441,10 @@ def main() -> None:
         raise ValueError(
             f"no page of the reference shows {', '.join(missing)}; name them in TOPICS"
         )
-    pages["commands"] = commands_page()
+    pages["commands"], pages["families"] = commands_page(), families_page()
     pages |= {f"reproduce-{paper}": reproductions_page(paper) for paper in PAPERS}
+    (DOCS / "reproductions.md").write_text(figures_page(), encoding="utf-8")
+    STUB.write_text(stub(), encoding="utf-8")
     for name, text in pages.items():
         (FOLDER / f"{name}.md").write_text(text + "\n", encoding="utf-8")
 

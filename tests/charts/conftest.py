@@ -70,12 +70,15 @@ def tricky_page(maps, record):
                 "heads",
                 "Heads",
                 ["A paragraph & more."],
-                ["shares", "signed"],
+                [charts["shares"], charts["signed"]],
                 wide,
                 note=f"A note {SCRIPT}",
             ),
-            Section("more", "More", charts=["points", "types", line, "print", empty]),
+            Section(
+                "more",
+                "More",
+                charts=[charts["points"], charts["types"], line, charts["print"], empty],
+            ),
             Section("maps", "Maps", maps=maps),
         ],
-        charts,
     )

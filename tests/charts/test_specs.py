@@ -10,7 +10,6 @@ import torch
 from identilens.charts import bars, choose, heat, lines, rule, scatter
 from identilens.charts.cells import token_map
 from identilens.charts.kit import boxes, choose_present, intervals, strip
-from identilens.charts.thumbnails import thumbnails
 
 FRAME = pl.DataFrame({
     "layer": [0, 1, 0, 1], "rate": [0.25, 0.5, 0.75, 1.0], "kind": ["b", "b", "a", "a"], "e": [0.125] * 4,
@@ -60,7 +59,6 @@ BUILT = {
     "no choice": lambda: choose_present(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
     "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
     "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text", value_title="Share"),
-    "thumbnails": lambda: thumbnails(FRAME.head(2), "layer", "kind", [MAP, MAP.abs()], also=["rate"]),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"
 

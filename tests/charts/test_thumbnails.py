@@ -3,10 +3,10 @@ import struct
 import zlib
 
 import numpy as np
-import polars as pl
 import torch
 
-from identilens.charts.thumbnails import thumbnails
+from identilens.charts.thumbnails import contact_sheet
+from identilens.charts.viewer import TokenMap
 
 
 def pixels(address):
@@ -21,11 +21,18 @@ def pixels(address):
     return lines[:, 1:].reshape(height, width, 4)
 
 
-def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
-    matrix = torch.tensor([[0.0, 0.25, 1.0], [4.0, 0.04, 0.0]])
-    frame = pl.DataFrame({"head": [0], "layer": [3], "note": ["a"]})
-    chart = thumbnails(frame, "head", "layer", [matrix], also=["note"]).to_dict()
-    (row,) = next(iter(chart["datasets"].values()))
-    assert (row["head"], row["layer"], row["note"]) == (0, 3, "a")
-    opacity = pixels(row["_picture"])[..., 3]
-    assert opacity.tolist() == [[15, 135, 255], [255, 63, 15]]
+def test_maps_stand_by_layer_and_head_shaded_by_the_root_of_their_largest_weights():
+    small = (
+        torch.tensor([[1.0, 0.0], [0.25, 0.0]]).repeat_interleave(20, 0).repeat_interleave(20, 1)
+    )
+    large = 3 * small.flip(1).repeat_interleave(2, 0)
+    maps = [
+        TokenMap({"layer": 3, "head": head}, {"raw": weights}, [], [])
+        for head, weights in ((0, small), (2, large))
+    ]
+    opacity = pixels(contact_sheet(maps))[..., 3]
+    assert opacity.shape == (44, 88)
+    first, gap, second = opacity[:40, :40], opacity[:, 40:44], opacity[:40, 44:84]
+    assert (gap == 15).all()
+    assert [first[0, 0], first[0, 39], first[39, 0], first[39, 39]] == [255, 15, 135, 15]
+    assert (second == first[:, ::-1]).all()

@@ -51,10 +51,20 @@ def test_audit_writes_table_provenance_matrices_and_report(folder):
 def test_report_and_figures_from_the_folder(folder, tmp_path):
     assert (
         str(tmp_path / "again.html")
-        in identilens("report", folder, "--out", tmp_path / "again.html", code=0).output
+        in identilens("export", folder, "--out", tmp_path / "again.html", code=0).output
     )
     assert (tmp_path / "again.html").stat().st_size > 100_000
-    identilens("figures", folder, "--out", tmp_path / "figures", "--formats", "svg", code=0)
+    identilens(
+        "export",
+        folder,
+        "--to",
+        "figures",
+        "--out",
+        tmp_path / "figures",
+        "--formats",
+        "svg",
+        code=0,
+    )
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert "correlation_by_length.svg" in drawn
 
@@ -114,7 +124,7 @@ def test_what_is_missing_is_named(bundled_path):
 
 def test_formats_that_there_are_not(folder, tmp_path):
     assert "any of png, svg, pdf" in failing(
-        "figures", folder, "--out", tmp_path / "figures", "--formats", "gif"
+        "export", folder, "--to", "figures", "--out", tmp_path / "figures", "--formats", "gif"
     )
     assert not (tmp_path / "figures").exists()
 

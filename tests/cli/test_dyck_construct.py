@@ -19,7 +19,7 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     assert table.filter(pl.col("off_balance") == 0)["support"].min() == 1
     assert table["off_balance"].unique().sort().to_list() == [0, 1]
     assert idl.load(out / "model").model.config.max_depth == 2
-    identilens("figures", out, "--formats", "svg", code=0)
+    identilens("export", out, "--to", "figures", "--formats", "svg", code=0)
     assert {path.stem for path in (out / "figures").iterdir()} == {"argmax", "support"}
     assert "already contains this run, finished" in failing(
         "lab", "dyck", "construct", *small, "--out", out

@@ -1,15 +1,8 @@
 """``identilens lab encoder train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import polars as pl
 import pytest
 
-import identilens as idl
 from helpers.command import identilens
 from helpers.made_tasks import write_trec
 
@@ -33,41 +26,6 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_trec(folder / "trec")
     return folder
-
-
-def on_two_processes(*arguments):
-    """The program twice, as torchrun starts it."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    program = shutil.which("identilens", path=Path(sys.executable).parent)
-    words = [*start, "--standalone", program, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
-
-
-def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
-    start = (
-        *TRAIN,
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
-    result = on_two_processes(*start, "--out", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("test accuracy") == 1
-    metrics = idl.lab.EncoderRun.load(tmp_path / "run").metrics
-    assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
-    assert metrics["test_accuracy"] > 0.9
-    assert idl.load(tmp_path / "run" / "model").model.config.heads == "add"
 
 
 def test_table_one_measured_beside_published(data, tmp_path):

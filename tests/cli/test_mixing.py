@@ -21,7 +21,7 @@ def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
     identilens("mixing", "--model", bundled_path, *options, "--out", tmp_path / "run", code=0)
     tags = Mixing.load(tmp_path / "run").tags
     assert tags.filter(text=1)["tag"].to_list() == ["[CLS]", "NOUN", "VERB", "[SEP]"]
-    identilens("report", tmp_path / "run", "--out", tmp_path / "again.html", code=0)
+    identilens("export", tmp_path / "run", "--out", tmp_path / "again.html", code=0)
     assert '"tag":"NOUN"' in (tmp_path / "again.html").read_text(encoding="utf-8")
     message = failing(
         "mixing", "--model", bundled_path, *options, "--max-length", 4, "--out", tmp_path / "cut"

@@ -2,7 +2,6 @@
 
 import json
 
-import polars as pl
 import pytest
 
 from helpers.command import identilens
@@ -20,37 +19,6 @@ def audited(bundled_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("studies") / "run"
     identilens("audit", "--model", bundled_path, "--text", TEXT, "--out", out, code=0)
     return out
-
-
-def test_studies_join_the_audits_report(bundled_path, audited):
-    options = [
-        "--model",
-        bundled_path,
-        "--text",
-        TEXT,
-        "--layers",
-        2,
-        "--heads",
-        5,
-        "--out",
-        audited,
-    ]
-    before = (audited / "table.parquet").read_bytes()
-    identilens("alternatives", *options, "--realisable", "--distance", 0.03, code=0)
-    identilens("certify", *options, "--queries", "village", code=0)
-    page = (audited / "report.html").read_text(encoding="utf-8")
-    assert 'id="alternatives-alternatives"' in page
-    assert 'id="certify-intervals"' in page
-    assert (audited / "table.parquet").read_bytes() == before
-    table = pl.read_parquet(next(audited.glob("alternatives-*")) / "table.parquet")
-    assert set(table["alternative"]) == {
-        "sampled",
-        "far",
-        "maximum_entropy",
-        "realisable",
-        "parameters",
-    }
-    assert table["hidden_change"].max() < 1e-4
 
 
 SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "--queries", "last")

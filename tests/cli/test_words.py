@@ -14,7 +14,7 @@ import pytest
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.toy import ToySettings, ToyStudy
+from helpers.toy import ToySettings
 from identilens.cli import (
     app,
     commands,
@@ -28,25 +28,20 @@ from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOp
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
+from identilens.studies.registry import STUDIES, Entry
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 TEN = [word for letter in "abcdefghij" for word in ("--text", letter)]
 
 
-@pytest.mark.parametrize(
-    ("words", "headings"),
-    [
-        ((), ["Questions", "Explorer, reports and runs", "Checks", "Papers", "Options"]),
-        (("lab",), ["Commands"]),
-    ],
-)
-def test_the_help_has_commands_under_headings(words, headings):
-    said = identilens(*words, "--help", code=0).output
-    found = re.findall("╭─ (.*?) ─", said)
-    assert found == headings
-    under = dict(zip(found, re.split("╭─", said)[1:], strict=True))
-    assert "│ dyck " in under["Commands"] if words else "│ lab " in under["Papers"]
+def test_the_help_of_the_program_is_short_and_names_every_command():
+    said = identilens("--help", code=0).output.rstrip()
+    assert len(said.splitlines()) <= 20
+    for name in (*STUDIES, *app.COMMANDS, "reproduce"):
+        if " " not in name and name not in ("demo", "selfcheck"):
+            assert re.search(rf"\b{name}\b", said), name
+    assert "│ dyck " in identilens("lab", "--help", code=0).output
 
 
 @pytest.mark.parametrize(
@@ -86,17 +81,28 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     assert done.error == f"report: {tmp_path / 'c.html'}"
     asked = []
     monkeypatch.setattr(show, "write_report", lambda *given: asked.append(given) or Path("r.html"))
-    assert identilens("report", "x", code=0).output == "report: r.html"
-    identilens("report", "x", "--out", "o.html", code=0)
+    assert identilens("export", "x", code=0).output == "report: r.html"
+    identilens("export", "x", "--out", "o.html", code=0)
     assert asked == [("x", None), ("x", Path("o.html"))]
     drawn = []
-    saving = SimpleNamespace(save_figures=lambda *given: drawn.append(given) or [Path("a.svg")])
+    saving = SimpleNamespace(
+        save_figures=lambda *given: drawn.append(given) or [Path("a.svg")],
+        to_csv=lambda *given: drawn.append(given) or [Path("a.csv")],
+        to_json=lambda: "{}",
+        cite=lambda: "cited",
+    )
     monkeypatch.setattr(show, "load_result", lambda folder: saving)
-    assert identilens("figures", "x", "--formats", "svg, png", code=0).output == "a.svg"
-    identilens("figures", "x", "--out", "o", code=0)
+    figures = ("export", "x", "--to", "figures")
+    assert identilens(*figures, "--formats", "svg, png", code=0).output == "a.svg"
+    identilens(*figures, "--out", "o", code=0)
+    assert identilens("export", "x", "--to", "csv", code=0).output == "a.csv"
     assert drawn == [
-        (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")),
+        (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")), (Path("x") / "tables",),
     ]  # fmt: skip
+    file = tmp_path / "a.json"
+    identilens("export", "x", "--to", "json", "--out", file, code=0)
+    assert file.read_text() == "{}"
+    assert identilens("export", "x", "--to", "citation", code=0).output == "cited"
 
 
 def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
@@ -148,14 +154,11 @@ def run_toy(tmp_path, monkeypatch, capsys, **prints):
 
     def ran(study, *, out, progress, ray, **choices):
         asked.append((study.settings, out, progress, ray, choices))
-        finding = SimpleNamespace(
-            text="found", numbers={"a": 1, "b": float("inf"), "c": None, "d": 0.5}
-        )
-        return SimpleNamespace(show=lambda: print("shown"), summary=lambda: finding)
+        return SimpleNamespace(show=lambda: print("shown"), to_json=lambda: '{"finding": "found"}')
 
     monkeypatch.setattr(commands, "run_study", ran)
     monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
-    commands.study_command(ToyStudy)(
+    commands.study_command(Entry("helpers.toy:ToyStudy", "Square."))(
         settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
     )  # fmt: skip
     ((settings, out, progress, ray, choices),) = asked
@@ -170,11 +173,7 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
     assert run_toy(*given, quiet=True) == (False, "")
     progress, written = run_toy(*given, json=True)
     assert not progress
-    assert json.loads(written) == {
-        "finding": "found", "numbers": {"a": 1, "b": None, "c": None, "d": 0.5}, "report": "r.html",
-    }  # fmt: skip
-    monkeypatch.setattr(ToyStudy, "reports", False)
-    assert run_toy(*given) == (False, "")
+    assert json.loads(written) == {"finding": "found", "report": "r.html"}
 
 
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
@@ -222,7 +221,8 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     asked = []
     monkeypatch.setattr(commands, "load_inputs", lambda *given: [])
-    monkeypatch.setattr(commands, "study_named", lambda name: ToyStudy)
+    toy = Entry("helpers.toy:ToyStudy", "Square.")
+    monkeypatch.setitem(STUDIES, "lab reversal", toy)
     monkeypatch.setattr(commands, "write_report", Path)
 
     def ran(study, *, ray, **options):

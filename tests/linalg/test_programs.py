@@ -158,17 +158,3 @@ def test_a_row_that_is_not_of_least_norm_is_not_taken_for_one(monkeypatch):
     monkeypatch.setattr(SharedPrograms, "within", lambda self, points, rows, reach: rows)
     with pytest.raises(NumericalError, match=rf"duality gap {row.square().sum() / 2 - least:.1e}"):
         programs.least_norm(row)
-
-
-def test_bounds_that_are_not_finite_are_refused(monkeypatch):
-    row, T = random_row(0, 12, 4, 1.0)
-    programs, own = SharedPrograms(kept_basis(T)), SharedPrograms._bounded
-
-    def without_end(self, *given):
-        parts, solved = own(self, *given)
-        parts[1][0] = -torch.inf
-        return parts, torch.ones_like(solved)
-
-    monkeypatch.setattr(SharedPrograms, "_bounded", without_end)
-    with pytest.raises(NumericalError, match=r"bounds that are finite for programs of 12 weights"):
-        programs.minimise(torch.eye(12, dtype=torch.float64)[:2], row.expand(2, -1))

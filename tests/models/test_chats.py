@@ -88,6 +88,7 @@ def prompted(template, chat=MESSAGES):
          "leaves out assistant, so that the model does not read it"),
         ("nothing", "leaves out system, user, assistant, question"),
         ("{% for one in range(10**9) %}{% endfor %}", "chat template refuses the messages"),
+        ("{{ 'a' * 30000000000 }}", r"chat template refuses the messages \(MemoryError\)"),
     ],
 )  # fmt: skip
 def test_hostile_chat_templates_are_refused(template, why):
@@ -95,9 +96,17 @@ def test_hostile_chat_templates_are_refused(template, why):
         prompted(template)
 
 
+def test_the_memory_of_a_template_alone_is_limited():
+    many = "{{ 'a' * 3000 }}{% for m in messages %}{{ m.content }} {% endfor %}"
+    assert len(prompted(many).ids) > 100
+    assert len(bytearray(2**31)) == 2**31
+
+
 @pytest.mark.parametrize(
     ("chat", "why"),
     [
+        ([{"role": "user", "content": "a \ud800 b"}], "conversation 0 has half a character"),
+        ({"prompt": "a \udfff"}, "conversation 0 has half a character"),
         ({"prompt": "Snow fell", "segments": {"a": [0.9, 3.9]}}, "conversation 0: expected a prompt"),
         ({"prompt": "Snow fell", "segments": {"a": "0.9"}}, "segment 'a'.*its words occur 0 times"),
         ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "parts may be texts alone"),

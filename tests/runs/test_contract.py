@@ -172,7 +172,7 @@ def test_nothing_of_users_is_a_command_to_the_terminal(tmp_path, capsys, monkeyp
         ["--text", "x", "--device", HOSTILE],
     ):
         assert shown in failing("audit", *given, *words)
-    assert shown in failing("report", tmp_path / HOSTILE.replace("/", ""))
+    assert shown in failing("export", tmp_path / HOSTILE.replace("/", ""))
     assert shown in failing("audit", "--config", tmp_path / HOSTILE, *given)
 
 

@@ -18,8 +18,8 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.stored import FileTexts, HeldTexts, SpooledTexts
-from identilens.runs.texts import iter_texts, read_texts
+from identilens.runs.stored import HeldTexts, SpooledTexts
+from identilens.runs.texts import read_texts
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -272,10 +272,10 @@ LONG = "word " * 20_000
 def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
     file = tmp_path / "a.parquet"
     pl.DataFrame({"other": range(60), "text": texts}).write_parquet(file, **options)
-    with pytest.raises(InputError, match="contains"):
+    with pytest.raises(InputError, match="contain"):
         read_texts(file, columns=["text"], max_text_bytes=1_000_000)
     assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
-    with pytest.raises(InputError, match="contains"):
+    with pytest.raises(InputError, match="contain"):
         read_texts(file, columns=["other"])
 
 
@@ -285,9 +285,10 @@ def test_texts_of_every_type_are_read_and_bounded_before_they_are_made(tmp_path,
     file = tmp_path / "a.parquet"
     texts = [LONG, "a"] * 30
     pl.DataFrame({column: pl.Series(texts, dtype=kind), "text_": texts}).write_parquet(file)
-    assert read_texts(file, columns=[column], max_text_bytes=30 * len(LONG) + 30) == texts
-    with pytest.raises(InputError, match="contains"):
-        read_texts(file, columns=[column], max_text_bytes=30 * len(LONG) + 29)
+    most = 30 * (len(LONG) + 64)
+    assert read_texts(file, columns=[column], max_text_bytes=most) == texts
+    with pytest.raises(InputError, match="contain"):
+        read_texts(file, columns=[column], max_text_bytes=most - 1)
 
 
 def test_every_kind_of_file_is_bounded(tmp_path):
@@ -326,22 +327,20 @@ def test_texts_of_a_file_are_read_one_by_one_when_they_are_asked_for(tmp_path, n
     file.write_bytes(KINDS[name](words).encode(encoding))
     columns = [] if name == "a.txt" else ["text"]
     given = {"columns": columns, "encoding": encoding.removesuffix("-sig")}
-    expected = list(iter_texts(file, **given))
-    assert [one[: len(words[0])] for one in expected] == words
     texts = read_texts(file, **given)
-    assert isinstance(texts, FileTexts)
-    assert isinstance(texts, SpooledTexts) == (encoding in ("utf-16", "shift_jis"))
+    assert isinstance(texts, SpooledTexts)
+    expected = [f"{one}, and\nmore" if name == "c.csv" else one for one in words]
     assert texts == expected
     assert [texts[number] for number in (8, 0, 5)] == [expected[number] for number in (8, 0, 5)]
     assert (texts[-1], texts[2:4]) == (expected[-1], expected[2:4])
     with pytest.raises(IndexError):
         texts[9]
     assert read_texts(file, **given, limit=3, max_length=10**6) == expected[:3]
-    assert pickle.loads(pickle.dumps(texts.sent())) == expected
-    if not isinstance(texts, SpooledTexts):
-        file.write_bytes(file.read_bytes() + b"\n")
-        with pytest.raises(InputError, match="changed"):
-            texts[0]
+    sent = pickle.loads(pickle.dumps(texts))
+    assert isinstance(sent, HeldTexts)
+    assert sent == expected
+    file.write_bytes(b"")
+    assert texts == expected
 
 
 def test_texts_of_compressed_files_and_iterators_lie_in_a_temporary_file(tmp_path):
@@ -357,10 +356,9 @@ def test_texts_of_compressed_files_and_iterators_lie_in_a_temporary_file(tmp_pat
         texts = read_texts(source)
         assert isinstance(texts, SpooledTexts)
         assert texts == expected
-        assert type(texts.sent()) is list
         file = texts._file
         del texts
-        assert not file.exists()
+        assert file.closed
     assert isinstance(read_texts([5, 6]), HeldTexts)
     assert read_texts(iter([[5, 6], [7]])) == [[5, 6], [7]]
     assert repr(read_texts(iter("abcd"))) == "['a', 'b', 'c', …]"
@@ -431,5 +429,5 @@ def test_the_bytes_of_a_file_are_counted_in_its_own_encoding(tmp_path, encoding)
     mark = len("".encode(encoding))
     size = file.stat().st_size - mark
     assert len(read_texts(file, encoding=encoding, max_text_bytes=size)) == 10
-    with pytest.raises(InputError, match=f"line 10: .* more than {size - 1:,} bytes"):
+    with pytest.raises(InputError, match=f"line 10: more than {size - 1:,} bytes"):
         read_texts(file, encoding=encoding, max_text_bytes=size - 1)

@@ -14,7 +14,7 @@ from helpers.killing import contents, interrupted, killed_at, same
 from helpers.toy import Toy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs import provenance
-from identilens.runs.lock import acquire_lock
+from identilens.runs.folder import acquire_lock
 
 
 def test_a_run_killed_anywhere_goes_on_to_the_same_files(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ def shifted(audit, fingerprint="e1" * 32, **changes):
 
 
 def row(found, measure):
-    return found.table.filter(measure=measure).row(0, named=True)
+    return found.table.filter(measure=measure).row(1, named=True)
 
 
 def test_differences_of_the_same_texts_are_paired(audit):
@@ -34,12 +34,9 @@ def test_differences_of_the_same_texts_are_paired(audit):
     assert shares["spread"] == pytest.approx(0, abs=1e-12)
     assert shares["places"] == 6
     assert row(found, "certain_mass")["difference"] == 0
-    lines = found.summary().text.splitlines()
-    assert re.fullmatch(
-        r"null_share: .* \(a\) and .* \(b\), a change of \+0.1 \(± 0.058\)\.", lines[1]
-    )
-    assert len(lines) == 2, "what is equal is not named"
-    assert list(found.charts()) == ["a_and_b"]
+    said = found.summary().text
+    assert re.search(r" most in null_share, .*, a change of \+0.1 ± 0.058 over texts\.$", said)
+    assert list(found.charts()) == ["depth"]
 
 
 def test_other_texts_are_compared_by_their_means(audit):
@@ -54,13 +51,33 @@ def test_other_texts_are_compared_by_their_means(audit):
     assert row(found, "null_share")["difference"] == pytest.approx(0.1)
 
 
-def test_only_places_in_common_are_compared(audit):
+def test_only_places_in_common_have_differences(audit):
     fewer = replace(audit, table=audit.table.filter(layer=1))
-    assert set(compare(audit, fewer).places["layer"]) == {1}
-    with pytest.raises(InputError, match="common"):
-        compare(audit, replace(audit, table=audit.table.with_columns(layer=pl.lit(9, pl.Int64))))
-    with pytest.raises(InputError, match="results"):
-        compare(audit, compare(audit, audit))
+    assert row(compare(audit, fewer), "null_share")["places"] == 3
+    other = replace(audit, table=audit.table.with_columns(layer=pl.lit(9, pl.Int64)))
+    found = compare(audit, other)
+    assert row(found, "null_share")["difference"] is None
+    assert found.summary().text.startswith("2 results have no layer and head in common")
+    same = compare(audit, audit).summary()
+    assert same.text == "No measure differs between 2 results by more than rounding."
+    for given in ([audit], [audit, compare(audit, audit)]):
+        with pytest.raises(InputError, match="results"):
+            compare(*given)
+
+
+def test_layers_of_any_number_of_models_stand_at_their_relative_depth(audit):
+    table = audit.table.with_columns(layer=2 * pl.col("layer"))
+    deeper = replace(audit, table=pl.concat([table, table.with_columns(pl.col("layer") + 2)]))
+    effects = audit.effects.with_columns(layer=2 * pl.col("layer"))
+    deeper = replace(deeper, effects=effects)
+    found = compare(audit, deeper, audit)
+    shares = found.layers.filter(measure="null_share")
+    assert shares["run"].n_unique() == 3
+    assert shares["depth"].to_list() == [0, 1, 0, 0.5, 1, 0, 1]
+    first = audit.table.filter(layer=0)["null_share"].mean()
+    assert shares["value"][0] == pytest.approx(first)
+    heads = audit.effects.filter(layer=0)["effect"].mean()
+    assert found.layers.filter(measure="effect")["value"][0] == pytest.approx(heads)
 
 
 def test_rounding_is_no_finding(audit):
@@ -80,6 +97,6 @@ def test_a_comparison_is_a_result(audit, tmp_path):
     found = compare(audit, shifted(audit))
     found.save(tmp_path / "saved")
     assert Comparison.load(tmp_path / "saved").table.equals(found.table)
-    assert "a change of +0.1 (± " in found.to_html(tmp_path / "page.html").read_text("utf-8")
+    assert "a change of +0.1 ± " in found.to_html(tmp_path / "page.html").read_text("utf-8")
     found.show()
-    assert [path.name for path in found.to_csv(tmp_path / "csv")] == ["table.csv", "places.csv"]
+    assert [path.name for path in found.to_csv(tmp_path / "csv")] == ["table.csv", "layers.csv"]

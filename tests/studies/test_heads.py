@@ -7,14 +7,11 @@ from unittest import mock
 import polars as pl
 import pytest
 
-from helpers.charts import drop_downs
-from identilens.charts import lines
 from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
 from identilens.studies.head_views import (
     axis_tokens,
-    choose_kind,
     file_name,
     head_name,
     of_whole_groups,
@@ -204,9 +201,6 @@ FRAME = pl.DataFrame({
 def test_what_heads_are_called():
     assert head_name(ROW) == "text 1, cross layer 2, head 3"
     assert file_name(ROW) == "text1_layer2_head3_cross"
-    chart = lines(FRAME, "text", "value")
-    assert drop_downs(choose_kind(chart, FRAME)) == {"Kind of attention": ["encoder", "cross"]}
-    assert drop_downs(choose_kind(chart, FRAME.head(2))) == {}
 
 
 @pytest.mark.parametrize(("budget", "rows"), [(0, 2), (2, 2), (4, 2), (5, 5), (9, 5)])

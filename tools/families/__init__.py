@@ -1,1 +1,1 @@
-"""Trials of every model type of transformers, and the pages and tables made from them."""
+"""Trials of every model type of transformers, and the table made of them."""

@@ -1,4 +1,4 @@
-"""Tries every model type of the installed transformers, and writes docs/families.md; called again, it resumes.
+"""Tries every model type of the installed transformers, and writes docs/results/families.csv; called again, it resumes.
 
 Usage: PYTHONPATH=tools python -m families.run [--work FILE] [--only FAMILY ...] [--limit SECONDS]
 """
@@ -11,19 +11,17 @@ import resource
 import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 import transformers
 
-from families.table import MEANINGS, Trial
 from families.tiny import model_types
-from families.trial import trial
+from families.trial import Trial, trial
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 10 * 2**30
@@ -79,62 +77,8 @@ class Worker:
         other.close()
 
 
-def page(trials: Sequence[Trial]) -> str:
-    """Return docs/families.md."""
-    counts = Counter(one.outcome for one in trials)
-    agreeing = [one for one in trials if one.outcome == "served" and one.difference is not None]
-    worst = max((one.difference or 0.0 for one in agreeing), default=0.0)
-    lines = [
-        "# Families: every model type of transformers", "",
-        f"A tiny random model of each of the {len(trials)} model types of transformers {transformers.__version__}, "
-        "made from the names in its default",
-        "configuration, is run on random token ids (ragged, padded on either side), random pixels and random samples, "
-        "whichever it takes.",
-        "Capture has to prove itself on it. `make families` makes this page and the list that `identilens selfcheck "
-        "--list` prints.", "",
-        "| outcome | types | meaning |", "|---|---|---|",
-        *(f"| {name} | {counts[name]} | {meaning} |" for name, meaning in MEANINGS.items()), "",
-        f"Of the served types, {len(agreeing)} give weights of their own for each text alone with `output_attentions`; "
-        f"captured weights differ from them by at most {worst:.0e}.",
-        "",
-        "```console", "$ identilens selfcheck --list", "```",
-        "",
-    ]  # fmt: skip
-    for name in MEANINGS:
-        rows = [one for one in trials if one.outcome == name]
-        if rows:
-            lines += [
-                f"## {name.capitalize()}",
-                "",
-                *(served if name == "served" else others)(rows),
-                "",
-            ]
-    return "\n".join(lines)
-
-
-def served(rows: Sequence[Trial]) -> list[str]:
-    """Return the table of types served."""
-    head = "| type | class | capture | inputs | attention layers | off from its own weights by | remark |"
-    return [head, "|---|---|---|---|---|---|---|"] + [
-        f"| {one.family} | {one.model} | {one.way} | {one.inputs} | {one.layers} | "
-        f"{'' if one.difference is None else f'{one.difference:.0e}'} | {cell(one.reason)} |"
-        for one in rows
-    ]
-
-
-def others(rows: Sequence[Trial]) -> list[str]:
-    """Return the table of types that are not served, with the reason."""
-    lines = [f"| {one.family} | {one.model} | {cell(one.reason)} |" for one in rows]
-    return ["| type | class | reason |", "|---|---|---|", *lines]
-
-
-def cell(text: str) -> str:
-    """Return a text for a table's cell."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
 def main() -> None:
-    """Try the types that the file of trials does not hold yet, then write the list and the page."""
+    """Try the types that the file of trials does not hold yet, then write the list and the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--work", type=Path, default=ROOT / "build" / "families.jsonl", help="trials, a line each"
@@ -168,7 +112,12 @@ def main() -> None:
     ]
     served_types = "".join(f"{one.family}\n" for one in trials if one.outcome == "served")
     (ROOT / "src" / "identilens" / "models" / "served.txt").write_text(served_types, "utf-8")
-    (ROOT / "docs" / "families.md").write_text(page(trials), encoding="utf-8")
+    table = pl.DataFrame(trials).with_columns(
+        pl.col(pl.String).replace("", None), transformers=pl.lit(transformers.__version__)
+    )
+    table.write_csv(
+        ROOT / "docs" / "results" / "families.csv", float_scientific=True, float_precision=0
+    )
     defects = [one for one in trials if one.outcome in ("crash", "wrong")]
     print(
         f"{len(trials)} types, {sum(done[one]['seconds'] for one in types) / 60:.0f} min, {len(defects)} defects"

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from families.inputs import candidates
-from families.table import Trial
 from families.tiny import is_part, tiny_models
 from identilens.errors import IdentilensError
 from identilens.models.capture import Lengths
@@ -31,6 +30,37 @@ AGREEMENT = 1e-3
 A text in a batch and alone is rounded otherwise, and sharp attention enlarges that.
 """
 _SOFTMAX = ("softmax", "scaled_dot_product_attention", "log_softmax")
+
+
+Outcome = Literal["served", "refused", "no attention", "part", "not built", "crash", "wrong"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of trying a model type.
+
+    Attributes:
+        family: Model type.
+        outcome: ``served``: captured with proof; ``refused``: an error says what to do; ``no attention``: refused, and
+            the model has no softmax; ``part``: of other models, and tried within them; ``not built``: no small model
+            of it could be built and run; ``crash``, ``wrong``: defects.
+        model: Class tried.
+        way: How attention is captured.
+        inputs: Kinds of input served, with commas between.
+        layers: Attention layers captured.
+        difference: Largest difference from the weights that the family's own ``output_attentions`` gives; empty
+            where it gives none.
+        reason: Why it is not served, and what to do instead; for served types, which parts are not.
+    """
+
+    family: str
+    outcome: Outcome
+    model: str = ""
+    way: str = ""
+    inputs: str = ""
+    layers: int = 0
+    difference: float | None = None
+    reason: str = ""
 
 
 def trial(family: str) -> Trial:

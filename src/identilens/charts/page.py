@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -40,23 +39,21 @@ class Section:
         anchor: Its id in the page.
         title: Its heading.
         text: Paragraphs above the charts.
-        charts: Charts, or their names in the page's ``charts``.
+        charts: Its charts.
         frame: A table below the charts.
         maps: Token maps below the table.
         note: A line at the end.
         lines: Lines of marked tokens, above the charts.
-        of: The result that it belongs to, where a page joins several; opens its heading.
     """
 
     anchor: str
     title: str
     text: Sequence[str] = ()
-    charts: Sequence[str | AnyChart] = ()
+    charts: Sequence[AnyChart] = ()
     frame: pl.DataFrame | None = None
     maps: Sequence[TokenMap] = ()
     note: str = ""
     lines: Sequence[TokenLine] = ()
-    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,6 @@ class Page:
         headline: The headline numbers: value, label.
         record: Provenance of the result.
         sections: The parts, in order.
-        charts: Charts that sections name.
         folder: Folder with the files of the run.
     """
 
@@ -80,7 +76,6 @@ class Page:
     headline: Sequence[Sequence[str]]
     record: Mapping[str, Any]
     sections: Sequence[Section]
-    charts: Mapping[str, AnyChart] = field(default_factory=dict)
     folder: Path | None = None
 
 
@@ -115,9 +110,6 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) ->
         "page.html",
         page=page,
         parts=parts,
-        groups=[
-            (of, list(group)) for of, group in groupby(page.sections, lambda section: section.of)
-        ],
         data=data,
         facts=run_facts(page.record),
         citation=citation(page.record),
@@ -131,12 +123,9 @@ def _parts(page: Page, budget: int, links: bool) -> tuple[list[dict[str, Any]], 
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
-        drawn = [
-            page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts
-        ]
         figures = [
             figure(f"{section.anchor}-{place}", chart, section.title, data)
-            for place, chart in enumerate(drawn)
+            for place, chart in enumerate(section.charts)
         ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)

@@ -4,17 +4,13 @@ import base64
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Unpack
 
-import altair as alt
 import numpy as np
-import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from identilens.charts.encoding import Look, base_chart
 from identilens.charts.viewer import TokenMap
 
 _INK = (0x2B, 0x83, 0xBE)
@@ -25,31 +21,6 @@ _SIDE = 44
 """Pixels from one row of pictures to the next."""
 CELLS = 128
 """Rows and columns of a picture at most: larger maps are drawn by the largest weight of each block of cells."""
-
-
-def thumbnails(
-    frame: pl.DataFrame,
-    x: str,
-    y: str,
-    maps: Sequence[Float[Tensor, "query key"]],
-    **look: Unpack[Look],
-) -> alt.Chart:
-    """Return a picture for every row of a frame, smallest ``y`` on top, shaded by the root of the weight.
-
-    Maps, one a row, go from 0 (hardly a shade) to 1 and above (full shade); further columns are to `choose` by.
-    """
-    look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
-    small = [
-        adaptive_max_pool2d(one[None], [min(size, CELLS) for size in one.shape]) for one in maps
-    ]
-    drawn = frame.with_columns(
-        _picture=pl.Series([_data_url(one[0]) for one in small], dtype=pl.String)
-    )
-    wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
-    base = base_chart(drawn, x, y, grouped="xy", **look)
-    return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(
-        url="_picture:N"
-    )
 
 
 def contact_sheet(maps: Sequence[TokenMap]) -> str:
@@ -76,12 +47,6 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
     pixels = np.empty((*shade.shape, 4), np.uint8)
     pixels[..., :3], pixels[..., 3] = _INK, shade
     return _png(pixels)
-
-
-def picture(image: Float[Tensor, "channel height width"]) -> str:
-    """Return the address of a picture whose numbers lie between 0 and 1, in three channels or one."""
-    colors = (255 * image.expand(3, -1, -1)).round().byte().permute(1, 2, 0).cpu().numpy()
-    return _png(np.concatenate([colors, np.full_like(colors[..., :1], 255)], 2))
 
 
 def _png(pixels: np.ndarray) -> str:

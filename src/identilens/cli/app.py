@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -93,44 +93,23 @@ class SettingsFile:
 
 def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
-    known = {tuple(name.split()) for name in STUDIES} | {
-        ("reproduce", name) for name in REPRODUCTIONS
-    }
-    tables = dict(_tables(read_toml(file), known))
-    for table in tables:
-        if table and table not in known:
+    content = read_toml(file)
+    shared = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    for table in content.keys() - shared.keys() - {"reproduce"}:
+        if table not in {name.split()[0] for name in STUDIES}:
             raise InputError(
-                f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name."
+                f"{file}: there is no command [{table}]. Options stand under a command's name."
             )
-    options: dict[str, Any] = {}
-    for table in ((), command):
-        given = {name.replace("-", "_"): value for name, value in tables.get(table, {}).items()}
-        if len(given) < len(tables.get(table, {})):
-            raise InputError(
-                f"{file}: an option stands there twice, with - and with _. Remove one."
-            )
-        options |= given
+    own: dict[str, Any] = content
+    for word in command:
+        own = own.get(word, {})
+    options = {name.replace("-", "_"): value for name, value in {**shared, **own}.items()}
     if not options:
         raise InputError(
             f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
             "model, file and others that every command may read above the first [name]."
         )
     return options
-
-
-def _tables(
-    content: dict[str, Any], known: set[tuple[str, ...]], table: tuple[str, ...] = ()
-) -> Iterator[Any]:
-    """Yield the path of each table that has options, and the options."""
-    inner = (
-        {}
-        if table in known
-        else {name: value for name, value in content.items() if isinstance(value, dict)}
-    )
-    if options := {name: value for name, value in content.items() if name not in inner}:
-        yield table, options
-    for name, value in inner.items():
-        yield from _tables(value, known, (*table, name))
 
 
 def _typed(hint: Any, value: Any) -> Sequence[str]:
@@ -141,40 +120,33 @@ def _typed(hint: Any, value: Any) -> Sequence[str]:
 
 
 QUESTIONS = Group("Questions", sort_key=0)
-RESULTS = Group("Explorer, reports and runs", sort_key=1)
-CHECKS = Group("Checks", sort_key=2)
-PAPERS = Group("Papers", sort_key=3)
-OPTIONS = Group("Options", sort_key=4)
+RESULTS = Group("Results", sort_key=1)
+HIDDEN = Group("Further commands", show=False)
 COMMANDS = {
     "explore": (
-        RESULTS,
+        QUESTIONS,
         "identilens.cli.explore:explore",
         "A local web page: type a text, see a model's attention.",
     ),
-    "report": (RESULTS, "identilens.cli.show:report", "Write the report of a finished run again."),
-    "compare": (
+    "export": (
         RESULTS,
-        "identilens.cli.show:compare_runs",
-        "Compare finished runs, or audits of many models.",
+        "identilens.cli.show:export",
+        "A finished run as html, figures, json, csv or citation.",
     ),
-    "figures": (
-        RESULTS,
-        "identilens.cli.show:figures",
-        "Write the charts of a finished run as files for print.",
-    ),
+    "compare": (RESULTS, "identilens.cli.show:compare_runs", "Compare finished runs of one study."),
     "verify": (
         RESULTS,
-        "identilens.cli.verify:verify_folder",
+        "identilens.cli.show:verify_folder",
         "Repeat a finished run: are its tables identical.",
     ),
     "check": (
-        CHECKS,
-        "identilens.cli.check:check",
+        RESULTS,
+        "identilens.cli.show:check",
         "Check certificates by their own numbers alone.",
     ),
-    "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
+    "demo": (HIDDEN, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
     "selfcheck": (
-        CHECKS,
+        HIDDEN,
         "identilens.cli.selfcheck:selfcheck",
         "Prove capture on a model, or list the model types.",
     ),
@@ -189,6 +161,11 @@ SUBCOMMANDS = {
 """Commands that have commands of their own, and their help lines."""
 
 
+_RESEARCH = ", ".join(name for name, entry in STUDIES.items() if entry.research)
+_HELP = f"""How much of a transformer's attention is determined, and what has an effect.
+For research: {_RESEARCH}, and lab and reproduce for the papers."""
+
+
 def make_app(file: SettingsFile | None = None) -> App:
     """Return the program with all its commands: studies, reproductions and others. No command is imported yet.
 
@@ -197,37 +174,39 @@ def make_app(file: SettingsFile | None = None) -> App:
     """
     app = App(
         name="identilens",
-        help="How much of a transformer's attention is determined, and what has an effect.",
+        help=_HELP,
+        help_formatter="plain",
         version=version("identilens"),
         suppress_keyboard_interrupt=False,
         config=file or SettingsFile(),
     )
     for flag in ("--help", "--version"):
-        app[flag].group = OPTIONS
+        app[flag].group = HIDDEN
     apps = {"": app}
     for name, words in SUBCOMMANDS.items():
         parent, _, last = name.rpartition(" ")
-        apps[name] = App(name=last, help=words, group=None if parent else PAPERS)
+        apps[name] = App(
+            name=last, help=words, group=None if parent else HIDDEN, help_formatter="default"
+        )
         apps[parent].command(apps[name])
     for order, (name, entry) in enumerate(STUDIES.items()):
         parent, _, last = name.rpartition(" ")
         place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
-        group = None if parent else QUESTIONS
-        apps[parent].command(place, name=last, help=entry.help, group=group, sort_key=order)
+        group = HIDDEN if entry.research else QUESTIONS
+        group = None if parent else group
+        more = {"group": group, "sort_key": order + 1, "help_formatter": "default"}
+        apps[parent].command(place, name=last, help=entry.help, **more)
     for name, words in REPRODUCTIONS.items():
         place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
         apps["reproduce"].command(place, name=name, help=words)
     for order, (name, (group, place, words)) in enumerate(COMMANDS.items()):
-        app.command(place, name=name, help=words, group=group, sort_key=order)
+        more = {"group": group, "sort_key": order, "help_formatter": "default"}
+        app.command(place, name=name, help=words, **more)
     return app
 
 
 _ARGUMENT = re.compile(r"\b([a-z_]+)=(?:True\b|\.\.\.)")
 """An argument of Python in a message, such as ``resume=True``: the command line names its option instead."""
-
-
-_MISSING = re.compile(r'^Command "(.+)" parameter (\S+) requires an argument\.')
-"""What is said of an option that is required, or that stands without its value."""
 
 
 _UNUSED = re.compile(r"^Unused Tokens: \[(.+)\]\.$", re.DOTALL)
@@ -290,12 +269,6 @@ def _terminate(*_: object) -> NoReturn:
     raise Terminated
 
 
-def _option(argument: str) -> str:
-    """Return the option of an argument in Python."""
-    name = "column" if argument == "columns" else argument
-    return f"--{name.replace('_', '-')}"
-
-
 def _words(error: Exception, file: SettingsFile) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
@@ -303,6 +276,8 @@ def _words(error: Exception, file: SettingsFile) -> str:
         cause = cause.__cause__
     if isinstance(cause, SettingError):
         return file.complaint(cause)
-    words = _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))
-    words = _MISSING.sub(r"give a value for \2; identilens \1 --help lists the options.", words)
+    words = _ARGUMENT.sub(
+        lambda match: f"--{match[1].replace('columns', 'column').replace('_', '-')}",
+        str(cause or error),
+    )
     return _UNUSED.sub(r"no option takes \1; texts are given with --text or --file.", words)

@@ -3,11 +3,12 @@
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from math import isfinite
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from identilens.cli.later import called
 from identilens.cli.options import (
     INPUTS,
     PrintOptions,
@@ -16,27 +17,26 @@ from identilens.cli.options import (
     load_inputs,
     quiet_transformers,
 )
-from identilens.runs.progress import LOG
 from identilens.runs.settings import Settings
-from identilens.runs.study import bound_study, run_study
 from identilens.runs.terminal import say
-from identilens.studies.registry import study_named
-from identilens.studies.reports import write_report
+from identilens.studies.registry import STUDIES, Entry
 
-_MANY = 100
-"""Rows from which on a run says at its start how to choose fewer."""
+bound_study = called("identilens.runs.study:bound_study")
+run_study = called("identilens.runs.study:run_study")
+write_report = called("identilens.studies.reports:write_report")
 
 
 def __getattr__(name: str) -> Callable[..., None]:
     """Return the command of a study by its name with underscores, two between the words of a subcommand."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return study_command(study_named(name.replace("__", " ").replace("_", "-")))
+    return study_command(STUDIES[name.replace("__", " ").replace("_", "-")])
 
 
-def study_command(study: Any) -> Callable[..., None]:
+def study_command(entry: Entry) -> Callable[..., None]:
     """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
-    groups = [(name, *INPUTS[name]) for name in study.takes]
+    settings, takes = entry.options()
+    groups = [(name, *INPUTS[name]) for name in takes]
 
     def command(**given: Any) -> None:
         quiet_transformers()
@@ -46,40 +46,28 @@ def study_command(study: Any) -> Callable[..., None]:
             given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
         longest = getattr(given["settings"], "max_length", None)
-        inputs = load_inputs(given, study.takes, {}, longest)
-        bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
-        shown = bound.reports and not (prints.json or prints.quiet)
-        rows = sum(bound.sizes()) if shown and bound.unit == "rows" else 0
-        if rows > _MANY:
-            LOG.info(
-                f"{rows:,} rows of attention, one by one; --layers, --heads and --queries choose fewer."
-            )
+        inputs = load_inputs(given, takes, {}, longest)
+        study, options = resolve_name(entry.place), [given[name] for name in takes]
+        bound = bound_study(study, inputs, given["settings"], options)
+        shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
         )
-        if not bound.reports:
-            return
         report = str(write_report(run.out))
         if shown:
             result.show()
             say(f"report: {report}")
         elif prints.json:
-            finding = result.summary()
-            numbers = {
-                name: value if isfinite(value or 0) else None
-                for name, value in finding.numbers.items()
-            }
-            written = {"finding": finding.text, "numbers": numbers, "report": report}
-            print(json.dumps(written, allow_nan=False, default=float))
+            print(json.dumps(json.loads(result.to_json()) | {"report": report}))
 
     groups = [
         *groups,
         ("run", "Run", RunOptions),
-        ("settings", "Settings", study.settings_type),
+        ("settings", "Settings", settings),
         ("prints", "What is printed", PrintOptions),
         ("cluster", "Cluster", RayOptions),
     ]
-    return with_options(command, study.__doc__ or "", groups)
+    return with_options(command, entry.help, groups)
 
 
 def with_options(

@@ -5,12 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from identilens.cli.later import called
 from identilens.cli.options import ModelOptions
 from identilens.demo.examples import bundled_texts
 from identilens.runs.settings import Switch
 from identilens.runs.terminal import say
-from identilens.studies.audit.study import audit
-from identilens.studies.reports import write_report
+
+audit = called("identilens.studies.audit.study:audit")
+write_report = called("identilens.studies.reports:write_report")
 
 
 def demo(

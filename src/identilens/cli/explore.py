@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from identilens.cli.later import called
 from identilens.cli.options import ModelOptions
 from identilens.demo.examples import STORY, examples
 from identilens.errors import InputError
 from identilens.runs.terminal import say
-from identilens.runs.texts import read_texts
 
+read_texts = called("identilens.runs.texts:read_texts")
 _MOST_TEXTS = 100
 
 

@@ -13,18 +13,20 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
-from identilens.claims import read_segment
+from identilens.cli.later import called
 from identilens.errors import InputError, SettingError
-from identilens.models.chats import Chat, read_chats, read_place
-from identilens.models.lens import Lens
-from identilens.models.loading import load
-from identilens.models.media import read_audio, read_image
-from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
-from identilens.runs.request import MOST_CHARACTERS
+from identilens.runs.lines import MAX_TEXT_BYTES, MOST_CHARACTERS, read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
-from identilens.runs.texts import hub_dataset, read_texts
 
+load = called("identilens.models.loading:load")
+read_segment = called("identilens.claims:read_segment")
+read_chats = called("identilens.models.chats:read_chats")
+read_place = called("identilens.models.chats:read_place")
+read_audio = called("identilens.models.media:read_audio")
+read_image = called("identilens.models.media:read_image")
+read_texts = called("identilens.runs.texts:read_texts")
+hub_dataset = called("identilens.runs.texts:hub_dataset")
 console = Console()
 
 _JSON = ("[", "{", '"')
@@ -60,7 +62,7 @@ class ModelOptions(Settings):
     revision: str | None = None
     trust_remote_code: Switch = False
 
-    def load(self) -> Lens:
+    def load(self) -> Any:
         """Return the model, loaded quietly.
 
         Raises:
@@ -177,7 +179,7 @@ class ChatOptions(Settings):
             return replace(self, chat=text)
         return replace(self, chat=str(Path(self.chat).absolute()))
 
-    def load(self) -> Sequence[Chat]:
+    def load(self) -> Sequence[Any]:
         """Return the conversations.
 
         Raises:
@@ -239,7 +241,7 @@ class PrintOptions(Settings):
     """Output of a run on the terminal.
 
     Attributes:
-        json: Print only JSON: the finding, its numbers and the path of the report.
+        json: Print only JSON: the finding, its named numbers, every table, a citation and the path of the report.
         quiet: Print nothing.
     """
 

@@ -11,8 +11,6 @@ from rich.table import Table
 
 from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError, InputError, JoinedTextsError
-from identilens.models.lens import Lens
-from identilens.models.proof import Check
 from identilens.runs.settings import Positive, Settings, Switch
 from identilens.runs.terminal import plain, say
 
@@ -85,10 +83,10 @@ def selfcheck(
 
 def served_types() -> list[str]:
     """Return the model types of which a tiny model was captured with proof; ``make families`` tries them."""
-    return files("identilens.models").joinpath("served.txt").read_text(encoding="utf-8").split()
+    return files("identilens").joinpath("models", "served.txt").read_text(encoding="utf-8").split()
 
 
-def proof(lens: Lens, texts: Any, max_length: int | None = None) -> Sequence[Check]:
+def proof(lens: Any, texts: Any, max_length: int | None = None) -> Sequence[Any]:
     """Return the checks of capture on some texts; of texts that run one by one, the worst of each check."""
     items = lens.read(texts, max_length)
     try:

@@ -1,27 +1,63 @@
-"""``identilens report``, ``compare`` and ``figures``: the report and the charts of finished runs."""
+"""Commands on finished runs and their files: export, compare, verify and check."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from identilens.cli.later import called
+from identilens.errors import CheckFailedError
 from identilens.runs.settings import LIST, Switch
 from identilens.runs.terminal import printable, say
-from identilens.studies.comparison import compare, compare_models
-from identilens.studies.reports import load_result, write_report
 
+load_result = called("identilens.studies.reports:load_result")
+write_report = called("identilens.studies.reports:write_report")
+compare = called("identilens.studies.comparison:compare")
+write_text = called("identilens.runs.files:write_text")
+verify = called("identilens.cli.verify:verify")
+print_table = called("identilens.runs.tables:print_table")
+read_certificate = called("identilens.studies.certify.certificates:CertificateFile.read")
+
+Form = Literal["html", "figures", "json", "csv", "citation"]
 _Out = Annotated[Path | None, Parameter(alias="-o")]
 
 
-def report(folder: str, /, *, out: _Out = None) -> None:
-    """Write the report of a finished run as one self-contained HTML file.
+def export(
+    folder: str,
+    /,
+    *,
+    to: Form = "html",
+    out: _Out = None,
+    formats: Annotated[str, LIST] = "png,svg,pdf",
+) -> None:
+    """Write a finished run in another form.
 
     Args:
         folder: Folder of the run: what was given to its --out.
-        out: File to write; report.html in the folder by default.
+        to: The report as one HTML file (html), its charts for print (figures), every table and named number (json), a
+            file for each table (csv), or a sentence and a BibTeX entry that identify it (citation).
+        out: File or folder to write; report.html, figures/, result.json or tables/ in the run's folder by default. A
+            citation is printed.
+        formats: Of figures, any of png, svg and pdf, separated by commas.
     """
-    say(f"report: {write_report(folder, out)}")
+    if to == "html":
+        say(f"report: {write_report(folder, out)}")
+        return
+    result, place = load_result(folder), Path(folder)
+    if to == "citation":
+        print(result.cite())
+        return
+    if to == "figures":
+        chosen = tuple(name.strip() for name in formats.split(","))
+        written = result.save_figures(out or place / "figures", chosen)
+    elif to == "csv":
+        written = result.to_csv(out or place / "tables")
+    else:
+        written = [out or place / "result.json"]
+        write_text(written[0], result.to_json())
+    for path in written:
+        say(path)
 
 
 def compare_runs(
@@ -29,24 +65,22 @@ def compare_runs(
     run_b: str,
     /,
     *more: str,
-    by_depth: Switch = False,
     out: _Out = None,
     json: Switch = False,
 ) -> None:
-    """Compare finished runs: two of one study, or audits of any number of models or checkpoints.
+    """Compare finished runs of one study: of other texts, or of any number of models or checkpoints.
 
     Args:
         run_a: Folder of the first run.
         run_b: Folder of the second run.
-        more: Folders of further audits; layers are then compared by relative depth.
-        by_depth: Compare two audits by relative depth, as for models of different sizes.
+        more: Folders of further runs.
         out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
-        json: Print the table as JSON. Of two runs it has the mean of each measure in both (a, b), their difference, its
-            standard error over texts (error), the standard deviation of the differences over layers and heads (spread),
-            and how many of these both runs have (places).
+        json: Print the table as JSON: of each run and measure the mean, the difference from the first run, its standard
+            error over texts (error), the standard deviation of the differences over layers and heads (spread), and how
+            many of these both runs have (places).
     """
     results = [load_result(run) for run in (run_a, run_b, *more)]
-    comparison = compare_models(*results) if by_depth or more else compare(*results)
+    comparison = compare(*results)
     if json:
         print(comparison.table.write_json())
     else:
@@ -56,20 +90,64 @@ def compare_runs(
         print(f"report: {printable(str(written))}", file=sys.stderr)
 
 
-def figures(
+def verify_folder(
     folder: str,
     /,
     *,
-    out: _Out = None,
-    formats: Annotated[str, LIST] = "png,svg,pdf",
+    model: str | None = None,
+    file: str | None = None,
+    trust_remote_code: Switch = False,
 ) -> None:
-    """Write the charts of a finished run as files for print.
+    """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
+
+    Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
-        folder: Folder of the run: what was given to its --out.
-        out: Folder to write to; figures/ in the run's folder by default.
-        formats: Any of png, svg and pdf, separated by commas.
+        folder: Folder of the run, with its run.toml.
+        model: Where the model is now, if not where run.toml has it.
+        file: Where the file of texts or conversations is now, if not where run.toml has it.
+        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    chosen = tuple(name.strip() for name in formats.split(","))
-    for path in load_result(folder).save_figures(out or Path(folder) / "figures", chosen):
-        say(path)
+    found = verify(folder, model=model, file=file, trust_remote_code=trust_remote_code)
+    if found.is_empty():
+        say(
+            f"{folder}: identical, every column of every table. The report is not compared; identilens export {folder} "
+            "writes it again from the tables."
+        )
+        return
+    print_table(
+        f"Columns of {folder} that are not identical: largest difference, size of the largest number before, the "
+        "first as a share of the second",
+        found,
+    )
+    if "differs" in found["now"]:
+        raise CheckFailedError(
+            f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the "
+            "run; another model or other texts (a warning says so), another version of identilens or of its libraries "
+            "(provenance.json), or another machine may be the cause, too."
+        )
+    say(f"{folder}: equal up to rounding, a billionth of each column's largest number.")
+
+
+def check(file: str, /, *files: str) -> None:
+    """Compute the ends in certificates again, from their numbers alone, and say whether they hold.
+
+    The exit code is 1 if one does not. What a file says of itself, its model and its row, is printed and not checked.
+
+    Args:
+        file: A certificate, from the folder certificates of a run with --claim "A > B" --certificates.
+        files: Further certificates.
+    """
+    read = {one: read_certificate(one) for one in (file, *files)}
+    for name, one in read.items():
+        say(f"{name}: {one.sentences()}")
+    failed = [
+        one for one in read.values() if not one.certificate.holds or one.certificate.met is None
+    ]
+    if failed:
+        raise CheckFailedError(
+            f"{len(failed)} of {len(read)} certificates do not hold: their numbers do not prove the stated ends, or "
+            "the rows that should reach them are no alternatives. Do not trust them; run the command that wrote them "
+            "again."
+        )
+    say(f"{len(read)} of {len(read)} certificates hold.")

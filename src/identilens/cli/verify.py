@@ -1,4 +1,4 @@
-"""``identilens verify``: a run again, from the request in its folder, and what is different then."""
+"""A run again, from the request in its folder, and what is different then."""
 
 import warnings
 from collections.abc import Mapping
@@ -9,14 +9,12 @@ from typing import Any
 import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
-from identilens.errors import CheckFailedError, InputError
+from identilens.errors import InputError
 from identilens.runs.files import as_path
 from identilens.runs.provenance import model_and_texts
 from identilens.runs.request import Request
-from identilens.runs.settings import Switch, hints_of
+from identilens.runs.settings import hints_of
 from identilens.runs.study import Progress, bound_study, run_study
-from identilens.runs.tables import print_table
-from identilens.runs.terminal import say
 from identilens.studies.comparison import ROUNDING
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.reports import load_result
@@ -38,7 +36,8 @@ def verify(
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
     Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference, the
-    largest number before (``size``), and the first as a share of the second. Matrices are not compared.
+    largest number before (``size``), the first as a share of the second, and whether that is more than rounding
+    (``now``). Matrices are not compared.
 
     Args:
         folder: Folder of the run.
@@ -97,7 +96,9 @@ def verify(
                     row["size"] = before.abs().max()
                 rows.append(row)
     found = pl.DataFrame(rows, schema=DIFFERENCES)
-    return found.with_columns(share=pl.col("largest") / pl.col("size"))
+    found = found.with_columns(share=pl.col("largest") / pl.col("size"))
+    rounding = pl.when(pl.col("share") <= ROUNDING).then(pl.lit("equal up to rounding"))
+    return found.with_columns(now=rounding.otherwise(pl.lit("differs")))
 
 
 DIFFERENCES = {
@@ -108,48 +109,7 @@ DIFFERENCES = {
     "largest": pl.Float64,
     "size": pl.Float64,
 }
-"""Columns of what `verify` finds; their share is added."""
-
-
-def verify_folder(
-    folder: str,
-    /,
-    *,
-    model: str | None = None,
-    file: str | None = None,
-    trust_remote_code: Switch = False,
-) -> None:
-    """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
-
-    Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
-
-    Args:
-        folder: Folder of the run, with its run.toml.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
-        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
-    """
-    found = verify(folder, model=model, file=file, trust_remote_code=trust_remote_code)
-    if found.is_empty():
-        say(
-            f"{folder}: identical, every column of every table. The report is not compared; identilens report {folder} "
-            "writes it again from the tables."
-        )
-        return
-    near = pl.when(pl.col("share") <= ROUNDING).then(pl.lit("equal up to rounding"))
-    found = found.with_columns(now=near.otherwise(pl.lit("differs")))
-    print_table(
-        f"Columns of {folder} that are not identical: largest difference, size of the largest number before, the "
-        "first as a share of the second",
-        found,
-    )
-    if "differs" in found["now"]:
-        raise CheckFailedError(
-            f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the "
-            "run; another model or other texts (a warning says so), another version of identilens or of its libraries "
-            "(provenance.json), or another machine may be the cause, too."
-        )
-    say(f"{folder}: equal up to rounding, {ROUNDING:g} of each column's largest number.")
+"""Columns of what `verify` finds; their share is added, and whether it is more than rounding."""
 
 
 def _options_of_run(

@@ -1,6 +1,6 @@
 """Proofs of both ends of a linear functional of a row, which need neither the model nor a solver to be checked."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 import torch
@@ -90,16 +90,6 @@ class Certificate:
         wrong = torch.stack([-self.witnesses.min(), sums.abs().max()]).max() > FEASIBLE * size
         far = change.max() > FEASIBLE * size * longest
         return None if wrong or far else self.witnesses @ self.functional
-
-    def without_output(self) -> "Certificate":
-        """Return it with 0 for multipliers that prove less than the signs of the weights and their sum alone."""
-        bare = _SIGNS * self._least(self._costs)
-        worse = torch.stack([bare[0] > self.ends[0], bare[1] < self.ends[1]])
-        return replace(
-            self,
-            multipliers=self.multipliers.masked_fill(worse[:, None], 0.0),
-            ends=torch.where(worse, bare, self.ends),
-        )
 
     @property
     def _costs(self) -> Float[Tensor, "two key"]:

@@ -1,7 +1,8 @@
 """Linear and cone programs over rows' alternatives, many at once, by an interior-point method that shares work."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,13 +16,12 @@ from identilens.linalg.programs import (
     SOLVER_TOLERANCE,
     LeastNorm,
     RowPrograms,
-    least_bases,
 )
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
-_CLOSE = 1e-9
-"""Complementarity at which programs count as solved."""
+_CLOSE, _NEAR = 1e-9, 1e-11
+"""Complementarity at which programs count as solved, and at which their duals do."""
 _CLOSEST = 1e-16
 """Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
@@ -30,8 +30,6 @@ _CORRECTIONS, _RIDGE = 3, 1e-13
 _EPS = torch.finfo(torch.float64).eps
 _NUMBERS = 2**22
 """Numbers held at a time in the equations of a step."""
-_TABLEAUX = 2**20
-"""Numbers held at a time in tableaux: more are slower, as they do not stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -122,73 +120,53 @@ class SharedPrograms:
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
-        Costs should be of size one: programs are solved to an absolute accuracy. The bound is proven and the point is
-        an alternative; how near they are is what `Optima.gap` says. Linear programs whose point is further than
-        ``ACCEPTED_ERROR`` from the bound, or from the alternatives, go to `RowPrograms`.
+        The bound is proven and the point is an alternative; how near they are is what `Optima.gap` says. Linear
+        programs whose point is further than ``ACCEPTED_ERROR``, times the largest cost, from the bound, or from the
+        alternatives, go to `RowPrograms`.
 
         Raises:
-            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither, or a bound that
-                is not finite.
+            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-            points = self.within(self._corrected(points, rows, reach), rows, reach)
-            parts, solved = self._bounded(costs, rows, reach, points, multipliers)
-            loose = ~solved & (reach == 0).all(1)
-            for program in torch.nonzero(loose).flatten().tolist():
+            if self._duals and not reach.any():
+                points, multipliers = self._by_duals(self._duals, costs, rows)
+            else:
+                points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
+                points = self._corrected(points, rows, reach)
+            points = self.within(points, rows, reach)
+            optima, solved = self._bounded(costs, rows, reach, points, multipliers)
+            loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
+            for program in loose:
                 optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
-                for part, one in zip(parts, astuple(optimum), strict=True):
-                    part[program] = one
-            if not bool(parts[1].isfinite().all()):
-                raise NumericalError(
-                    f"expected bounds that are finite for programs of {len(self.kept)} weights; the values may be too "
-                    "badly scaled: try a larger tolerance."
-                )
-            return parts
+                points[program], multipliers[program] = optimum.point, optimum.multipliers
+            if loose:
+                optima, _ = self._bounded(costs, rows, reach, points, multipliers)
+            return optima
 
-        return Optima(*self._in_parts(solve, costs, rows, reach))
+        # Programs are solved to an absolute accuracy.
+        size = costs.abs().amax(1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
+        values, bounds, points, multipliers = self._in_parts(solve, costs / size, rows, reach)
+        return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
 
-    @one_thread()
-    def corners(self, rows: Float[Tensor, "row key"]) -> Int[Tensor, "row rho"]:
-        """Return the keys of a vertex of each row's alternatives; nothing is certified."""
-        generator = torch.Generator().manual_seed(0)
-        cost = torch.rand(len(self.kept), generator=generator, dtype=torch.float64)
-        moves, _ = self.near(cost.expand_as(rows), rows, complementarity=_CLOSE)
-        return (rows + moves).topk(self.kept.shape[1], dim=1).indices
+    @cached_property
+    def _duals(self) -> "SharedPrograms | None":
+        """The programs over {s >= 0 : sᵀN = cᵀN}, with the moves N that keep xᵀB, where N has fewer columns than B."""
+        keys, rho = self.kept.shape
+        if not 0 < keys - rho < rho:
+            return None
+        return SharedPrograms(torch.linalg.qr(self.kept, "complete")[0][:, rho:])
 
-    @one_thread()
-    def minimise_all(
-        self,
-        costs: Float[Tensor, "cost key"],
-        rows: Float[Tensor, "row key"],
-        corners: Int[Tensor, "row rho"],
-    ) -> Optima:
-        """Return what `minimise` does for all costs and rows, all rows of the first cost first: several times faster.
+    def _by_duals(
+        self, duals: "SharedPrograms", costs: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return points and multipliers of linear programs.
 
-        By the simplex method from the rows' `corners`; `minimise` has what cannot be proven in this way.
+        With s = c − B y, y·Bᵀa = c·a − s·a is largest where s·a is least. The multipliers z of that program are the
+        move to x = a − N z.
         """
-        (keys, rho), bases = self.kept.shape, corners.repeat(len(costs), 1)
-        if rho < keys:
-            size = max(1, _TABLEAUX // ((rho + 1) * (keys - rho + 1)))
-            parts = [
-                least_bases(self.kept, some, part, at)
-                for part in costs.split(max(1, size // len(rows)))
-                for some, at in zip(rows.split(size), corners.split(size), strict=True)
-            ]
-            bases = torch.cat(parts)
-        costs, rows = costs.repeat_interleave(len(rows), 0), rows.repeat(len(costs), 1)
-        factors = torch.linalg.lu_factor_ex(self.kept[bases])[:2]
-        weights = torch.linalg.lu_solve(*factors, (rows @ self.kept)[..., None], adjoint=True)
-        multipliers = torch.linalg.lu_solve(*factors, costs.gather(1, bases)[..., None])[..., 0]
-        points = torch.zeros_like(costs).scatter_(1, bases, weights[..., 0].clamp_min(0.0))
-        parts, solved = self._bounded(costs, rows, None, points, multipliers)
-        optima = Optima(*parts)
-        if not solved.all():
-            again = self.minimise(costs[~solved], rows[~solved])
-            for name, one in vars(again).items():
-                getattr(optima, name)[~solved] = one
-        return optima
+        moves, z = duals.near(rows, costs, complementarity=_NEAR)
+        return (rows - z @ duals.kept.mT).clamp_min(0.0), -moves @ self.kept
 
     @one_thread()
     def least_norm(self, weights_row: Float[Tensor, " key"]) -> LeastNorm:
@@ -293,8 +271,15 @@ class SharedPrograms:
         points: Tensor,
         multipliers: Tensor,
     ) -> tuple[tuple[Tensor, ...], Bool[Tensor, " program"]]:
-        """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not."""
+        """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not.
+
+        Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
+        """
         values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
+        alone = self.proven(costs, rows, torch.zeros_like(multipliers))
+        less = ~(bounds >= alone)
+        bounds = torch.where(less, alone, bounds)
+        multipliers = multipliers.masked_fill(less[:, None], 0.0)
         error = ((points - rows) @ self.kept).abs().amax(1)
         solved = torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR
         return (values, torch.minimum(bounds, values), points, multipliers), solved

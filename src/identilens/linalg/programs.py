@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import NumericalError
@@ -20,13 +20,6 @@ SOLVER_TOLERANCE = 1e-10
 
 ACCEPTED_ERROR = 1e-8
 """Largest infeasibility, lost output or duality gap of an answer that is returned."""
-
-_NEGATIVE = 1e-11
-"""A reduced cost counts as negative below minus this; costs are of size one."""
-_PIVOT = 1e-9
-"""Least entry that a tableau is divided by."""
-_PIVOTS = 4
-"""Pivots of a program, at most, for each key."""
 
 _OPTIONS = {
     "presolve": "off",
@@ -182,66 +175,3 @@ class RowPrograms:
         return Optimum(
             value, min(bound, value), torch.from_numpy(point), torch.from_numpy(multipliers)
         ), ""
-
-
-def least_bases(
-    kept: Float[Tensor, "key rho"],
-    rows: Float[Tensor, "row key"],
-    costs: Float[Tensor, "cost key"],
-    corners: Int[Tensor, "row rho"],
-) -> Int[Tensor, "program rho"]:
-    """Return the keys that may be above 0 where a cost is least over P = {x >= 0 : xᵀB = aᵀB}, of all costs and rows a.
-
-    The primal simplex method by Dantzig's rule, from one vertex of each row: P is the same for all costs. Its tableau
-    has rho + 1 rows and a column for every other key. Where P has few more keys than equations, a pivot is much less
-    work than a step of an interior-point method. Nothing is certified: solve for the vertices of these bases anew.
-
-    Args:
-        kept: B, orthonormal columns.
-        rows: The rows a.
-        costs: Costs of size one.
-        corners: Keys of a vertex of each row's P.
-
-    Returns:
-        Keys of each program, all rows of the first cost first.
-    """
-    keys = torch.arange(len(kept))
-    others = torch.stack([keys[~torch.isin(keys, corner)] for corner in corners])
-    columns = torch.cat([kept[others].mT, (rows @ kept)[..., None]], 2)
-    solved = torch.linalg.solve_ex(kept[corners].mT, columns)[0].repeat(len(costs), 1, 1)
-    inside, outside = (one.repeat(len(costs), 1) for one in (corners, others))
-    costs = costs.repeat_interleave(len(rows), 0)
-    reduced = -(costs.gather(1, inside)[:, None] @ solved)
-    reduced[:, 0, :-1] += costs.gather(1, outside)
-    tableau = torch.cat([solved, reduced], 1)
-    found, open_ = inside.clone(), torch.ones(len(costs), dtype=torch.bool)
-    programs = every = torch.arange(len(costs))
-    for _ in range(_PIVOTS * len(kept)):
-        least, entering = tableau[:, -1, :-1].min(1)
-        # Written so that NaN ends a program, too.
-        ended = open_ & ~(least < -_NEGATIVE)
-        found[programs[ended]] = inside[ended]
-        open_ &= ~ended
-        if not open_.any():
-            break
-        if 2 * open_.sum() < len(open_):
-            tableau, inside, outside, programs, entering = (
-                one[open_] for one in (tableau, inside, outside, programs, entering)
-            )
-            every, open_ = every[: len(programs)], open_[open_]
-        column = tableau[every, :, entering]
-        room = tableau[:, :-1, -1].clamp_min(0.0) / column[:, :-1]
-        leaving = torch.where(column[:, :-1] > _PIVOT, room, torch.inf).argmin(1)
-        pivot = column[every, leaving][:, None]
-        row = tableau[every, leaving] / pivot
-        column[every, leaving] = 0.0
-        tableau[every, leaving] = 0.0
-        tableau.baddbmm_(column[:, :, None], row[:, None], alpha=-1)
-        row[every, entering] = 1 / pivot[:, 0]
-        tableau[every, :, entering] = -column / pivot
-        tableau[every, leaving] = row
-        inside[every, leaving], outside[every, entering] = (
-            outside[every, entering],
-            inside[every, leaving],
-        )
-    return found

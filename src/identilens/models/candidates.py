@@ -29,7 +29,7 @@ _MOST = 4096
 _SHORT = 6
 """Tokens of a text with which a model's cache is tried."""
 
-_REMEDY = "Choose a decoder or an encoder that reads token ids (docs/families.md)"
+_REMEDY = "Choose a decoder or an encoder that reads token ids (identilens selfcheck --list)"
 
 
 Batches = Iterator[tuple[Int[Tensor, " candidate"], list[Float[Tensor, "candidate d"]]]]

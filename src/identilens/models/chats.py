@@ -3,15 +3,22 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
+try:
+    import resource
+except ImportError:  # there is no such limit on Windows
+    resource = None
+
 from identilens.errors import InputError
+from identilens.models.inputs import refuse_half_characters
 
 TEMPLATE = "template"
 """The segment of tokens that the chat template or the tokenizer adds: role headers, the first token."""
@@ -27,6 +34,11 @@ SINK = "sink"
 
 _MARK = "\ue000{}\ue001"
 """Stands for a message's text where the template is rendered without it; of characters for private use."""
+
+_TEMPLATE_BYTES = 2**30
+"""Memory that a chat template may take: it comes with a model, and can repeat a letter without end."""
+
+_MEMORY = Path("/proc/self/statm")
 
 _TURN = re.compile(r"^[ \t]*(system|user|assistant):", re.MULTILINE | re.IGNORECASE)
 
@@ -87,6 +99,8 @@ class Chat:
                 f"conversation {number}: the prompt, a message or the answer is empty or not a text (its parts may be "
                 "texts alone). Give each at least one word, or remove it."
             )
+        for text in texts + answers:
+            refuse_half_characters(text, f"conversation {number}")
         if taken := {TEMPLATE, SO_FAR, SINK} & segments.keys():
             raise InputError(
                 f"conversation {number}: the segment {min(taken)!r} has a meaning of its own. Choose another name."
@@ -227,7 +241,10 @@ def _templated(
             {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
         ]
         try:
-            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            with _limited_memory(_TEMPLATE_BYTES):
+                return tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
         except (TemplateError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
             why = str(error) or type(error).__name__
             raise InputError(
@@ -260,6 +277,27 @@ def _templated(
         "cannot be told apart. Write the prompt as the model reads it: "
         '{"prompt": "…", "segments": {"name": "words"}}.'
     )
+
+
+@contextmanager
+def _limited_memory(size: int) -> Iterator[None]:
+    """Let the process take at most so many bytes more inside the context, where the system can limit that.
+
+    Code that needs more gets a MemoryError.
+    """
+    if resource is None or not _MEMORY.exists():
+        yield
+        return
+    taken = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = taken + size
+    if before[1] != resource.RLIM_INFINITY:
+        limit = min(limit, before[1])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _names(roles: Sequence[str]) -> list[str]:

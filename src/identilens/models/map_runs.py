@@ -13,6 +13,7 @@ from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site, layer_at
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
@@ -32,13 +33,14 @@ class MapRuns:
     """
 
     def __init__(self, lens: Lens, item: Item, head: Head, batch: int = 64) -> None:
-        lens.prove_once([item])
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
         place = sites[self._site].place
         self._layer = place and layer_at(lens.body, place)
         self.own = Rows(range(len(head.attention)), head.attention)
+        with explained(type(lens.model).__name__):
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
         self._plain = self._outcome([self.own])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -98,20 +100,17 @@ class MapRuns:
         found["loss"] = None if losses is None else losses[:, None]
         return {name: one for name, one in found.items() if one is not None}
 
-    @torch.no_grad()
     def _run(self, changes: Sequence[Rows]) -> Any:
-        lens, head, self._reached = self._lens, self._head, False
+        head, self._reached = self._head, False
 
         def handler(call: AttentionCall) -> Tensor:
             output = call.run()
-            if call.index != self._site:
+            if call.index != self._site - skipped:
                 return output
             self._reached, output = True, output.clone()
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
             return output
 
-        copies = [self._item] * len(changes)
-        capturing = lens.capturing(handler, copies, lens.model)
-        with capturing, explained(type(lens.model).__name__):
-            return lens.plain(copies, lens.model, output_hidden_states=True)
+        with self._later.since(self._site) as skipped, explained(type(self._lens.model).__name__):
+            return self._later.run(handler, len(changes))

@@ -1,9 +1,11 @@
 """The folder of a run: parts are written one by one, and an interrupted run is resumed."""
 
 import json
+import os
+import platform
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import torch
+from filelock import FileLock, Timeout
 from safetensors import safe_open
 from torch import Tensor
 
@@ -29,7 +32,6 @@ from identilens.runs.files import (
     write_json,
     write_table,
 )
-from identilens.runs.lock import acquire_lock
 from identilens.runs.matrices import TABLE, StoredMatrices, Tokens, write_matrices
 from identilens.runs.provenance import Record, differences, subject, version_changes
 from identilens.runs.reading import errors_naming, read_record
@@ -84,7 +86,6 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         allow_version_change: bool = False,
-        writes: bool = True,
     ) -> "RunFolder":
         """Return the locked folder of a new or interrupted run, or of a finished one.
 
@@ -94,7 +95,6 @@ class RunFolder:
             resume: Continue the same run after an interruption.
             overwrite: Delete the previous run in the folder: the files that its manifest lists, and no others.
             allow_version_change: Continue a run that was started with other versions of the libraries.
-            writes: Whether this process locks the folder and writes: only the first of several that share a run does.
 
         Raises:
             OutputFolderError: If the folder contains another run, or the same one and ``resume`` is not set, or files
@@ -104,7 +104,7 @@ class RunFolder:
         with ExitStack() as stack:
             previous = folder._previous(overwrite)
             finished = previous is not None and previous["finished"] and not overwrite
-            if writes and not (finished and not folder.manifest.under(_PARTS)):
+            if not finished or folder.manifest.under(_PARTS):
                 with translated_write_errors(path):
                     str(path).encode()  # libraries that write a run take names in UTF-8 only
                     path.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,7 @@ class RunFolder:
             if previous is not None and not overwrite:
                 folder._check_same(previous, resume, allow_version_change)
                 folder.finished = previous["finished"]
-            if writes:
-                folder._prepare(new=previous is None or overwrite)
+            folder._prepare(new=previous is None or overwrite)
             folder._stack = stack.pop_all()
         return folder
 
@@ -279,24 +278,25 @@ class RunFolder:
         return self.path / _PARTS / f"{part:06d}.safetensors"
 
 
-def joined_folder(out: Path, record: Record, joins: str | None) -> Path:
-    """Return the folder of a run: ``out`` itself, or a subfolder if ``out`` contains a run that this one joins.
+def acquire_lock(folder: Path) -> AbstractContextManager[Any]:
+    """Lock a run's folder, until the returned context is left.
 
     Raises:
-        OutputFolderError: If ``out`` contains such a run of another model.
+        OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    previous = read_record(out) if joins is not None and out.is_dir() else None
-    if previous is None or previous["analysis"] != joins:
-        return out
-    if previous["model"].get("digest") != record["model"]["digest"]:
-        raise OutputFolderError(
-            f"{out} contains an {joins} of {previous['model'].get('name')}, whose parameters are not those of "
-            f"{record['model']['name']}. Choose another folder, or the model of the {joins}."
-        )
-    return out / f"{record['analysis'].replace(' ', '-')}-{record['fingerprint'][:8]}"
-
-
-def joined_runs(path: Path) -> list[Path]:
-    """Return the subfolders with the runs that were joined to a run."""
-    folders = [file.parent for file in sorted(path.glob(f"*-????????/{PROVENANCE}"))]
-    return [folder for folder in folders if read_record(folder)]
+    file = folder / LOCK
+    if file.is_symlink():
+        raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
+    with translated_write_errors(file):
+        try:
+            held = FileLock(file).acquire(blocking=False)
+        except Timeout:
+            words = file.read_text(encoding="utf-8", errors="replace")
+            owner = words or "a process that has just begun"
+            raise OutputFolderError(
+                f"another run is writing to {folder} ({owner}). Wait until it ends, or choose another folder."
+            ) from None
+        # The owner's name is only information: on a full disk the run goes on without it.
+        with suppress(OSError):
+            file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+    return held

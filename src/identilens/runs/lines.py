@@ -7,7 +7,7 @@ import lzma
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,9 @@ from identilens.runs.settings import NonNegative, Size
 
 MAX_TEXT_BYTES = 4 * 2**30
 """Default of the largest number of bytes that are read of a file, after decompression."""
+
+MOST_CHARACTERS = 20_000
+"""Largest number of characters of texts given in Python, or of conversations, that are stored with a run."""
 
 LONGEST_LINE = 2**24
 """Largest number of characters in a line; an object of JSON takes up to 32 bytes of memory for each."""
@@ -74,38 +77,6 @@ def is_stream(file: Path) -> bool:
     raise InputError(f"{file} is {what}; expected a file with texts, or - for the standard input.")
 
 
-def too_large(file: Path, most: int) -> InputError:
-    """Return the error for a file that contains more bytes than allowed."""
-    return InputError(
-        f"{file} contains more than {most:,} bytes of text. Pass a larger max_text_bytes=..., or limit=... for fewer."
-    )
-
-
-class Lines:
-    """The lines of a text file, with their positions.
-
-    Attributes:
-        encoding: The encoding.
-        end: Number of bytes up to the end of the last line that was read.
-        header: The names of columns, once whoever reads the lines has found them.
-    """
-
-    def __init__(self, file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES) -> None:
-        self._lines, self.encoding = read_lines(file, encoding, most), encoding
-        self.header: Sequence[str] = ()
-        self.end = 0
-        with suppress(OSError, ValueError):  # said when the first line is read
-            if file.is_file():
-                with file.open("rb") as stream:
-                    marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
-                self.end = len(codecs.BOM_UTF8) * marked
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        for position, line in self._lines:
-            self.end += len(line.encode(self.encoding, "replace"))
-            yield position, line
-
-
 def read_lines(
     file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES
 ) -> Iterator[tuple[str, str]]:
@@ -144,7 +115,10 @@ def read_lines(
                 _check_characters(line, position, encoding)
                 left -= len(line.encode(plain, "replace"))
                 if left < 0:
-                    raise InputError(f"{position}: {too_large(file, most)}")
+                    raise InputError(
+                        f"{position}: more than {most:,} bytes of text. Pass a larger max_text_bytes=..., or "
+                        "limit=... for fewer."
+                    )
                 if len(line) == LONGEST_LINE:
                     raise InputError(
                         f"{position}: more than {LONGEST_LINE - 1:,} characters. Put one text per line."

@@ -10,11 +10,10 @@ from typing import Any
 
 from identilens.errors import InputError
 from identilens.runs.files import write_text
+from identilens.runs.lines import MOST_CHARACTERS
 from identilens.runs.toml import read_toml, toml_value
 
 NAME = "run.toml"
-MOST_CHARACTERS = 20_000
-"""Largest number of characters of texts given in Python, or of conversations, that are stored."""
 
 _LOST = "# Given in Python and not stored: "
 _FOLDERS = ("model", "compare_model", "dataset")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from identilens.charts.kit import Charts
 from identilens.charts.labels import said
 from identilens.charts.notebook import folded_maps
-from identilens.charts.page import Page, Section, table_html, write_page
+from identilens.charts.page import Page, Section, citation, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
@@ -38,6 +39,14 @@ from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
+
+_BIBTEX = """\
+@software{{identilens,
+  author = {{{{The identilens developers}}}},
+  title = {{identilens: what a transformer's attention determines, and what has an effect}},
+  version = {{{version}}},
+  year = {{2026}}
+}}"""
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,8 @@ class Result(ABC):
         ((), ())
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
-        >>> result.compared.equals(result.table)
-        True
+        >>> result.to_json()[:19], result.cite().splitlines()[-1]
+        ('{"study": "audit", ', '}')
         >>> result.show()
         Certain: not looked ...
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
@@ -127,11 +136,6 @@ class Result(ABC):
     @abstractmethod
     def summary(self) -> Finding:
         """Return the finding."""
-
-    @property
-    def compared(self) -> pl.DataFrame:
-        """The table whose measures are compared with those of another result: the main one for most results."""
-        return self.table
 
     def charts(self) -> Charts:
         """Return the charts by name, for notebooks, reports and print."""
@@ -170,17 +174,33 @@ class Result(ABC):
             write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
         return paths
 
+    def to_json(self) -> str:
+        """Return the finding, its named numbers, every table and the citation as JSON; what is not finite is null."""
+        finding = self.summary()
+        numbers = {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in finding.numbers.items()
+        }
+        tables = {name: json.loads(getattr(self, name).write_json()) for name in self.schema}
+        written = {
+            "study": self.analysis,
+            "subject": self.subject(),
+            "finding": finding.text,
+            "numbers": numbers,
+            "tables": tables,
+            "citation": citation(self.provenance),
+        }
+        return json.dumps(written, allow_nan=False, default=float)
+
+    def cite(self) -> str:
+        """Return a sentence that identifies the run in a paper, and a BibTeX entry of identilens."""
+        number = self.provenance.get("libraries", {}).get("identilens", "")
+        return f"{citation(self.provenance)}\n\n{_BIBTEX.format(version=number)}"
+
     def sections(self) -> list[Section]:
-        """Return the sections of the report below the finding: its views, or every chart, then the overview."""
-        if self.views:
-            sections = [view.section(name, self) for name, view in self.views.items()]
-            return [one for one in sections if one is not None]
-        charts = Section("charts", "Charts", charts=list(self.charts()))
-        frames = [
-            Section(f"table-{at}", title, frame=one)
-            for at, (title, one) in enumerate(self.overview().items())
-        ]
-        return [charts, *frames]
+        """Return the sections of the report below the finding: its views."""
+        sections = [view.section(name, self) for name, view in self.views.items()]
+        return [section for section in sections if section is not None]
 
     @cached_property
     def _numbers(self) -> Mapping[str, Any]:
@@ -270,12 +290,8 @@ class Result(ABC):
         tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
         return cls.of(tables, record, stored, tokens, path)
 
-    def to_html(
-        self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()
-    ) -> Path:
+    def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path.
-
-        The sections ``more`` are added after its own, and the lines ``said`` after its finding.
 
         Raises:
             OutputFolderError: If the file cannot be written.
@@ -284,12 +300,10 @@ class Result(ABC):
         page = Page(
             self.title,
             self.subject(),
-            [*finding.text.splitlines(), *said],
+            finding.text.splitlines(),
             finding.headline,
             self.provenance,
-            [*self.sections(), *more],
-            # Sections of views hold their charts.
-            {} if self.views else self.charts(),
+            self.sections(),
             self.folder,
         )
         return write_page(page, path)

@@ -3,7 +3,6 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch
 
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.cluster import Job, run_parts
-from identilens.runs.files import Manifest, as_path, manifest_of
-from identilens.runs.folder import Output, RunFolder, joined_folder
+from identilens.runs.files import as_path, manifest_of
+from identilens.runs.folder import Output, RunFolder
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, Record, provenance
 from identilens.runs.request import Request
@@ -46,7 +45,6 @@ class Study(ABC, Generic[S, R]):
         settings_type: Class of the settings.
         result_type: Class of the result.
         merge: By table name, a function applied to the joined table; a table without one stays unchanged.
-        joins: Name of a study whose folder may contain this one in a subfolder.
         alone: Reason why its parts cannot be tasks of a Ray cluster; empty if they can.
         leaves: Reason why it needs a folder, for the error message; empty if it can run in memory.
         folder: Folder of the run, set by `begin`; None in memory.
@@ -54,7 +52,6 @@ class Study(ABC, Generic[S, R]):
         inputs: The constructor's arguments without the settings.
         request: The options with which the run can be repeated.
         parts: What each part is about.
-        reports: Whether this process writes and reports: only the first of several processes that share a run does.
     """
 
     name: ClassVar[str]
@@ -63,13 +60,11 @@ class Study(ABC, Generic[S, R]):
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
     merge: ClassVar[Mapping[str, Merger]] = {}
-    joins: ClassVar[str | None] = None
     leaves: ClassVar[str] = ""
     alone: ClassVar[str] = ""
 
     folder: Path | None = None
     listener: Callable[[str, int], None] | None = None
-    reports: bool = True
     inputs: tuple[Any, ...] = ()
     request: Request | None = None
     settings: S
@@ -116,13 +111,6 @@ class Study(ABC, Generic[S, R]):
         """Report the current step and the number of finished units of the current part."""
         if self.listener is not None:
             self.listener(note, done)
-
-    def in_turn(self) -> AbstractContextManager[Any]:
-        """Return the context in which the folder is opened; with several processes, the first one opens it first."""
-        return nullcontext()
-
-    def wait(self) -> None:
-        """Wait for all processes that share the run."""
 
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
@@ -248,28 +236,24 @@ def run_study(
     address = _address(study, ray, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        with watched(study.unit, study.reports and progress) as report:
+        with watched(study.unit, progress) as report:
             result = _in_memory(study, record, report)
         return study.shown(result, None)
-    place = as_path(out)
-    with study.in_turn():
-        path = joined_folder(place, record, study.joins)
-        around = manifest_of(path) if path == place else Manifest(place)
-        folder = RunFolder.open(
-            path,
-            record,
-            resume=resume or not study.reports,
-            overwrite=overwrite and study.reports,
-            allow_version_change=allow_version_change,
-            writes=study.reports,
-        )
-        if around is not None and around.file.is_file():
-            around.add(f"{path.relative_to(around.root).as_posix()}/")
+    path = as_path(out)
+    around = manifest_of(path)
+    folder = RunFolder.open(
+        path,
+        record,
+        resume=resume,
+        overwrite=overwrite,
+        allow_version_change=allow_version_change,
+    )
+    if around is not None and around.file.is_file():
+        around.add(f"{path.relative_to(around.root).as_posix()}/")
     with folder:
         if not folder.finished:
-            with watched(study.unit, study.reports and progress) as report:
+            with watched(study.unit, progress) as report:
                 _into_folder(study, folder, report, address)
-        study.wait()
         return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
@@ -303,23 +287,19 @@ def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) 
 def _into_folder(
     study: Study[Any, R], folder: RunFolder, progress: Progress | None, address: str | None
 ) -> None:
-    if study.reports and study.request is not None:
+    if study.request is not None:
         study.request.write(folder.path)
     study.begin(folder)
     parts = range(len(study.sizes()))
-    if study.reports:
-        folder.plan(len(parts))
+    folder.plan(len(parts))
     if address is not None:
         _on_cluster(study, folder, progress, address)
     else:
         for part in _counted(study, progress):
             if not folder.has(part):
-                output = study.run(part)
-                if study.reports:
-                    folder.write_part(part, output.content())
-    if study.reports:
-        last = study.finish(_merged(study, folder.read_parts(parts)))
-        folder.finish(len(parts), last)
+                folder.write_part(part, study.run(part).content())
+    last = study.finish(_merged(study, folder.read_parts(parts)))
+    folder.finish(len(parts), last)
 
 
 def _on_cluster(

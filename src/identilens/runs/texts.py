@@ -1,13 +1,9 @@
 """Texts from files, streams, data sets and frames, read one after the other; the size of what is read is bounded."""
 
-import codecs
 import csv
-import io
 import json
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,14 +15,13 @@ from identilens.runs.conllu import read_conllu
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     Limit,
-    Lines,
     MostBytes,
     is_stream,
     kind_of,
-    too_large,
+    read_lines,
 )
 from identilens.runs.settings import Names, coerce
-from identilens.runs.stored import FileTexts, HeldTexts, RowTexts, SpooledTexts, Texts, kept
+from identilens.runs.stored import HeldTexts, SpooledTexts, Texts, kept
 
 _LONGEST_TEXT = 2**20
 """Largest number of characters in a text that is not cut."""
@@ -52,9 +47,6 @@ _SEPARATED: dict[str, dict[str, Any]] = {
 }
 """How the fields of a line are separated."""
 
-_INDEXED = ("utf-8", "ascii", "iso8859-1", "cp1252")
-"""Encodings in which the bytes of a line follow from its characters."""
-
 Rows = Iterator[tuple[str, Mapping[Any, Any]]]
 """The position of a row, for messages, and its values by column."""
 
@@ -70,14 +62,31 @@ def read_texts(
     max_text_bytes: int = MAX_TEXT_BYTES,
     progress: Callable[[int], None] | None = None,
 ) -> Sequence[Any]:
-    """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
+    """Return the texts of a file, a data set or a list; pairs if two columns are named, or if ``pairs`` is set.
 
-    All texts are checked once. Then each is read when it is asked for, from its lines of the file or its row of the
-    table; those of a compressed file, a stream or an iterator from a temporary file. ``progress`` is called after
-    every 10,000 texts with the number of texts read.
+    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .parquet or .arrow, the first four
+    optionally compressed as .gz or .xz, or a treebank (.conllu). A pipe, or ``-`` for the standard input, has one text
+    per line, or one object per line if columns are named. Other sources: a data set (`datasets`, also streaming), a
+    frame or a column (pandas, polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt
+    file, or two columns.
+
+    Texts of a list stay in memory. All others are checked and copied to a temporary file, from which each is read when
+    it is asked for; the file is deleted with them.
+
+    Args:
+        source: File, stream, data set, frame or iterable with the texts.
+        columns: Columns with the texts.
+        encoding: Encoding of a file.
+        pairs: Whether the texts are pairs.
+        limit: Maximum number of texts.
+        max_length: Number of tokens to which texts are cut later; the rest of a very long text is not stored.
+        max_text_bytes: Maximum size of the texts, and of a file of lines after decompression.
+        progress: Function called after every 10,000 texts with the number of texts read.
 
     Raises:
-        InputError: As `iter_texts`, and if a file has no texts.
+        InputError: For a missing or unreadable file, one without texts, a wrong encoding, a missing column, an empty
+            text, a text that is too long, more bytes than allowed, or a line that is not a pair although pairs are
+            expected. The message names the line.
 
     Examples:
         >>> import identilens as idl
@@ -88,56 +97,35 @@ def read_texts(
         >>> idl.read_texts(file, columns=["body"])
         ['Snow fell.', 'Nobody came.']
     """
-    options = {
-        "encoding": encoding,
-        "pairs": pairs,
-        "limit": limit,
-        "max_text_bytes": max_text_bytes,
-    }
-    texts = iter_texts(source, columns=columns, max_length=max_length, **options)
+    columns = coerce("columns", Names, columns)
+    encoding = coerce("encoding", str, encoding)
+    pairs = coerce("pairs", bool, pairs)
+    limit = coerce("limit", Limit, limit)
+    max_length = coerce("max_length", Limit, max_length)
+    most = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if not isinstance(source, str | Path):
-        if isinstance(source, list):
-            return HeldTexts(texts)
-        most = coerce("max_text_bytes", MostBytes, max_text_bytes)
-        return kept(_counted(texts, progress), most)
-    file, columns = Path(source), coerce("columns", Names, columns)
+        named, rows = _rows(source, columns, pairs, limit)
+        texts = rows if named is None else _texts(rows, named, limit, max_length)
+        return (
+            HeldTexts(texts) if isinstance(source, list) else kept(_counted(texts, progress), most)
+        )
+    file = Path(source)
     if kind_of(file) == ".conllu":
-        read: Texts = HeldTexts(texts)
-    elif file.suffix in _TABLES:
-        count = sum(1 for _ in _counted(texts, progress))
-        parse = partial(_text, columns=columns, position=str(file), max_length=max_length)
-        read = RowTexts(partial(_scanned, columns=columns), file, count, parse)
-    elif _is_indexed(file, encoding):
-        most = coerce("max_text_bytes", MostBytes, max_text_bytes)
-        lines = Lines(file, encoding, most)
-        rows = islice(_line_rows(lines, file, list(columns), pairs), limit)
-        read = _indexed(lines, file, rows, columns, pairs, max_length, progress)
+        if pairs or columns:
+            raise InputError(
+                f"{source} has one sentence for each text: leave out pairs=True and columns=...."
+            )
+        read: Texts = HeldTexts(read_conllu(file, limit, most))
     else:
-        read = SpooledTexts(_counted(texts, progress))
+        rows = _file_rows(file, list(columns), encoding, pairs, most)
+        texts = _counted(_texts(rows, columns, limit, max_length), progress)
+        # Lines are limited as they are read.
+        read = kept(texts, most) if file.suffix in _TABLES else SpooledTexts(texts)
     if not read:
         raise InputError(f"{source} contains no texts.")
+    options = {"encoding": encoding, "pairs": pairs, "limit": limit, "max_text_bytes": most}
     read.load_options = {"file": file, "column": columns, **options}
     return read
-
-
-def _indexed(
-    lines: Lines,
-    file: Path,
-    rows: Rows,
-    columns: Sequence[str],
-    pairs: bool,
-    max_length: int | None,
-    progress: Callable[[int], None] | None,
-) -> FileTexts:
-    """Return the texts of a file's lines, by where they begin."""
-    starts = array("Q", [lines.end])
-    texts = (_text(row, columns, position, max_length) for position, row in rows)
-    for _ in _counted(texts, progress):
-        starts.append(lines.end)
-    row = partial(_row, kind=file.suffix, header=lines.header, pairs=pairs)
-    parse = partial(_text, columns=columns, position=str(file), max_length=max_length)
-    read = partial(_parsed, encoding=lines.encoding, row=row, parse=parse)
-    return FileTexts(file, starts, read)
 
 
 def _counted(texts: Iterable[Any], progress: Callable[[int], None] | None) -> Iterator[Any]:
@@ -148,81 +136,37 @@ def _counted(texts: Iterable[Any], progress: Callable[[int], None] | None) -> It
         yield text
 
 
-def _is_indexed(file: Path, encoding: str) -> bool:
-    """Return whether the lines of a file can be found again by their offsets."""
-    try:
-        known = codecs.lookup(encoding).name in _INDEXED
-        return known and file.suffix in _KINDS and file.is_file()
-    except (LookupError, ValueError, OSError):  # said when it is read
-        return False
-
-
-def iter_texts(
-    source: Any,
-    *,
-    columns: Sequence[str] = (),
-    encoding: str = "utf-8",
-    pairs: bool = False,
-    limit: int | None = None,
-    max_length: int | None = None,
-    max_text_bytes: int = MAX_TEXT_BYTES,
-) -> Iterator[Any]:
-    """Yield texts one by one; pairs if two columns are named, or if ``pairs`` is set.
-
-    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .parquet or .arrow, the first four
-    optionally compressed as .gz or .xz. A pipe, or ``-`` for the standard input, has one text per line, or one object
-    per line if columns are named. Other sources: a data set (`datasets`, also streaming), a frame or a column (pandas,
-    polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt file, or two columns.
-
-    Args:
-        source: File, stream, data set, frame or iterable with the texts.
-        columns: Columns with the texts.
-        encoding: Encoding of a file.
-        pairs: Whether the texts are pairs.
-        limit: Maximum number of texts.
-        max_length: Number of tokens to which texts are cut later; the rest of a very long text is not stored.
-        max_text_bytes: Maximum size of a file after decompression.
-
-    Raises:
-        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, a text that is
-            too long, more bytes than allowed, or a line that is not a pair although pairs are expected. The message
-            names the line.
-    """
-    columns = coerce("columns", Names, columns)
-    encoding = coerce("encoding", str, encoding)
-    pairs = coerce("pairs", bool, pairs)
-    limit = coerce("limit", Limit, limit)
-    max_length = coerce("max_length", Limit, max_length)
-    max_text_bytes = coerce("max_text_bytes", MostBytes, max_text_bytes)
-    if isinstance(source, str | Path) and kind_of(Path(source)) == ".conllu":
-        if pairs or columns:
-            raise InputError(
-                f"{source} has one sentence for each text: leave out pairs=True and columns=...."
-            )
-        return iter(read_conllu(source, limit, max_text_bytes))
-    if isinstance(source, str | Path):
-        rows = _file_rows(Path(source), list(columns), encoding, pairs, max_text_bytes)
-    elif (
+def _rows(
+    source: Any, columns: Sequence[str], pairs: bool, limit: int | None
+) -> tuple[Sequence[str] | None, Iterator[Any]]:
+    """Return the columns and rows of what was given in Python; no columns (None) where its rows are the texts."""
+    if (
         not isinstance(source, Iterable)
         or isinstance(source, Mapping | bytes | bytearray)
         or getattr(source, "ndim", 1) == 0
     ):
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
-    elif is_columns(source):
+    if is_columns(source):
         columns, rows = _column_rows(source, columns)
         if pairs and len(columns) < 2:
             raise InputError("pairs=True needs two columns=..., one for each sentence of a pair.")
-    elif columns:
+        return columns, rows
+    if columns:
         raise InputError(f"columns=... is for files and data sets; got {type(source).__name__}.")
-    elif not pairs:
-        return islice(source, limit)
-    else:
-        texts = list(islice(source, limit and 2 * limit))
-        if len(texts) % 2:
-            raise InputError(
-                f"pairs=True reads every two texts as a pair; got {len(texts)}. Give one more, or one less."
-            )
-        return islice(zip(texts[::2], texts[1::2], strict=True), limit)
+    if not pairs:
+        return None, islice(source, limit)
+    texts = list(islice(source, limit and 2 * limit))
+    if len(texts) % 2:
+        raise InputError(
+            f"pairs=True reads every two texts as a pair; got {len(texts)}. Give one more, or one less."
+        )
+    return None, islice(zip(texts[::2], texts[1::2], strict=True), limit)
+
+
+def _texts(
+    rows: Rows, columns: Sequence[str], limit: int | None, max_length: int | None
+) -> Iterator[Any]:
+    """Return the texts in columns of rows."""
     return islice((_text(row, columns, position, max_length) for position, row in rows), limit)
 
 
@@ -261,9 +205,9 @@ def _text(
 def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
     if file.suffix in _TABLES:
         _check_columns(file, file.suffix, columns, pairs)
-        yield from _table_rows(file, columns, most)
+        yield from _table_rows(file, columns)
     else:
-        yield from _line_rows(Lines(file, encoding, most), file, columns, pairs)
+        yield from _line_rows(file, columns, encoding, pairs, most)
 
 
 def _check_columns(file: Path, kind: str, columns: list[str], pairs: bool) -> None:
@@ -285,50 +229,29 @@ def _check_columns(file: Path, kind: str, columns: list[str], pairs: bool) -> No
         )
 
 
-def _line_rows(lines: Lines, file: Path, columns: list[str], pairs: bool) -> Rows:
-    """Yield the rows of a file of lines; when one is yielded, just its lines have been read."""
+def _line_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
     kind = kind_of(file)
     if is_stream(file):
         kind = kind or (".jsonl" if columns else ".txt")
     _check_columns(file, kind, columns, pairs)
-    if kind in (".csv", ".tsv"):
+    lines = read_lines(file, encoding, most)
+    if kind in _SEPARATED:
         yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
         return
     for position, line in lines:
-        if not line.strip():
+        content = line.strip()
+        if not content:
             continue
         if kind == ".jsonl":
             yield position, _json_object(line, position)
             continue
-        row = _row(line, kind, (), pairs)
-        if pairs and len(row) != 2:
+        parts = [part.strip() for part in content.split("\t")] if pairs else [content]
+        if pairs and len(parts) != 2:
             raise InputError(
-                f"{position}: pairs=True expects two sentences with a tab between; got {len(row)} "
-                f"{'part' if len(row) == 1 else 'parts'}. Leave it out if each line is one text."
+                f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
+                f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
             )
-        yield position, row
-
-
-def _row(content: str, kind: str, header: Sequence[str], pairs: bool) -> Mapping[Any, Any]:
-    """Return a row from its lines, after blank ones or, of the first row, after the header."""
-    content = content.strip() if kind == ".txt" else content
-    if kind == ".jsonl":
-        return json.loads(content)
-    if kind in (".csv", ".tsv"):
-        records = list(csv.reader(io.StringIO(content, newline=""), **_SEPARATED[kind]))
-        return dict(zip(header, [fields for fields in records if fields][-1], strict=True))
-    parts = [part.strip() for part in content.split("\t")] if pairs else [content]
-    return dict(enumerate(parts))
-
-
-def _parsed(
-    content: bytes,
-    encoding: str,
-    row: Callable[[str], Mapping[Any, Any]],
-    parse: Callable[[Mapping[Any, Any]], Any],
-) -> Any:
-    """Return a text from the bytes of its lines."""
-    return parse(row(content.decode(encoding)))
+        yield position, dict(enumerate(parts))
 
 
 def _json_object(line: str, position: str) -> dict[str, Any]:
@@ -347,7 +270,9 @@ def _json_object(line: str, position: str) -> dict[str, Any]:
     return row
 
 
-def _separated_rows(lines: Lines, file: Path, columns: list[str], *, tabs: bool) -> Rows:
+def _separated_rows(
+    lines: Iterable[tuple[str, str]], file: Path, columns: list[str], *, tabs: bool
+) -> Rows:
     texts = (line for _, line in lines)
     reader = csv.reader(texts, **_SEPARATED[".tsv" if tabs else ".csv"])
     remedy = "Put texts with commas or line ends between quotes."
@@ -359,7 +284,7 @@ def _separated_rows(lines: Lines, file: Path, columns: list[str], *, tabs: bool)
         for fields in reader:
             position, start = f"{file}, line {start}", reader.line_num + 1
             if not header:
-                header = lines.header = fields
+                header = fields
                 _refuse_repeated(columns, header, f"{position}: the header has")
             elif fields and len(fields) != len(header):
                 raise InputError(
@@ -382,42 +307,25 @@ def _refuse_repeated(columns: Iterable[str], names: Sequence[str], where: str) -
             )
 
 
-def _scanned(file: Path, columns: Sequence[str]) -> pl.LazyFrame:
-    """Return the columns of a table's texts, read as they are asked for; raises InputError if one has no texts."""
-    lazy = _TABLES[file.suffix](file, glob=False, hive_partitioning=False)
-    schema = lazy.collect_schema()
-    for column in columns:
-        if column not in schema:
-            raise InputError(
-                f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass another columns=...."
-            )
-        if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
-            raise InputError(
-                f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
-            )
-    # Polars takes some names for patterns.
-    return lazy.select(pl.nth(*map(list(schema).index, columns)))
-
-
-def _table_rows(file: Path, columns: list[str], most: int) -> Rows:
-    left = most
-    plain = pl.selectors.string()
-    lengths = [plain.str.len_bytes(), (~plain).cat.len_bytes()]
-    lengths = [one.cast(pl.Int64).fill_null(0) for one in lengths]
-    number = 0
+def _table_rows(file: Path, columns: list[str]) -> Rows:
     try:
-        lazy = _scanned(file, columns)
+        lazy = _TABLES[file.suffix](file, glob=False, hive_partitioning=False)
+        schema = lazy.collect_schema()
+        for column in columns:
+            if column not in schema:
+                raise InputError(
+                    f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass another columns=...."
+                )
+            if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
+                raise InputError(
+                    f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
+                )
+        # Polars takes some names for patterns.
+        lazy, number = lazy.select(pl.nth(*map(list(schema).index, columns))), 0
         while len(frame := lazy.slice(number, _ROWS).collect()):
-            # Equal texts share their memory in a frame, but not as strings, nor where categories become texts.
-            sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()
-            for row in frame.filter(sizes <= left).iter_rows(named=True, buffer_size=1):
+            for row in frame.iter_rows(named=True, buffer_size=1):
                 yield f"{file}, row {number}", row
                 number += 1
-            left -= sizes[-1]
-            if left < 0:
-                raise too_large(file, most)
-    except InputError:
-        raise
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
 

@@ -1,14 +1,11 @@
 """What charts of heads share: names, choices, and how much of a table a page contains."""
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 import polars as pl
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
-from identilens.models.sequences import Kind, names_at, sides
+from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import Tokens
 from identilens.runs.tables import Row, counted
 
@@ -27,12 +24,6 @@ def head_name(row: Row) -> str:
 def file_name(row: Row) -> str:
     """Return the head of a row as a part of a file's name."""
     return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
-
-
-def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
-    """Return a chart with a drop-down of the kinds of attention in a table, where there are several."""
-    kinds = [kind for kind in get_args(Kind) if kind in frame["kind"]]
-    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
 def marked_line(

@@ -26,7 +26,6 @@ from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
-from identilens.runs.stored import Texts
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, read_items
@@ -211,8 +210,7 @@ class LensStudy(Study[S, R]):
     def sent(self) -> Sequence[Any]:
         """Return the model as its path, and the texts as they are."""
         lens, *others = self.inputs
-        texts = [item.sent() if isinstance(item, Texts) else item for item in others]
-        return [lens_reference(lens), *texts]
+        return [lens_reference(lens), *others]
 
 
 class TextStudy(LensStudy[S, R]):
@@ -272,7 +270,6 @@ class RowStudy(HeadStudy[W, R]):
     """
 
     unit = "rows"
-    joins = "audit"
     parts: Sequence[tuple[Place, list[int]]]
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:

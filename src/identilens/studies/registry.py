@@ -9,10 +9,28 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class Entry:
-    """Module and class of a study, separated by a colon, and one line that says what the study answers."""
+    """A study and what its command needs before it runs.
+
+    Attributes:
+        place: Module and class of the study, separated by a colon.
+        help: One line that says what the study answers.
+        settings: Module and class of its settings, where that module is quick to import.
+        takes: Names of its inputs, as the study has them.
+        research: Whether the help of the program has only its name.
+    """
 
     place: str
     help: str
+    settings: str = ""
+    takes: tuple[str, ...] = ("lens", "texts")
+    research: bool = False
+
+    def options(self) -> tuple[Any, tuple[str, ...]]:
+        """Return the class of the settings and the names of the inputs."""
+        if self.settings:
+            return resolve_name(self.settings), self.takes
+        study = resolve_name(self.place)
+        return study.settings_type, study.takes
 
 
 STUDIES: dict[str, Entry] = {
@@ -43,26 +61,32 @@ STUDIES: dict[str, Entry] = {
     "tokens": Entry(
         "identilens.studies.tokens.study:TokenStudy",
         "Can the input token be read from its hidden state.",
+        research=True,
     ),
     "inversion": Entry(
         "identilens.studies.inversion.study:InversionStudy",
         "Is the text in its states or cache, exactly.",
+        research=True,
     ),
     "mixing": Entry(
         "identilens.studies.mixing.study:MixingStudy",
         "How much each input token contributes to each state.",
+        research=True,
     ),
     "rollout": Entry(
         "identilens.studies.rollout.study:RolloutStudy",
         "The range of attention rollout with all heads' outputs kept.",
+        research=True,
     ),
     "structure": Entry(
         "identilens.studies.structure.study:StructureStudy",
         "What the attention of many texts has in common.",
+        research=True,
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
         "Do explanations follow the model; what a decision needs.",
+        research=True,
     ),
     "lab dyck train": Entry(
         "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."

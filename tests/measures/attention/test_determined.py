@@ -137,8 +137,8 @@ def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, m
         A[query], T, coefficients, visible=None if visible is None else seen
     )
     reached = vertices(A[query, seen], T[seen]) @ coefficients[:, seen].numpy().T
-    assert found.lo.numpy() == pytest.approx(reached.min(0), abs=1e-8)
-    assert found.hi.numpy() == pytest.approx(reached.max(0), abs=1e-8)
+    assert found.lo.numpy() == pytest.approx(reached.min(0), abs=1e-6)
+    assert found.hi.numpy() == pytest.approx(reached.max(0), abs=1e-6)
     assert found.value.numpy() == pytest.approx((coefficients @ A[query]).numpy(), abs=1e-12)
 
 
@@ -269,12 +269,12 @@ def test_no_end_is_beyond_what_signs_and_the_sum_prove(huge):
     row = torch.randn(24, generator=generator, dtype=torch.float64).softmax(0)
     space = ProjectedValues.of(T).simplex_space()
     solver = RowSolver(row, space, huge)
-    lo, hi = solver.ends()
-    assert (lo >= 0).all()
-    assert (hi <= 1).all()
-    assert solver.gap <= 1
+    ends = solver.ends()
+    assert (ends.lo >= 0).all()
+    assert (ends.hi <= 1).all()
+    assert ends.gap <= 1
     costs = torch.randn(5, 24, generator=generator, dtype=torch.float64)
-    assert (solver.least(costs) >= costs.amin(1) - 1e-12).all()
+    assert (solver.optima(costs).bounds >= costs.amin(1) - 1e-12).all()
     certificate = solver.certificate(costs[0])
     assert certificate.holds
     assert certificate.ends[0] >= costs[0].min() - 1e-12

@@ -11,7 +11,6 @@ from identilens.measures.attention.logits import (
     least_logit_rank,
     logit_alternative,
     logit_rank_study,
-    uncapped_logits,
 )
 
 
@@ -102,22 +101,3 @@ def test_study_of_a_random_head():
     assert 0 < study.mean_total_variation < 1
     again = logit_rank_study(A, T, 6, count=20, generator=seeded())
     assert again.mean_total_variation == study.mean_total_variation
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_soft_cap_is_inverted(masked):
-    # Rows that are the same upwards and downwards: centring them leaves them as they are.
-    half = torch.rand(5, generator=seeded(), dtype=torch.float64)
-    z = torch.outer(torch.linspace(1, 3, 10, dtype=torch.float64), torch.cat([half, -half]))
-    visible = torch.ones(10, 10, dtype=torch.bool)
-    if masked:
-        visible[4:, [2, 7]] = False
-    bias = torch.randn(10, 10, generator=seeded(1), dtype=torch.float64)
-    capped = (2 * torch.tanh(z / 2) + bias).masked_fill(~visible, -torch.inf)
-    found = uncapped_logits(
-        torch.softmax(capped, -1), 2.0, bias=bias, visible=visible if masked else None
-    )
-    assert torch.allclose(found, z.masked_fill(~visible, 0.0), atol=1e-9)
-    if not masked:
-        assert torch.linalg.matrix_rank(found, rtol=1e-8) == 1
-        assert int(least_logit_rank(torch.softmax(capped - bias, -1), tolerance=1e-8)) > 1

@@ -18,7 +18,7 @@ from identilens.studies.audit.heads import (
     heads_table,
     stacked_numbers,
 )
-from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers
+from identilens.studies.audit.maps import fitting_maps, kept_maps
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
 from identilens.studies.certify.certain import certain_rows
@@ -195,7 +195,7 @@ def kept(*layers):
     ])  # fmt: skip
 
 
-def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
+def test_maps_fit_by_whole_layers():
     maps = kept((0, 0), (0, 1), (1, 0), (1, 1))
     layer = 2 * (6 * 6 * BITS + 6 * 2 * BASIS_BITS) // 6
     for layers, shown in (
@@ -207,11 +207,6 @@ def test_maps_fit_by_whole_texts_and_then_by_whole_layers():
         for budget in (layer * layers, layer * layers + layer - 1 if layers < 4 else layer * 9):
             found = fitting_maps(maps, budget)
             assert found.select("text", "layer").unique(maintain_order=True).rows() == shown
-    some = fitting_maps(maps, 3 * layer)
-    assert missing_layers(maps, some) == {
-        1: "To keep this file small it shows 1 of 2 layers of this text: encoder 0."
-    }
-    assert missing_layers(maps, maps) == {}
     assert fitting_maps(maps.clear(), 0).is_empty()
 
 

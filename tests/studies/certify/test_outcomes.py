@@ -89,25 +89,25 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     row = torch.cat([one.attention[query, :seen] for one in heads])
     blocks = torch.arange(len(heads)).repeat_interleave(seen)
     allowed = 0.02 * float(torch.linalg.norm(row @ values))
-    lo, hi = kept.solver(0.02).ends()
+    ends = kept.solver(0.02).ends()
     for place in range(head * seen, (head + 1) * seen, 3):
         unit = torch.eye(len(row)).double()[place]
         least, most = (
             sign * by_clarabel(sign * unit, row, values, allowed, blocks) for sign in (1, -1)
         )
-        assert float(lo[place]) == pytest.approx(least, abs=1e-6)
-        assert float(hi[place]) == pytest.approx(most, abs=1e-6)
+        assert float(ends.lo[place]) == pytest.approx(least, abs=1e-6)
+        assert float(ends.hi[place]) == pytest.approx(most, abs=1e-6)
     # Without a tolerance the sets are the heads' own: the stacked output projections have full rank.
     exact = idl.certify(decoder, IDS, layers=0, heads=head, queries=query, tolerance=0).table
     nearly = kept.solver(1e-9).ends()
-    for end, name in zip(nearly, ("lo", "hi"), strict=True):
-        own = end[head * seen : (head + 1) * seen].tolist()
+    for name in ("lo", "hi"):
+        own = getattr(nearly, name)[head * seen : (head + 1) * seen].tolist()
         assert own == pytest.approx(exact[name].to_list(), abs=1e-5)
     with pytest.raises(SettingError, match="output"):
         idl.certify(decoder, IDS, layers=0, heads=0, queries=2, outcome="layer", tolerance=0)
     settings = {"layers": 0, "heads": head, "queries": query, "outcome": "layer", "tolerance": 0.02}
     found = idl.certify(decoder, IDS, **settings)
-    own = hi[head * seen : (head + 1) * seen].tolist()
+    own = ends.hi[head * seen : (head + 1) * seen].tolist()
     assert found.table["hi"].to_list() == pytest.approx(own)
     assert found.rows["gap"].item() <= 1e-4
 
@@ -163,6 +163,6 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     head = read_head(decoder, item, 0, 0)
     kept = of_answer(answer, head, 9)
     assert kept.effect == pytest.approx(0, abs=1e-12)
-    lo, hi = kept.solver(0.0).ends()
-    assert lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
-    assert hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
+    ends = kept.solver(0.0).ends()
+    assert ends.lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
+    assert ends.hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)

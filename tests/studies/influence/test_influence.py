@@ -197,6 +197,20 @@ def test_a_row_of_one_key_has_nothing_to_hide(lens):
     assert "keys" not in found.charts()
 
 
+def test_of_many_heads_those_of_the_largest_estimates_are_removed(lens):
+    every = idl.influence(lens, [TEXT])
+    few = idl.influence(lens, [TEXT], removed=3)
+    assert few.table["estimate"].to_list() == every.table["estimate"].to_list()
+    kept = few.table.drop_nulls("effect").sort("estimate", descending=True)
+    assert len(kept) == 3
+    largest = every.table.sort("estimate", descending=True).head(3)
+    assert kept["effect"].to_list() == pytest.approx(largest["effect"].to_list(), rel=1e-9)
+    assert "3 heads with the largest estimates" in few.summary().text
+    assert few.heads()["effect"][:3].null_count() == 0
+    with pytest.raises(SettingError, match="directions above 0"):
+        idl.influence(lens, [TEXT], removed=3, directions=0)
+
+
 def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):
     decoder = idl.load("bundled-decoder")
     for model, options in (

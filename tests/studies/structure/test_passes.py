@@ -63,8 +63,6 @@ def test_each_text_against_r_by_plain_projectors(found, heads):
         }
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
         assert row["row_sum_error"] < 1e-9
-    visible = found.visibility_by_position().filter(head=1)
-    assert visible["visibility"].to_list() == pytest.approx(mean.diagonal().tolist(), abs=1e-6)
     spectrum = found.spectrum.filter(head=1)
     assert spectrum["visibility"].to_list() == pytest.approx(values.flip(0).tolist())
     energy = torch.stack([one @ one.mT / one.square().sum() for one in T]).mean(0)

@@ -34,9 +34,7 @@
     controls.replaceChildren();
     // The names of a legend stand in two columns where three have no room, and in one where two have none.
     const { config } = look(), width = controls.clientWidth, narrow = width < 480 ? { ...config, legend: { ...config.legend, columns: width < 400 ? 1 : 2 } } : config;
-    // Pictures keep their shape on any width.
-    const panels = (spec.usermeta || {}).panels, height = panels ? document.getElementById(id).clientWidth / panels : spec.height;
-    drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, ...(height && { height }), params, datasets: structuredClone(sets) }, {
+    drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, params, datasets: structuredClone(sets) }, {
       // Expressions are interpreted, so that the page needs no right to make code; nothing is offered that would send data.
       mode: "vega-lite", ast: true, actions: false, defaultStyle: false, bind: controls, config: narrow,
       renderer: rows(sets) > 3000 ? "canvas" : "svg", tooltip: { theme: dark.matches ? "dark" : "light" },

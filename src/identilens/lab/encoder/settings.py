@@ -42,7 +42,7 @@ class TrainingSettings(Settings):
         max_length: Cut longer texts to this many tokens, [CLS] included.
         max_words: Largest size of the vocabulary.
         epochs: Number of passes over the training part. The epoch with the best validation accuracy is used.
-        batch_size: Number of texts in a training step, over all processes together.
+        batch_size: Number of texts in a training step.
         learning_rate: Learning rate of Adam, constant.
         precision: Precision of the matrix products.
         limit: Train on this many rows, chosen at random.

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 import torch
-from accelerate import PartialState
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -87,18 +86,15 @@ def build_model(
     return IdentifiableEncoderForSequenceClassification(config)
 
 
-def training_arguments(
-    folder: Path, settings: EncoderSettings, processes: int
-) -> TrainingArguments:
+def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArguments:
     """Return what the Trainer is told: Adam with a constant rate, the best epoch by validation accuracy."""
-    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
+    batch, accelerated = settings.batch_size, torch.accelerator.is_available()
     return TrainingArguments(
         output_dir=str(folder / CHECKPOINTS),
         num_train_epochs=settings.epochs,
         seed=settings.seed,
         per_device_train_batch_size=batch,
         per_device_eval_batch_size=batch,
-        ddp_find_unused_parameters=False,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
         weight_decay=0.0,
@@ -125,7 +121,6 @@ def train_encoder(
     task: Task,
     parts: Splits,
     settings: EncoderSettings,
-    processes: int,
     watch: Watch,
     checkpoint: Path | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -146,7 +141,7 @@ def train_encoder(
         sentences, max_words=settings.max_words, max_length=settings.max_length
     )
     model = build_model(task, tokenizer, settings)
-    arguments = training_arguments(folder, settings, processes)
+    arguments = training_arguments(folder, settings)
     trainer = Trainer(
         model=model,
         args=arguments,
@@ -165,8 +160,7 @@ def train_encoder(
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(encoded_examples(parts.test, tokenizer), metric_key_prefix="test")
-    if trainer.is_world_process_zero():
-        write_folder(folder / "model", partial(save_model, model, tokenizer))
+    write_folder(folder / "model", partial(save_model, model, tokenizer))
     return table, {
         **settings.recorded(),
         "d_v": model.config.d_v,
@@ -179,7 +173,6 @@ def train_encoder(
         "test_rows": len(parts.test),
         "vocabulary": len(tokenizer),
         "parameters": model.num_parameters(),
-        "processes": processes,
         "seconds": seconds,
     }
 
@@ -192,8 +185,7 @@ class _Reporter(TrainerCallback):
         self._note = ""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            keep_last(self._folder, state.global_step, state.best_model_checkpoint)
+        keep_last(self._folder, state.global_step, state.best_model_checkpoint)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch(state.global_step, self._note)
@@ -227,11 +219,6 @@ def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
         .drop_nulls("validation_accuracy")
         .sort("epoch")
     )
-
-
-def processes() -> Any:
-    """Return accelerate's state of the processes that run this program together; usually there is one process."""
-    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 PADDING, UNKNOWN, FIRST = "[PAD]", "[UNK]", "[CLS]"

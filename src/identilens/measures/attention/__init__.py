@@ -25,7 +25,6 @@ from identilens.measures.attention.intervals import (
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
-from identilens.measures.attention.logits import uncapped_logits as uncapped_logits
 from identilens.measures.attention.rank import numerical_rank as numerical_rank
 from identilens.measures.attention.realisable.alternative import (
     realisable_alternative as realisable_alternative,

@@ -1,6 +1,6 @@
 """How much of a row of attention weights is determined: certain mass, and intervals of linear functionals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
@@ -26,16 +26,14 @@ from identilens.measures.attention.row_solver import (
 _DRAWN, _FEW = 4, 64
 """Programs of a row with random costs, and programs that take no longer together than a few that might spare some."""
 _TOGETHER = 8
-"""Fewer rows with the same keys get exact numbers; one by one if their outputs stay the same exactly."""
+"""Fewer rows with the same keys get exact numbers."""
 
 _OPEN = 1e-6
 """Bounds whose distances add up to less are not refined."""
 _OF_A_KEY, _SPREAD = 16, 2
 """Programs of one key in a round at most, and how far apart their rows are in the order of widths."""
-_NEARLY = 0.6
-"""A program runs for the smallest tolerance whose bounds are at least this share as far apart as the widest."""
 
-_TINY, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).eps
+_EPS = torch.finfo(torch.float64).eps
 
 Lower = Float[Tensor, "row seen"]
 
@@ -54,19 +52,22 @@ class MapSolver:
         self._scales = space.scales.cpu()
         self._programs = SharedPrograms(self._kept)
 
-    def lower(self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]) -> Lower:
-        """Return the least value of each weight over all alternatives of its row.
+    def lower(
+        self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]
+    ) -> tuple[Lower, Lower]:
+        """Return the least value of each weight over all alternatives of its row, and its slope.
 
-        Where programs are many, those with costs drawn at random meet alternatives with little on all keys first. A
-        weight that none of them has at zero gets a program of its own. Few rows whose output stays the same exactly are
-        solved one by one.
+        It falls at most so fast with the length of a change of the output that is allowed. Where programs are many,
+        those with costs drawn at random meet alternatives with little on all keys first. A weight that none of them has
+        at zero gets a program of its own.
         """
-        if len(rows) < _TOGETHER and not allowed.any():
-            return torch.stack([RowSolver(row, self._space).lower() for row in rows])
-        inside, reach = self._seen(rows), allowed[:, None].cpu() / self._scales
+        inside, reach = self.seen(rows), allowed[:, None].cpu() / self._scales
         keys = inside.shape[1]
         movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + _DRAWN
         lo = torch.where(movable, 0.0, inside)
+        # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
+        slopes = torch.linalg.vector_norm(self._kept / self._scales, dim=1) * ~movable
+        slopes = slopes.repeat(len(rows), 1)
         open_ = movable & (inside > ALMOST_ZERO)
         crowded = open_.any(1) & (open_.sum() > _FEW)
         for part in torch.nonzero(crowded)[:, 0].split(many // _DRAWN):
@@ -77,40 +78,43 @@ class MapSolver:
         for part in torch.nonzero(open_).split(many):
             row, key = part.T
             costs = one_hot(key, keys).to(inside.dtype)
-            bounds = self._programs.minimise(costs, inside[row], reach[row]).bounds
-            lo[row, key] = bounds.clamp_min(0.0)
-        return torch.minimum(lo, inside)
+            optima = self._programs.minimise(costs, inside[row], reach[row])
+            lo[row, key] = optima.bounds
+            slopes[row, key] = torch.linalg.vector_norm(optima.multipliers / self._scales, dim=1)
+        return torch.minimum(lo, inside), slopes
+
+    def greatest(
+        self, rows: Float[Tensor, "row key"], functional: Float[Tensor, " key"]
+    ) -> Float[Tensor, " row"]:
+        """Return the greatest value of a functional of each row where its output stays the same exactly."""
+        inside, cost = self.seen(rows), functional[self._space.visible].cpu()
+        if not movable_keys(self._space, 0.0).any():
+            return inside @ cost
+        bounds = self._programs.minimise(-cost.expand_as(inside), inside).bounds
+        return torch.maximum(-bounds, inside @ cost)
 
     def bracket(
         self,
         rows: Float[Tensor, "row key"],
         allowed: Float[Tensor, "tolerance row"],
         rounds: int,
-        gap: float = 0.0,
+        gap: float,
     ) -> tuple[Float[Tensor, "tolerance row seen"], Float[Tensor, "tolerance row seen"]]:
         """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
 
         Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
-        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. The least value is
-        convex in the tolerance: between two others it is at most on the line between theirs. No program runs for a row
-        whose bounds add up to no more than the ``gap``.
+        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. No program runs for
+        a row whose bounds add up to no more than the ``gap``.
         """
-        allowed = allowed.cpu()
-        order = allowed[:, 0].argsort()
-        allowed = allowed[order]
-        share = (allowed[1:-1] - allowed[:-2]) / (allowed[2:] - allowed[:-2]).clamp_min(_TINY)
-        own, most = self._seen(rows), allowed.flatten()
+        most, own = allowed.flatten().cpu(), self.seen(rows)
         inside = own.repeat(len(allowed), 1)
         movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
         lo, hi = torch.where(movable, 0.0, inside), inside.clone()
-        run = torch.zeros_like(hi, dtype=torch.bool)
+        run = torch.zeros_like(movable)
         for _ in range(rounds):
             widths = hi - lo
             settled = run | (widths.sum(1, keepdim=True) <= gap)
-            widths = widths.masked_fill(settled, 0.0).unflatten(0, allowed.shape)
-            widest = widths.amax(0)
-            row, key = _chosen(widest, inside.shape[1])
-            row = row + len(own) * (widths >= _NEARLY * widest).int().argmax(0)[row, key]
+            row, key = _chosen(widths.masked_fill(settled, 0.0), inside.shape[1])
             if not key.numel():
                 break
             run[row, key] = True
@@ -137,13 +141,17 @@ class MapSolver:
             points = inside[same] + length[same, torch.arange(len(row)), None] * moves
             points = points.clamp_min(0.0).flatten(0, 1)
             hi = hi.scatter_reduce(0, same.flatten()[:, None].expand_as(points), points, "amin")
-            between = hi.unflatten(0, allowed.shape)
-            line = torch.lerp(between[:-2], between[2:], share[:, :, None])
-            between[1:-1] = torch.minimum(between[1:-1], line)
         lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
-        return lo[order.argsort()], hi[order.argsort()]
+        return lo, hi
 
-    def _seen(self, rows: Float[Tensor, "row key"]) -> Lower:
+    def filled(self, seen: Lower) -> Float[Tensor, "row key"]:
+        """Return rows with these numbers on their visible keys, and 0 on hidden ones."""
+        visible = self._space.visible
+        rows = torch.zeros(len(seen), len(visible), dtype=seen.dtype, device=visible.device)
+        return filled(rows, self._space, seen)
+
+    def seen(self, rows: Float[Tensor, "row key"]) -> Lower:
+        """Return rows on their visible keys."""
         return rows[:, self._space.visible].cpu()
 
 
@@ -242,13 +250,13 @@ def certain_weights(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    return _lower_ends(
-        weights,
-        projected_values,
-        visible,
-        [tolerance],
-        _exact,
-    )[0][0]
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    allowed, found = allowed_change(rows, T, tolerance), torch.zeros_like(rows)
+    for solver, places in map_solvers(T, len(rows), visible):
+        lower, _ = solver.lower(rows[places], allowed[places])
+        found[places] = solver.filled(lower)
+    return found
 
 
 @dataclass(frozen=True)
@@ -299,13 +307,18 @@ def certain_mass_bounds(
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
 
-    def bounds(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-        if len(rows) >= _TOGETHER:
-            return solver.bracket(rows, allowed, rounds, gap)
-        return _exact(solver, rows, allowed)
-
-    lo, hi = _lower_ends(weights, projected_values, visible, tolerances, bounds)
-    return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    allowed = torch.stack([allowed_change(rows, T, one) for one in tolerances])
+    lo, hi = torch.zeros_like(allowed), torch.zeros_like(allowed)
+    for solver, places in map_solvers(T, len(rows), visible):
+        own = rows[places], allowed[:, places]
+        if len(places) >= _TOGETHER:
+            ends = solver.bracket(*own, rounds, gap)
+        else:
+            ends = [torch.stack([solver.lower(own[0], one)[0] for one in own[1]])] * 2
+        lo[:, places], hi[:, places] = (one.sum(-1).clamp_max(1.0).to(lo.device) for one in ends)
+    return CertainBounds(lo, hi)
 
 
 def functional_interval(
@@ -346,43 +359,20 @@ def functional_interval(
     allowed = allowed_change(row[None], head_values(projected_values), tolerance)
     solver = RowSolver(row, space, float(allowed))
     seen = costs[:, space.visible].cpu()
-    # Programs are solved to an absolute accuracy, so costs are scaled to size one.
-    sizes = seen.abs().amax(1, keepdim=True).clamp_min(torch.finfo(seen.dtype).tiny)
-    lo, hi = (sign * sizes[:, 0] * solver.least(sign * seen / sizes) for sign in (1, -1))
+    optima = solver.optima(torch.cat([seen, -seen]))
+    least, minus_greatest = optima.bounds.chunk(2)
     value = seen @ solver.inside
-    lo, hi = torch.minimum(lo, value), torch.maximum(hi, value)
-    gap = solver.gap * float(sizes.max())
-    return FunctionalIntervals(value, lo, hi, space.nullity, gap)
+    lo, hi = torch.minimum(least, value), torch.maximum(-minus_greatest, value)
+    return FunctionalIntervals(value, lo, hi, space.nullity, optima.gap)
 
 
-def _lower_ends(
-    weights: Float[Tensor, "query key"],
-    projected_values: HeadValues,
-    visible: Bool[Tensor, "query key"] | None,
-    tolerances: Sequence[float],
-    bounds: Callable[[MapSolver, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Float[Tensor, "tolerance query key"], Float[Tensor, "tolerance query key"]]:
-    """Return bounds on the least value of each weight, found for all rows that see the same keys together."""
-    T = head_values(projected_values)
-    rows = checked_weights(weights, T, visible)
-    allowed = torch.stack([allowed_change(rows, T, one) for one in tolerances])
-    lo, hi = (torch.zeros_like(rows).repeat(len(allowed), 1, 1) for _ in range(2))
-    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
-        ends = bounds(MapSolver(space), rows[places], allowed[:, places])
-        for bound, end in zip((lo, hi), ends, strict=True):
-            bound[:, places] = filled(torch.zeros_like(bound[:, places]), space, end)
-    return lo, hi
-
-
-def _exact(solver: MapSolver, rows: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least value of each weight for each tolerance, as a bound from both sides."""
-    lower = torch.stack([solver.lower(rows, one) for one in allowed])
-    return lower, lower
-
-
-def _shared(spaces: Sequence[SimplexSpace]) -> list[tuple[SimplexSpace, list[int]]]:
-    """Return every space with the rows that have it."""
-    rows: dict[int, list[int]] = {}
+def map_solvers(
+    T: ProjectedValues, rows: int, visible: Bool[Tensor, "query key"] | None
+) -> Iterator[tuple[MapSolver, list[int]]]:
+    """Yield the programs of rows that see the same keys, with the numbers of these rows."""
+    found: dict[int, list[int]] = {}
+    spaces = T.simplex_spaces(rows, visible)
     for row, space in enumerate(spaces):
-        rows.setdefault(id(space), []).append(row)
-    return [(spaces[places[0]], places) for places in rows.values()]
+        found.setdefault(id(space), []).append(row)
+    for places in found.values():
+        yield MapSolver(spaces[places[0]]), places

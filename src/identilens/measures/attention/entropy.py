@@ -58,8 +58,8 @@ def maximum_entropy_alternative(
 
     Its logits are in the span of [T, 1]: a' = softmax(C y), with C an orthonormal basis of T minus its mean and y the
     minimiser of the convex function log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns. A
-    head with d_k >= rank(C), its own keys and no soft cap can produce this alternative, at any distance from A. (With
-    soft caps, see `uncapped_logits`. For heads that share values, a basis of V minus its mean is a K' for all of
+    head with d_k >= rank(C), its own keys and no soft cap can produce this alternative, at any distance from A. (Behind
+    a soft cap it may not. For heads that share values, a basis of V minus its mean is a K' for all of
     them.) With a bias, a' has the least Kullback–Leibler divergence from softmax(bias) instead. Newton's method, at
     most ``max_steps`` steps of O(n r²) per row. ``weights`` are A, positive on visible keys, as a softmax gives them.
 

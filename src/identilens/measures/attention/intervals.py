@@ -92,7 +92,7 @@ def attention_intervals(
         NumericalError: A program whose answer cannot be certified.
     """
     row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
-    return _intervals(row, space, solver, solver.ends(), (tolerance, pin_tolerance))
+    return _intervals(row, space, solver.ends(), (tolerance, pin_tolerance))
 
 
 def certify_row(
@@ -124,9 +124,8 @@ def certify_row(
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
         above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
-    return RowCertificate(
-        _intervals(row, space, solver, ends, (tolerance, pin_tolerance)), above, solver.top(ends)
-    )
+    intervals = _intervals(row, space, ends, (tolerance, pin_tolerance))
+    return RowCertificate(intervals, above, solver.top(ends))
 
 
 def minimum_norm_alternative(
@@ -164,13 +163,9 @@ def _solver(
 
 
 def _intervals(
-    row: Float[Tensor, " key"],
-    space: SimplexSpace,
-    solver: RowSolver,
-    ends: Ends,
-    tolerances: tuple[float, float],
+    row: Float[Tensor, " key"], space: SimplexSpace, ends: Ends, tolerances: tuple[float, float]
 ) -> AttentionIntervals:
-    lo, hi = (filled(row, space, end) for end in ends)
+    lo, hi = (filled(row, space, end) for end in (ends.lo, ends.hi))
     tolerance, pin_tolerance = tolerances
     pinned = hi - lo <= pin_tolerance
     return AttentionIntervals(
@@ -179,7 +174,7 @@ def _intervals(
         hi,
         pinned,
         space.nullity,
-        solver.gap,
+        ends.gap,
         tolerance,
         space.tolerance,
         pin_tolerance,

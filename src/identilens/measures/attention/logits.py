@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.linalg import qr
 from torch import Tensor
 
@@ -214,51 +214,6 @@ def least_logit_rank(
     # For uniform rows the difference is only rounding: compare it with the rounding of log A'.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
-
-
-def uncapped_logits(
-    weights: Float[Tensor, "query key"],
-    softcap: float,
-    *,
-    bias: Float[Tensor, "query key"] | None = None,
-    visible: Bool[Tensor, "query key"] | None = None,
-) -> Float[Tensor, "query key"] | None:
-    """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None if no z gives them.
-
-    The capped logits are log A' − bias + κ_i with any constant κ_i in row i. They can be in (−c, c) if and only if the
-    row's visible entries span less than 2 c. The κ_i that is used makes their mean 0, or as near to 0 as the cap
-    allows. z is free on hidden keys; it is set to 0 there. The rank of z depends on this choice: without a cap it is
-    the least rank; with a cap another κ may give a lower rank.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import uncapped_logits
-        >>> z = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
-        >>> weights = torch.softmax(5 * torch.tanh(z / 5), -1)
-        >>> found = uncapped_logits(weights, 5.0)
-        >>> torch.allclose(torch.softmax(5 * torch.tanh(found / 5), -1), weights)
-        True
-
-    Raises:
-        InputError: A visible weight of zero, which no softmax gives, or weights in half precision.
-    """
-    check_precision(weights)
-    rows = weights.detach().double()
-    seen = torch.ones_like(rows, dtype=torch.bool) if visible is None else visible
-    if rows.numel() and rows[seen].min() <= 0:
-        raise InputError(
-            "expected positive weights on visible keys, as a softmax gives them; some are zero."
-        )
-    logits = torch.log(rows.masked_fill(~seen, 1.0)) - (0.0 if bias is None else bias.double())
-    high = logits.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
-    low = logits.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
-    middle, room = (high + low) / 2, softcap - (high - low) / 2
-    if not (room > 0).all():
-        return None
-    mean = logits.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
-    # A tenth of the room is left, so that no entry is at the cap itself.
-    shift = torch.maximum(torch.minimum(mean, middle + 0.9 * room), middle - 0.9 * room)
-    return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
 
 def logit_rank_study(

@@ -237,35 +237,17 @@ class _Group:
         """The programs of the rows."""
         return SharedPrograms(self.space.kept[self.space.visible])
 
-    @cached_property
-    def corners(self) -> Int[Tensor, "row rho"]:
-        """Keys of a vertex of each row's alternatives."""
-        return self.programs.corners(self.seen)
-
     def least(
         self, costs: Float[Tensor, "functional input"]
     ) -> tuple[Float[Tensor, "functional row"], Float[Tensor, "functional row seen"]]:
         """Return proven lower bounds of costs over the alternatives of each row, and alternatives near the optima."""
         costs = costs[:, self.keys]
-        bounds, points = costs @ self.seen.mT, self.seen.expand(len(costs), -1, -1).clone()
-        lowest = costs.amin(1, keepdim=True)
-        size = costs.amax(1, keepdim=True) - lowest
-        # Programs are solved to an absolute accuracy, so costs are scaled to lie between 0 and 1.
-        open_ = (size[:, 0] > 0).nonzero()[:, 0]
-        tolerated = bool(self.allowed.any())
-        if not (len(open_) and movable_keys(self.space, float(tolerated)).any()):
-            return bounds, points
-        scaled = (costs - lowest)[open_] / size[open_]
-        if tolerated:
-            reach = self.allowed[:, None] / self.space.scales
-            optima = self.programs.minimise(
-                scaled.repeat_interleave(len(self.seen), 0),
-                *(one.repeat(len(open_), 1) for one in (self.seen, reach)),
-            )
-        else:
-            optima = self.programs.minimise_all(scaled, self.seen, self.corners)
-        over = optima.bounds.clamp_min(0.0).view(len(open_), -1)
-        least = lowest[open_] * self.seen.sum(1) + size[open_] * over
-        bounds[open_] = torch.minimum(bounds[open_], least)
-        points[open_] = optima.points.view(len(open_), *self.seen.shape)
-        return bounds, points
+        if not movable_keys(self.space, float(self.allowed.max())).any():
+            return costs @ self.seen.mT, self.seen.expand(len(costs), -1, -1)
+        reach = self.allowed[:, None] / self.space.scales
+        optima = self.programs.minimise(
+            costs.repeat_interleave(len(self.seen), 0),
+            *(one.repeat(len(costs), 1) for one in (self.seen, reach)),
+        )
+        bounds = torch.minimum(optima.bounds.view(len(costs), -1), costs @ self.seen.mT)
+        return bounds, optima.points.view(len(costs), *self.seen.shape)

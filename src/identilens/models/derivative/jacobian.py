@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg.memory import LARGE
 
 _USED = 0.85
 """Share of a budget that is used for tensors; the rest is for kernels and the heap."""
@@ -174,7 +175,6 @@ Function = Callable[[Tensor], tuple[Tensor, ...]]
 
 Method = Literal["exact", "sketch"]
 
-DEFAULT_BUDGET = 2**30
 DEFAULT_PROBES = 32
 
 
@@ -200,7 +200,7 @@ def jacobian_norms(
     probes: int = DEFAULT_PROBES,
     leading: int | None = None,
     seed: int = 0,
-    memory_budget: int = DEFAULT_BUDGET,
+    memory_budget: int = LARGE,
 ) -> tuple[SquaredNorms, ...]:
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
@@ -318,7 +318,7 @@ def output_norms(
     *,
     probes: int | None = DEFAULT_PROBES,
     seed: int = 0,
-    memory_budget: int = DEFAULT_BUDGET,
+    memory_budget: int = LARGE,
 ) -> SquaredNorms:
     """Return ‖∂e_j/∂x_i‖²_F for one hidden token j and every input token i.
 

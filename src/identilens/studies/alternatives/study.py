@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -135,7 +135,6 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     name = "alternatives"
     settings_type = AlternativeSettings
     result_type = Alternatives
-    joins: ClassVar = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         super().__init__(lens, texts, settings)

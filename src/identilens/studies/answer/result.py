@@ -194,19 +194,15 @@ class Answers(Result):
             pl.col("tolerance").eq_missing(first["tolerance"]),
             pl.col("functional").str.starts_with(f"{segment} − "),
         )
-        named = order.with_columns(pl.col("functional").str.strip_prefix(f"{segment} − "))
-        groups = named.group_by("verdict", maintain_order=True).agg("functional").rows()
+        other = pl.col("functional").str.strip_prefix(f"{segment} − ")
+        words = pl.format("{} than '{}'", "verdict", other)
         numbers = {
             **first,
             "tokens": answered,
             "exactly": exactness(first["tolerance"]) if bounded else None,
             "drawn": "",
             "unproven": None if bounded else "",
-            "certain_mass": means["lo"].sum() if bounded else None,
-            "ordered": "; ".join(
-                f"{verdict} than {', '.join(map(repr, names))}" for verdict, names in groups
-            )
-            or None,
+            "ordered": order.select(words.str.join(", ")).item() or None,
         }
         if drawn:
             numbers["drawn"] = ", estimated from {rows:,} of {population:,} rows".format(**first)

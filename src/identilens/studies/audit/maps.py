@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate
 from typing import Literal
 
 import polars as pl
@@ -56,73 +55,26 @@ def kept_maps(
 
 
 def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
-    """Return the maps that fit into so many characters of a page.
-
-    Texts are taken whole as long as they fit; of those that do not, whole layers: no head of a layer is missing.
-    """
+    """Return the first maps, in whole layers, that fit into so many characters of a page."""
     layer = ["text", "kind", "layer"]
     size = (
         BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")
     ) / 6
-    layers = kept.group_by(layer, maintain_order=True).agg(size.sum().alias("size"))
-    fitting, parts = [], []
-    for part in layers.partition_by("text", maintain_order=True):
-        whole = part["size"].sum() <= budget
-        (fitting if whole else parts).append(part)
-        budget -= int(part["size"].sum()) if whole else 0
-    for part in parts:
-        held = part.filter(pl.col("size").cum_sum() <= budget)
-        fitting.append(held)
-        budget -= int(held["size"].sum())
-    return (
-        kept.join(pl.concat(fitting), on=layer, how="semi", maintain_order="left")
-        if fitting
-        else kept
-    )
-
-
-def missing_layers(kept: pl.DataFrame, shown: pl.DataFrame) -> dict[int, str]:
-    """Return, for each text of which a page shows some layers only, which ones."""
-    layer = ["text", "kind", "layer"]
-    said = {}
-    for (text,), part in kept.select(layer).unique().group_by("text", maintain_order=True):
-        held = shown.filter(text=text).select("kind", "layer").unique().sort("kind", "layer")
-        if len(held) < len(part):
-            names = ", ".join(f"{kind} {number}" for kind, number in held.iter_rows())
-            said[text] = (
-                f"To keep this file small it shows {len(held)} of {len(part)} layers of this text: {names}."
-            )
-    return said
+    layers = kept.group_by(layer, maintain_order=True).agg(size=size.sum())
+    layers = layers.filter(pl.col("size").cum_sum() <= budget)
+    return kept.join(layers, on=layer, how="semi", maintain_order="left")
 
 
 def page_maps(
-    shown: pl.DataFrame,
-    matrices: Matrices,
-    tokens: Mapping[int, Tokens],
-    said: Mapping[int, str] | None = None,
+    shown: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
 ) -> list[TokenMap]:
     """Return maps for the viewer: raw attention, and what the head's output depends on, from which all else follows.
 
-    ``said`` is a sentence about each text, shown beside its maps.
+    Of long texts they are means over blocks.
     """
-    rows = shown.iter_rows(named=True)
     return [
-        _page_map(row, matrices, tokens.get(row["text"], {}), (said or {}).get(row["text"], ""))
-        for row in rows
+        _page_map(row, matrices, tokens.get(row["text"], {})) for row in shown.iter_rows(named=True)
     ]
-
-
-def mean_maps(
-    kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
-) -> list[TokenMap]:
-    """Return maps of long texts, as means over blocks, for the viewer: of as many texts as fit into a page."""
-    maps = [_mean_map(row, matrices, tokens.get(row["text"], {})) for row in kept.to_dicts()]
-    total = list(accumulate(one.characters for one in maps))
-    texts = kept["text"].to_list()
-    over = {text for text, size in zip(texts, total, strict=True) if size > PAGE_BUDGET} - set(
-        texts[:1]
-    )
-    return [one for one, text in zip(maps, texts, strict=True) if text not in over]
 
 
 def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Charts:
@@ -145,50 +97,42 @@ def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, To
     return charts
 
 
-def _page_map(row: Row, matrices: Matrices, tokens: Tokens, said: str) -> TokenMap:
-    raw, effective = _parts(row, matrices)
+def _page_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:
     queries, keys = axis_tokens(tokens, row)
-    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "values")
-    values, visible = matrices.get(str(key)), matrices.get(str(key.named("visible")))
+    key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
+    first = tokens.get("encoder", queries)
+    words = shortened(visible_text(joined(first[:12])), 36)
+    text = f"{row['text']} ({counted(len(first), 'token')}): {words}"
+    choices = {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]}
+    if (means := matrices.get(str(key.named("means")))) is not None:
+        size = -(-row["n_key"] // means.shape[1])
+        note = (
+            "This text is too long for a map of every token: each cell is the attention of a block of neighbouring "
+            f"queries, on average, to all keys of a block (of up to {size} tokens). {_facts(row)}"
+        )
+        queries, keys = map(_block_names, (queries, keys), means.shape)
+        return TokenMap(choices, {"block means": means}, queries, keys, note, interest=-1)
+    raw, effective = _parts(row, matrices)
+    values, visible = (matrices.get(str(key.named(name))) for name in ("values", "visible"))
     space = None if values is None else HeadSpace(values, row["rank"], visible, RULES)
     # Of a map without a mask the page works out effective attention by itself.
     derived = space is not None and visible is None
     return TokenMap(
-        _choices(row, tokens, queries),
+        choices,
         {"raw": raw} | ({} if derived else {"effective": effective}),
         queries,
         keys,
-        f"{_facts(row)} {said}".strip(),
+        _facts(row),
         {"null": ("raw", "effective")},
         _telling(row),
         space,
     )
 
 
-def _mean_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:
-    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "means")
-    means, sides = matrices[str(key)], axis_tokens(tokens, row)
-    queries, keys = map(_block_names, sides, means.shape)
-    size = -(-row["n_key"] // len(keys))
-    note = (
-        "This text is too long for a map of every token: each cell is the attention of a block of neighbouring "
-        f"queries, on average, to all keys of a block (of up to {size} tokens). {_facts(row)}"
-    )
-    choices = _choices(row, tokens, sides[0])
-    return TokenMap(choices, {"block means": means}, queries, keys, note, interest=-1)
-
-
 def _block_names(tokens: Sequence[str], blocks: int) -> list[str]:
     """Return the place and the first token of each block of `members`."""
     starts = [-(-block * len(tokens) // blocks) for block in range(blocks)]
     return [f"{start} {unmarked(tokens[start])}" for start in starts]
-
-
-def _choices(row: Row, tokens: Tokens, queries: Sequence[str]) -> dict[str, str | int]:
-    first = tokens.get("encoder", queries)
-    words = shortened(visible_text(joined(first[:12])), 36)
-    text = f"{row['text']} ({counted(len(first), 'token')}): {words}"
-    return {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]}
 
 
 def _telling(row: Row) -> float:

@@ -27,8 +27,6 @@ from identilens.studies.audit.maps import (
     certify_kept,
     fitting_maps,
     kept_maps,
-    mean_maps,
-    missing_layers,
     page_maps,
     printed_maps,
 )
@@ -120,9 +118,6 @@ _MEASURES = (
 )
 
 _MEANS = (*_MEASURES[:5], "pearson")
-
-# Of a masked map the nullity is that of the last row: others may see more keys. Shares below 1e-6 are rounding.
-_NULL_SPACE = (pl.col("nullity") > 0) | (pl.col("null_share") > 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,10 +331,8 @@ class Audit(Result):
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""
         kept = kept_maps(self.table, self.matrices)
-        return (
-            page_maps(kept.filter(text=kept["text"][0]), self.matrices, self.tokens)
-            if len(kept)
-            else ()
+        return page_maps(
+            kept.filter(pl.col("text") == pl.col("text").first()), self.matrices, self.tokens
         )
 
     def layers(self) -> pl.DataFrame:
@@ -368,7 +361,6 @@ class Audit(Result):
             _TILES,
             maps=len(table),
             **means,
-            with_null_space=table.select(_NULL_SPACE.mean()).item(),
             certain_rows=int(table["certain_rows"].sum()),
             unlooked=None if len(looked) else len(table),
             looked=len(looked),
@@ -408,11 +400,9 @@ class Audit(Result):
 
     def report_maps(self) -> list[TokenMap]:
         """Return the maps that a report shows: those that fit, and means over blocks of long texts."""
-        kept = kept_maps(self.table, self.matrices)
-        shown = fitting_maps(kept)
-        long = mean_maps(kept_maps(self.table, self.matrices, "means"), self.matrices, self.tokens)
-        said = missing_layers(kept, shown)
-        return page_maps(shown, self.matrices, self.tokens, said) + long
+        shown = fitting_maps(kept_maps(self.table, self.matrices))
+        long = kept_maps(self.table, self.matrices, "means")
+        return page_maps(pl.concat([shown, long]), self.matrices, self.tokens)
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
         return (

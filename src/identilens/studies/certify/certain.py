@@ -8,8 +8,8 @@ import torch
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import certain_mass
-from identilens.measures.attention.row_solver import RowSolver, allowed_change, filled
+from identilens.measures.attention.determined import certain_mass, map_solvers
+from identilens.measures.attention.row_solver import allowed_change
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
 from identilens.studies.outcomes import ROUNDING
@@ -42,32 +42,29 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
     except UnsupportedModelError:
         return []
     rows = checked_weights(weights, T, visible)
-    measured = []
-    for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):
-        solver = RowSolver(row, space)
-        ends = solver.lower()
-        lower, mass = filled(torch.zeros_like(row), space, ends), min(float(ends.sum()), 1.0)
-        # What proves the exact ends bounds what is left of them where the output is rounded.
-        allowed = float(allowed_change(row[None], T, ROUNDING["bfloat16"]))
-        rounded = float((ends - allowed * solver.slopes).clamp_min(0.0).sum())
-        measured.append(
-            {
-                "query": query,
-                "certain_mass": mass,
-                "certain_mass_bfloat16": min(rounded, mass),
-                "sink_weight": float(row[sink]),
-                "sink_lo": float(lower[sink]),
-                "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
-            }
-        )
-    loose = [
-        at
-        for at, one in enumerate(measured)
-        if one["certain_mass"] - one["certain_mass_bfloat16"] > CLOSE
-    ]
-    if loose:
+    lower, slopes = torch.zeros_like(rows), torch.zeros_like(rows)
+    greatest, unit = rows.new_zeros(len(rows)), torch.zeros_like(rows[0])
+    unit[sink] = 1.0
+    for solver, places in map_solvers(T, len(rows), visible):
+        own = rows[places]
+        ends = solver.lower(own, own.new_zeros(len(own)))
+        lower[places], slopes[places] = map(solver.filled, ends)
+        greatest[places] = solver.greatest(own, unit).to(greatest.device)
+    masses = lower.sum(1).clamp_max(1.0)
+    # What proves the exact ends bounds what is left of them where the output is rounded.
+    allowed = allowed_change(rows, T, ROUNDING["bfloat16"])
+    rounded = (lower - allowed[:, None] * slopes).clamp_min(0.0).sum(1)
+    loose = masses - rounded > CLOSE
+    if loose.any():
         seen = None if visible is None else visible[loose]
-        masses = certain_mass(rows[loose], T, visible=seen, tolerance=ROUNDING["bfloat16"])
-        for at, rounded in zip(loose, masses.tolist(), strict=True):
-            measured[at]["certain_mass_bfloat16"] = min(rounded, measured[at]["certain_mass"])
-    return measured
+        rounded[loose] = certain_mass(rows[loose], T, visible=seen, tolerance=ROUNDING["bfloat16"])
+    columns = {
+        "query": torch.tensor(queries),
+        "certain_mass": masses,
+        "certain_mass_bfloat16": torch.minimum(rounded, masses),
+        "sink_weight": rows[:, sink],
+        "sink_lo": lower[:, sink],
+        "sink_hi": greatest,
+    }
+    listed = (column.tolist() for column in columns.values())
+    return [dict(zip(columns, one, strict=True)) for one in zip(*listed, strict=True)]

@@ -45,6 +45,7 @@ _MARKS = {
 _LABEL = 22
 _FIRST_ORDER = " (to first order)"
 _SINGLE = " in single precision alone, which by itself changes the outcome by {:.2g}"
+_LESS = ", which do less than this tolerance allows in {},"
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
@@ -235,29 +236,24 @@ class Certainty(Result):
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
         tolerance, outcome = self.table["tolerance"][0], self.rows["outcome"][0]
-        own, rows = self.rows.filter(tolerance=tolerance), self.by_query()
-        rows = rows.filter(tolerance=tolerance)
+        own, rows = (one.filter(tolerance=tolerance) for one in (self.rows, self.by_query()))
         said, first = own["answer"].unique(), rows.row(0, named=True)
         half = self.provenance["model"]["dtype"].endswith("float16")
         [mean] = rows.select(pl.col("certain_mass", *VERDICTS).mean()).to_dicts()
         large, small, *free, _ = (mean[verdict] for verdict in VERDICTS)
-        weights = self.weights.filter(tolerance=tolerance)
+        less = len(own.filter(pl.col("allowed") > pl.col("effect")))
         numbers = {
             "rows": len(rows),
-            "weights": len(weights),
             "certain_mass": mean["certain_mass"],
             "large": large,
             "small": small,
             "free": sum(free),
-            "pinned": int(weights["pinned"].sum()),
-            "certified_tops": own["certified_top"].count(),
-            "certified_pairs": own.select(_PAIRS).item(),
             "kept": (said[0] if len(said) == 1 else None) or self._kept(outcome),
             "exactly": exactness(tolerance, outcome),
             "order": _FIRST_ORDER * (outcome in UNITS),
             "single": _SINGLE.format(own["cast"].max()) if half and outcome in UNITS else "",
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
-            "less": "",
+            "less": _LESS.format(some_of(less, len(own), "row")) * bool(less),
             "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
             "normed": normed_heads(self.provenance["model"]),
             "cited": f"{citation(self.provenance)} {head_name(first).capitalize()}",
@@ -266,12 +262,6 @@ class Certainty(Result):
             **self._claimed(tolerance),
             **self._put_back(),
         }
-        less = len(own.filter(pl.col("allowed") > pl.col("effect")))
-        if less:
-            words = (
-                f", which do less than this tolerance allows in {some_of(less, len(own), 'row')},"
-            )
-            numbers["less"] = words.partition(" in ")[0] if len(own) == 1 else words
         whole = Finding.of(_FINDING, _TILES, **numbers)
         lines = whole.text.splitlines()[:_SENTENCES]
         return Finding("\n".join(lines), numbers, whole.headline)
@@ -323,12 +313,9 @@ class Certainty(Result):
         return ends
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the functionals of a single row, largest first; else the rows; verdicts by their signs."""
-        rows = self.by_query()
-        if rows.n_unique([*HEAD, "query"]) > 1:
-            signs = [pl.col(verdict).round(3).alias(mark.sign) for verdict, mark in _MARKS.items()]
-            shown = rows.head(LINES).select(*ROW, pl.col("certain_mass").round(4), *signs)
-            return {"Attention by verdict": shown}
+        """Return the functionals of a single row, largest first, with verdicts by their signs; else all heads."""
+        if self.rows.n_unique([*HEAD, "query"]) > 1:
+            return super().overview()
         signs = {verdict: mark.sign for verdict, mark in _MARKS.items()}
         first = self.table.filter(tolerance=self.table["tolerance"][0])
         first = first.sort("value", descending=True, maintain_order=True).select(

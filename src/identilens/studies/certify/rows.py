@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import polars as pl
@@ -15,7 +15,12 @@ from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
-from identilens.measures.attention.row_solver import ORDER_MARGIN, Ends, RowSolver
+from identilens.measures.attention.row_solver import (
+    NUMBERS,
+    ORDER_MARGIN,
+    Ends,
+    RowSolver,
+)
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import HEAD, Columns, Row, decimals, integers, table_of
 from identilens.studies.outcomes import WITHIN, KeptOutcome
@@ -162,24 +167,25 @@ def certified_row(
     """
     solver = kept.solver(allowed)
     ends = solver.ends()
-    above = solver.order(ends) if order else None
-    top = solver.top(ends)
     own = kept.own[solver.keys]
     keys = solver.keys[own] % kept.values.keys
-    weight, lo, hi = (one[own] for one in (solver.inside, *ends))
-    row = torch.zeros(kept.values.keys, dtype=torch.float64).scatter(0, keys, weight)
-    visible = row.new_zeros(len(row), dtype=torch.bool).index_fill(0, keys, True)
-    radii = row_radii(kept, solver, lo, hi, allowed) if radii is None else radii
-    functionals = _weights(kept.values, row, visible, (lo, hi), radii, pin_tolerance)
+    row = torch.zeros(kept.values.keys, dtype=torch.float64)
+    visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
+    met = solver.farthest(ends)
+    row, farthest = (row.scatter(0, keys, one[own]) for one in (solver.inside, met))
+    radii = row_radii(kept, solver, ends, allowed) if radii is None else radii
+    functionals = _weights(
+        kept.values, row, visible, ends.lo[own], ends.hi[own], radii, pin_tolerance
+    )
     for one in functionals:
         one["token"] = tokens[one["key"]]
     claims = claims or {}
     proven = certified(kept, solver, claims, allowed, ends, certificates=certificates)
     for (one, _), coefficients in zip(proven, claims.values(), strict=True):
         one["token"] = _counted(coefficients, keys.tolist(), tokens)
-    pairs = None if above is None else (solver.keys[torch.nonzero(above)] % len(row)).tolist()
-    met = solver.farthest()
-    farthest = row.scatter(0, keys, met[own])
+    above = torch.nonzero(solver.order(ends)) if order else None
+    tops = solver.top(ends), _largest_source(kept, solver, ends, added)
+    top, source = (None if one is None else one % len(row) for one in tops)
     whole = {
         "allowed": allowed,
         "effect": kept.effect,
@@ -187,27 +193,28 @@ def certified_row(
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
         "predicted": float(kept.change(solver.length(met))),
         "simplex_nullity": kept.values.simplex_space(visible).nullity,
-        "certified_top": None if top is None else top % len(row),
-        "certified_source": _largest_source(kept, solver, ends, added),
-        "certified_pairs": None if pairs is None else len(pairs),
+        "certified_top": top,
+        "certified_source": source,
+        "certified_pairs": None if above is None else len(above),
         "pairs": len(keys) * (len(keys) - 1) // 2,
-        "gap": solver.gap,
+        "gap": ends.gap,
     }
     functionals += [one for one, _ in proven]
     held = [certificate for _, certificate in proven]
-    return CertifiedRow(functionals, whole, pairs or [], held, farthest, radii)
+    pairs = [] if above is None else (solver.keys[above] % len(row)).tolist()
+    return CertifiedRow(functionals, whole, pairs, held, farthest, radii)
 
 
 def _weights(
     T: ProjectedValues,
     row: Float[Tensor, " key"],
     visible: Bool[Tensor, " key"],
-    ends: Ends,
+    lo: Float[Tensor, " seen"],
+    hi: Float[Tensor, " seen"],
     radii: Float[Tensor, "two radius"],
     pin_tolerance: float,
 ) -> list[Row]:
     """Return the columns of each visible key's weight, given its ends."""
-    lo, hi = ends
     columns = {
         "key": visible.nonzero()[:, 0],
         "value": row[visible],
@@ -246,12 +253,11 @@ def _counted(
 def _largest_source(
     kept: KeptOutcome, solver: RowSolver, ends: Ends, added: Float[Tensor, " key"] | None
 ) -> int | None:
-    """Return the key whose weight times what it adds is the largest, by absolute value, in every alternative."""
+    """Return the position of the key that adds most, by absolute value, in every alternative."""
     if added is None:
         return None
     sizes = solver_costs(kept, solver, added[None])[0].abs()
-    largest = solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
-    return None if largest is None else largest % kept.values.keys
+    return solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
 
 
 def certified(
@@ -279,7 +285,9 @@ def certified(
         verdict, radius = claim.verdict(lo, hi), None
         if verdict in (TRUE, FALSE):
             sign = 1.0 if lo > claim.bound else -1.0
-            radius = _radius(kept, solver, sign * cost, sign * claim.bound + ORDER_MARGIN, allowed)
+            limit = cost.new_tensor([sign * claim.bound + ORDER_MARGIN])
+            reached = solver.radius(sign * cost[None], limit, kept.length(allowed))
+            radius = float(kept.change(reached))
         named = {"functional": claim.words, "value": value, "lo": lo, "hi": hi}
         found.append(({**named, "verdict": verdict, "radius": radius}, certificate))
     return found
@@ -302,64 +310,39 @@ def functional_ends(
 
     ``ends`` are those of the weights, where they are known: they are those of a functional of one key, too.
     """
-    values = costs @ solver.inside
+    values, open_ = costs @ solver.inside, torch.ones(len(costs), dtype=torch.bool)
     numbers = values.repeat(3, 1)
-    # All alternatives have the same sums: what is the same on all keys of all rows does not change.
-    open_ = (costs != costs[:, :1]).any(1)
     if ends is not None:
-        single = (costs != 0).sum(1) == 1
-        scaled = torch.stack([costs[single] @ end for end in ends])
-        numbers[1, single], numbers[2, single] = scaled.amin(0), scaled.amax(0)
-        open_ &= ~single
-    # Programs are solved to an absolute accuracy.
-    sizes = costs[open_].abs().amax(1).clamp_min(_TINY)
-    asked = costs[open_] / sizes[:, None]
-    least, minus_greatest = solver.least(torch.cat([asked, -asked])).chunk(2)
+        open_ = (costs != 0).sum(1) != 1
+        scaled = torch.stack([costs[~open_] @ ends.lo, costs[~open_] @ ends.hi])
+        numbers[1:, ~open_] = scaled.sort(0).values
+    asked = costs[open_]
+    least, minus_greatest = solver.optima(torch.cat([asked, -asked])).bounds.chunk(2)
     # The row itself is an alternative.
-    numbers[1, open_] = torch.minimum(sizes * least, values[open_])
-    numbers[2, open_] = torch.maximum(-sizes * minus_greatest, values[open_])
+    numbers[1, open_] = torch.minimum(least, values[open_])
+    numbers[2, open_] = torch.maximum(-minus_greatest, values[open_])
     return numbers
 
 
-def _radius(
-    kept: KeptOutcome,
-    solver: RowSolver,
-    cost: Float[Tensor, " seen"],
-    limit: float,
-    allowed: float,
-) -> float:
-    """Return up to which change of the outcome a functional is proven to reach a limit."""
-    if float(cost.min() * solver.inside.sum()) >= limit:
-        return inf
-    size = cost.abs().max()
-    reached = solver.radius(cost[None] / size, limit / size[None], kept.length(allowed))
-    return float(kept.change(reached))
-
-
 def row_radii(
-    kept: KeptOutcome,
-    solver: RowSolver,
-    lo: Float[Tensor, " own"],
-    hi: Float[Tensor, " own"],
-    allowed: float,
+    kept: KeptOutcome, solver: RowSolver, ends: Ends, allowed: float
 ) -> Float[Tensor, "two own"]:
     """Return the changes of the outcome up to which each weight is proven to stay determined, and negligible.
 
-    NaN where it is not even with the change that is ``allowed``, whose ends are ``lo`` and ``hi``: also of any larger.
+    NaN where it is not even with the change that is ``allowed``, whose ends are given: also of any larger.
     """
-    weight, own = solver.inside, kept.own[solver.keys]
-    limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight])[:, own]
-    limits = torch.cat([limits, torch.full_like(limits[:1], -FLOOR / limits.shape[1])])
+    own = kept.own[solver.keys]
+    weight, lo, hi = (one[own] for one in (solver.inside, ends.lo, ends.hi))
+    even = torch.full_like(weight, -FLOOR / len(weight))
+    limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, even])
     held = torch.stack([lo, -hi, -hi]) >= limits
     held[:2] &= held[:2].all(0)
-    which, key = held.nonzero().T
-    found, start = torch.full_like(limits, torch.nan), kept.length(allowed)
-    for at in solver.parts(torch.arange(len(key))):
-        place = which[at], key[at]
-        costs = torch.where(which[at, None] == 0, 1.0, -1.0) * solver.units(
-            own.nonzero()[key[at], 0]
-        )
-        found[place] = solver.radius(costs, limits[place], start)
+    found = torch.full_like(limits, torch.nan)
+    for part in held.nonzero().split(max(1, NUMBERS // len(own))):
+        which, key = part.T
+        costs = solver.units(own.nonzero()[key, 0])
+        costs[which > 0] *= -1.0
+        found[which, key] = solver.radius(costs, limits[which, key], kept.length(allowed))
     lower, upper, negligible = found
     return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
 

@@ -166,7 +166,6 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     name = "faithfulness"
     settings_type = FaithfulnessSettings
     result_type = Faithfulness
-    joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: FaithfulnessSettings) -> None:
         super().__init__(lens, texts, settings)

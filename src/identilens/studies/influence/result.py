@@ -22,12 +22,15 @@ of {answer_kind} layer {answer_layer}: the lowest of all changes.
 Without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} ({unit}; mean over \
 {texts:text}).
 {influential} of {heads:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
+{influential} of the {removed:head} with the largest estimates have at least {enough:.0%} of this effect when removed \
+alone; {left:head} have only estimates, to first order.
 """
 _TILES = """\
 {log_change:+.3g} | nats of the answer's log probability without head {answer_head} of {answer_kind} layer \
 {answer_layer}
 {effect:.3g} | {unit} without head {head} of {kind} layer {layer}
 {influential} of {heads} | heads have at least {enough:.0%} of that effect
+{influential} of {removed} | heads with the largest estimates have at least {enough:.0%} of that effect
 """
 _HEADS = """\
 A head that is removed writes nothing, at any position; everything after it is computed by the model. Shares are of \
@@ -58,8 +61,9 @@ class Influence(Result):
     Attributes:
         table: One row for each text and head. ``effect``: the change of the outcome when the head writes nothing;
             ``effect_of_mean``: when it writes the mean of its output over the text; ``estimate``: of ``effect``, to
-            first order. Nats (prediction, the mean over its positions) or relative change (states). ``log_change``: of
-            the log probability of a given answer, in nats; below 0 where the answer becomes less likely.
+            first order, and all that a head has that was not removed. Nats (prediction, the mean over its positions) or
+            relative change (states). ``log_change``: of the log probability of a given answer, in nats; below 0 where
+            the answer becomes less likely.
         answer_tokens: Of a given answer one row for each text, head and token of the answer: its
             ``log_probability`` in the model, its part of ``log_change``, and the row (``query``) that predicts it.
         hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` and ``log_change`` when
@@ -164,7 +168,9 @@ class Influence(Result):
     def heads(self) -> pl.DataFrame:
         """Return the means of each head over texts: first what a given answer needs most, or what has most effect."""
         means = self.table.group_by(_HEAD).agg(pl.exclude("text").mean())
-        return means.with_columns(RELATIVE_EFFECT).sort("log_change", -pl.col("effect"), *_HEAD)
+        return means.with_columns(RELATIVE_EFFECT).sort(
+            "log_change", -pl.col("effect"), *_HEAD, nulls_last=True
+        )
 
     def keys_by_effect(self) -> pl.DataFrame:
         """Return the hidden keys in the order of `heads`."""
@@ -184,24 +190,28 @@ class Influence(Result):
     def summary(self) -> Finding:
         """Return the head of the largest effect, how many come near it, and what a given answer needs most."""
         heads, outcome = self.heads(), self.provenance["settings"]["outcome"]
-        needed, largest = heads.row(0, named=True), heads.sort("effect").row(-1, named=True)
-        enough = INFLUENTIAL[outcome]
-        ranks = heads.select(
+        removed = heads.drop_nulls("effect")
+        needed, largest = removed.row(0, named=True), removed.sort("effect").row(-1, named=True)
+        enough, left = INFLUENTIAL[outcome], len(heads) - len(removed)
+        near = int((removed["relative_effect"] >= enough).sum())
+        ranks = removed.select(
             pl.corr(name, "effect", method="spearman") for name in ("effect_of_mean", "estimate")
         )
-        known = self.answer_tokens["log_probability"].sum() / len(self.table)
+        known = self.answer_tokens["log_probability"].sum() / self.table["effect"].count()
         return Finding.of(
             _FINDING,
             _TILES,
             **{name: largest[name] for name in (*_HEAD, "effect")},
             outcome=outcome,
             unit=UNITS[outcome],
-            texts=self.table["text"].n_unique(),
-            heads=len(heads),
+            texts=self.table.filter(**{name: largest[name] for name in _HEAD})["effect"].count(),
+            heads=None if left else len(heads),
+            removed=len(removed) if left else None,
+            left=left,
             enough=enough,
-            influential=int((heads["relative_effect"] >= enough).sum()) if len(heads) > 1 else None,
+            influential=near if len(heads) > 1 else None,
             log_probability=known or None,
             log_change=needed["log_change"],
             **{f"answer_{name}": needed[name] for name in _HEAD},
-            **(ranks.row(0, named=True) if len(heads) > 2 else {}),
+            **(ranks.row(0, named=True) if len(removed) > 2 else {}),
         )

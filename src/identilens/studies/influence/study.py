@@ -18,7 +18,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Replacements, Rows
-from identilens.runs.settings import NonNegative, Positions
+from identilens.runs.settings import NonNegative, Positions, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
@@ -31,6 +31,9 @@ from identilens.studies.outcomes import (
     positions,
     removals,
 )
+
+_MANY, _LARGEST = 512, 32
+"""Heads from which on only so many of them are removed by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,8 @@ class InfluenceSettings(RowSettings):
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
+        removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
+            more than 512 are chosen; the others have an estimate only.
         seed: Seed of the random directions.
     """
 
@@ -53,10 +58,13 @@ class InfluenceSettings(RowSettings):
     answer: Positions | None = None
     decision: str | None = None
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
+    removed: Positive | None = None
     seed: NonNegative = 0
 
     def check(self) -> None:
-        """Check that the outcome is the model's."""
+        """Check that the outcome is the model's, and that heads are chosen by estimates."""
+        if self.removed is not None and not self.directions:
+            raise SettingError("removed", "only with directions above 0", self.removed)
         if self.outcome in ("head", "layer"):
             raise SettingError("outcome", "prediction or states", self.outcome)
         if self.decision is not None and (self.answer is not None or self.outcome == "states"):
@@ -95,7 +103,6 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     name = "influence"
     settings_type = InfluenceSettings
     result_type = Influence
-    joins = "audit"
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
         self._decisions: Sequence[tuple[int, ...]] = ()
@@ -135,17 +142,24 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         estimates: Sequence[float | None] = [None] * len(self.chosen)
         if settings.directions:
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
-        without = removals(answer, self.chosen, "zero", partial(_removal, answer))
-        means = head_effects(answer, self.chosen, "mean")
+        numbers = self._removed(estimates)
+        removed = [self.chosen[number] for number in numbers]
+        without = dict(
+            zip(numbers, removals(answer, removed, "zero", partial(_removal, answer)), strict=True)
+        )
+        means = dict(zip(numbers, head_effects(answer, removed, "mean"), strict=True))
         heads = TextHeads(self.lens, [item], ())
         words = self.lens.reader.names(answer.following)
         known = answer.likelihoods(answer.own).tolist()
         rows: dict[str, list[Row]] = {name: [] for name in Influence.schema}
-        for one, (change, gains), mean, estimate in zip(
-            self.chosen, without, means, estimates, strict=True
-        ):
+        for number, (one, estimate) in enumerate(zip(self.chosen, estimates, strict=True)):
             head = Place(part, *one).row
-            rows["table"].append({**head, **change, "effect_of_mean": mean, "estimate": estimate})
+            change, gains = without.get(number, ({"effect": None, "log_change": None}, None))
+            rows["table"].append(
+                {**head, **change, "effect_of_mean": means.get(number), "estimate": estimate}
+            )
+            if gains is None:
+                continue
             for at, gain in enumerate(gains.tolist()):
                 token = {
                     "query": last + at,
@@ -158,6 +172,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             if settings.queries is not None:
                 rows["hidden_keys"] += self._keys(answer, Place(0, *one), heads, head)
         return Output({name: table_of(Influence.schema[name], rows[name]) for name in rows})
+
+    def _removed(self, estimates: Sequence[float | None]) -> list[int]:
+        """Return the numbers of the heads that are removed, by their estimates in a text."""
+        numbers = range(len(self.chosen))
+        most = self.settings.removed or (_LARGEST if len(numbers) > _MANY else len(numbers))
+        if not self.settings.directions:
+            return [*numbers]
+        return sorted(sorted(numbers, key=lambda one: -(estimates[one] or 0.0))[:most])
 
     def _decided(self, item: Item, ids: Sequence[int]) -> Answer:
         """Return the predictions of an answer's tokens after a text."""

@@ -47,7 +47,7 @@ class InversionSettings(Settings):
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
         whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
-        memory_budget: Largest size of a batch of candidates, such as 512MiB.
+        memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
     """
@@ -59,7 +59,7 @@ class InversionSettings(Settings):
     risk: Part = 1e-3
     substitutes: Positive = 64
     whole_prefix: Switch = False
-    memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = BUDGET
+    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
     max_length: Positive | None = None
     seed: NonNegative = 0
 
@@ -149,7 +149,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             self.items[0],
             settings.layers,
             stored=settings.stored,
-            budget=settings.memory_budget,
+            budget=settings.memory_budget or BUDGET,
             whole=settings.whole_prefix,
         )
         for text, item in enumerate(self.items):

@@ -10,10 +10,10 @@ import polars as pl
 from annotated_types import Ge
 
 from identilens.errors import NumericalError, SettingError
+from identilens.linalg.memory import budget_on
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import (
-    DEFAULT_BUDGET,
     DEFAULT_PROBES,
     Method,
     SquaredNorms,
@@ -58,7 +58,8 @@ class MixingSettings(Settings):
         wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB.
+        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
+            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -72,7 +73,7 @@ class MixingSettings(Settings):
     wrt: Wrt = "embeddings"
     sketch_probes: TwoOrMore | None = None
     leading: NonNegative | None = None
-    memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = DEFAULT_BUDGET
+    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
     max_length: Positive | None = None
     rollouts: bool = True
     seed: NonNegative = 0
@@ -208,7 +209,8 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         ]
         probes = settings.sketch_probes or DEFAULT_PROBES
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
-        options: dict[str, Any] = {"seed": seed, "memory_budget": settings.memory_budget}
+        budget = settings.memory_budget or budget_on(self.lens.device)
+        options: dict[str, Any] = {"seed": seed, "memory_budget": budget}
         if settings.queries:
             options["probes"] = None if settings.method == "exact" else probes
             for at, label in chosen:

@@ -1,26 +1,15 @@
 """The result of bounding rollouts: values, ends and ranks, and maps that reach the ends."""
 
-import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal
 
-import altair as alt
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.encoding import (
-    MOST_MARKS,
-    Look,
-    base_chart,
-    field,
-    inline,
-    layered,
-)
-from identilens.charts.kit import Charts, choose_present, intervals
-from identilens.charts.labels import rounded_end
+from identilens.charts.cells import heat
+from identilens.charts.kit import intervals
 from identilens.charts.packing import BITS
-from identilens.charts.thumbnails import picture
-from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
+from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.charts.views import View
 from identilens.errors import InputError
@@ -29,7 +18,8 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, Row
+from identilens.runs.tables import Columns, ends
+from identilens.studies.head_views import marked_line, of_whole_groups
 from identilens.studies.outcomes import WITHIN, normed_heads
 
 _ROW: Columns = {
@@ -39,17 +29,15 @@ _ROW: Columns = {
     "tolerance": pl.String,
 }
 _PLACE = ["text", "query", "tolerance"]
-_COVER, _PANEL = "#d55e00", 140
-_LINES, _SHOWN, _CELLS, _DRAWN, _PICTURES = 24, 3, 5_000, 40, 12
-"""Lines of tokens in a page, in a terminal, values to draw bars of, bars of a row, and pictures."""
+_LINES, _SHOWN, _CELLS, _DRAWN = 24, 3, 5_000, 40
+"""Lines of tokens in a page, in a terminal, values that charts draw, and bars of a row."""
 
-PATCH = re.compile(r"patch (\d+),(\d+)")
+_PATCH = r"patch (?<down>\d+),(?<across>\d+)"
 """Name of a position that is a part of a picture: its row and column."""
 
-
-def picture_key(text: int) -> str:
-    """Return the name of the matrix with the picture that a text is."""
-    return f"text{text}.picture"
+_NAME = pl.format(
+    "text {}, query {} {}, tolerance {}", "text", "query", "query_token", "tolerance"
+).alias("row")
 
 
 def end_maps(matrices: Matrices, text: int, name: str) -> dict[Address, Tensor]:
@@ -62,10 +50,10 @@ def end_maps(matrices: Matrices, text: int, name: str) -> dict[Address, Tensor]:
     }
 
 
-_FIXED = (
-    (pl.col("hi") <= (1 + WITHIN) * pl.col("value"))
-    & (pl.col("lo") >= (1 - WITHIN) * pl.col("value"))
-).alias("fixed")
+_FIXED = (pl.col("hi") <= (1 + WITHIN) * pl.col("value")) & (
+    pl.col("lo") >= (1 - WITHIN) * pl.col("value")
+)
+_STATE = pl.when(_FIXED).then(pl.lit("determined")).otherwise(pl.lit("not determined"))
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 _FINDING = """\
 With every head's output {kept}, no other maps change any of {pinned:value} of rollout. That is usual where rows see \
@@ -94,10 +82,10 @@ rows at once, while every head's output stays the same, up to the tolerance. The
 heads together.
 Put into the model, they moved no layer's hidden states by more than {moved:.1e} of their length.
 """
-_PICTURE = """\
-One row of the rollout on the picture that the model read: left the least that each patch may have while every head's \
-output stays the same, up to the tolerance, right the most, and between them the rollout of the model's own weights. \
-The ends of all patches are not reached at once: each has maps of its own.
+_PATCHES = """\
+One row of the rollout by the place of each patch: the rollout of the model's own weights, and the least and the most \
+that each patch may have while every head's output stays the same, up to the tolerance. The ends of all patches are \
+not reached at once: each has maps of its own.
 """
 _BARS = """\
 The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, and \
@@ -105,8 +93,8 @@ reached by maps up to the gap in the table of rows. Of a row at most the 40 larg
 the text; the table below has the widest intervals.
 """
 _MARKS = {
-    True: Mark("determined, within a tenth", "●", 0, True),
-    False: Mark("not determined", "△", 1),
+    "determined": Mark("determined, within a tenth", "●", 0, True),
+    "not determined": Mark("not determined", "△", 1),
 }
 
 
@@ -162,6 +150,14 @@ class Rollouts(Result):
             "moved": pl.Float64,
         },
     }
+    words: ClassVar = {
+        "value": "Rollout of the model's own weights",
+        "rollout": "Rollout of the model's own weights",
+        "lo": "Lo: proven least value in any alternative",
+        "hi": "Hi: proven greatest value in any alternative",
+        "row": "Row",
+        "state": "Value",
+    }
     keys: ClassVar = {
         "table": [*_PLACE, "target"],
         "rows": _PLACE,
@@ -169,13 +165,28 @@ class Rollouts(Result):
     }
 
     views: ClassVar = {
-        "pictures": View(title="The picture", text=_PICTURE, method="pictures"),
+        "patches": View(
+            heat,
+            ("across", "down", ("rollout", "lo", "hi")),
+            title="The patches of a picture",
+            text=_PATCHES,
+            table="patches",
+            choices=("row",),
+            look={"numbers": None},
+        ),
         "lines": View(
             title="The text, marked by what is determined", text=_TEXT, lines="page_lines"
         ),
         "intervals": View(
-            title="Widest intervals", text=_BARS, method="intervals", table="widest", listed=True
+            intervals,
+            ("name", "lo", "hi", "value", "state"),
+            title="What rollout may be in one row",
+            text=_BARS,
+            table="bars",
+            choices=("row",),
+            look={"root_x": True},
         ),
+        "widest": View(title="Widest intervals", table="widest", listed=True),
         "witnesses": View(
             title="Maps that reach the ends",
             text=_MAPS,
@@ -212,7 +223,7 @@ class Rollouts(Result):
         tolerance = self.table["tolerance"][0]
         table = self.table.filter(tolerance=tolerance)
         most = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
-        sums = table.select(_WIDTH.mean(), _FIXED.sum(), mean_value=pl.col("value").mean())
+        sums = table.select(_WIDTH.mean(), fixed=_FIXED.sum(), mean_value=pl.col("value").mean())
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
         names = ("text", "query", "target", "value", "lo", "hi")
         numbers = {name: most[name] for name in names} | sums.row(0, named=True)
@@ -239,97 +250,38 @@ class Rollouts(Result):
             normed=normed_heads(self.provenance["model"]),
         )
 
-    def token_lines(self, most: int = _SHOWN) -> list[TokenLine]:
+    def token_lines(self) -> list[TokenLine]:
         """Return the first rows as lines of tokens, each with its value in percent, marked where it is fixed."""
-        lines = []
-        for _, row in self.table.group_by(_PLACE, maintain_order=True):
-            if len(lines) == most:
-                break
-            marked = row.with_columns(_FIXED)
-            title, shown = first_tokens(_row_name(row.row(0, named=True)), marked)
-            sums = dict(marked.group_by("fixed").agg(pl.col("value").sum()).iter_rows())
-            tokens = [
-                MarkedToken(
-                    one["token"],
-                    _MARKS[one["fixed"]],
-                    f"{100 * one['value']:.1f}",
-                    f"{one['value']:.4f}, between {rounded_end(one['lo'], 'z.4f', -1)} and "
-                    f"{rounded_end(one['hi'], 'z.4f', 1)}",
+        return self.page_lines(_SHOWN)
+
+    def page_lines(self, most: int = _LINES) -> list[TokenLine]:
+        """Return more rows as lines of tokens, for a page."""
+        lines, percent = [], (100 * pl.col("value")).round(1)
+        note = pl.format("{}, between {} and {}", pl.col("value").round(4), *ends(4))
+        for row in self.table.with_columns(_NAME).partition_by(_PLACE, maintain_order=True)[:most]:
+            marked = row.with_columns(mark=_STATE)
+            sums = dict(marked.group_by("mark").agg(pl.col("value").sum()).iter_rows())
+            lines.append(
+                marked_line(
+                    row["row"][0],
+                    marked.with_columns(pl.format("{}", percent).alias("value"), note=note),
+                    _MARKS,
+                    {name: f"{100 * sums.get(name, 0.0):.0f} % of rollout" for name in _MARKS},
                 )
-                for one in shown.iter_rows(named=True)
-            ]
-            legend = [
-                (mark, f"{100 * sums.get(fixed, 0.0):.0f} % of rollout")
-                for fixed, mark in _MARKS.items()
-            ]
-            lines.append(TokenLine(title, tokens, legend))
+            )
         return lines
 
-    def page_lines(self) -> list[TokenLine]:
-        """Return more rows as lines of tokens, for a page."""
-        return self.token_lines(_LINES)
+    def patches(self) -> pl.DataFrame:
+        """Return the values of patches of pictures by their place, of as many rows as a page contains."""
+        place = pl.col("token").str.extract_groups(_PATCH).struct.unnest().cast(pl.Int64)
+        named = of_whole_groups(self.table, _PLACE, _CELLS).with_columns(_NAME, place)
+        return named.drop_nulls(["down", "across"]).rename({"value": "rollout"})
 
-    def pictures(self) -> Charts:
-        """Return ``pictures``: rollout on the picture that a text is, where all its patches are targets."""
-        if self.provenance["settings"]["targets"] is not None:
-            return {}
-        shown = self.table.with_columns(
-            pl.col("token").str.extract(PATCH.pattern, group).cast(pl.Int64).alias(name)
-            for group, name in ((1, "down"), (2, "across"))
-        ).drop_nulls(["down", "across"])
-        found = [one for one in shown["text"].unique() if picture_key(one) in self.matrices]
-        shown = shown.filter(pl.col("text").is_in(found))
-        if shown.is_empty():
-            return {}
-        # As many as leave no cell out of the chart: three for each patch of a row.
-        patches = max(shown.group_by(_PLACE).len()["len"].to_list())
-        rows = (
-            shown.select(list(_ROW))
-            .unique(maintain_order=True)
-            .head(max(1, min(_PICTURES, MOST_MARKS // (3 * patches))))
-        )
-        rows = rows.with_columns(row=pl.Series(map(_row_name, rows.to_dicts())))
-        cells = rows.join(shown, on=_PLACE, maintain_order="left")
-        cells = cells.unpivot(
-            ["lo", "value", "hi"],
-            index=["row", "down", "across"],
-            variable_name="end",
-            value_name="rollout",
-        ).with_columns(pl.col("end").replace({"lo": "least", "value": "rollout", "hi": "most"}))
-        addresses = {one: picture(self.matrices[picture_key(one)]) for one in found}
-        drawn = rows.select("row", address=pl.col("text").replace_strict(addresses))
-        chart = _on_pictures(
-            cells,
-            "end",
-            ("down", "across"),
-            "rollout",
-            drawn,
-            "address",
-            x_title="",
-            title="Rollout on the picture, between the least and the most that it may be",
-        )
-        return {"pictures": choose_present(chart, drawn, "row", "Row")}
-
-    def intervals(self) -> Charts:
-        """Return ``intervals``: the value and the ends of each target, for a row to choose."""
-        shown = self.table.head(_CELLS)
+    def bars(self) -> pl.DataFrame:
+        """Return the largest values of as many rows as a page contains, in the order of the text."""
         rank = pl.col("value").rank("ordinal", descending=True).over(_PLACE)
-        rows = shown.filter(rank <= _DRAWN).with_columns(
-            _FIXED.replace_strict({True: "determined", False: "not determined"}).alias("state"),
-            name=pl.format("{} · {}", "token", "target"),
-            row=pl.Series(map(_row_name, shown.filter(rank <= _DRAWN).to_dicts())),
-        )
-        columns = ("name", "lo", "hi", "value", "state")
-        longest = max(rows.group_by("row").len()["len"].to_list())
-        chart = intervals(
-            rows.select(*columns, "row"),
-            *columns,
-            root_x=True,
-            x_title="Rollout and its interval, by square root",
-            height=17 * longest + 10,
-            title="What rollout may be in one row",
-        )
-        return {"intervals": choose_present(chart, rows, "row", "Row")}
+        rows = self.table.head(_CELLS).filter(rank <= _DRAWN)
+        return rows.with_columns(_NAME, state=_STATE, name=pl.format("{} · {}", "token", "target"))
 
     def notebook_maps(self) -> list[TokenMap]:
         """Return the maps of the model beside those that reach both ends of each target, as far as a page has room."""
@@ -360,60 +312,3 @@ class Rollouts(Result):
                 interest = float((layers["most"] - layers["least"]).abs().sum())
                 maps.append(TokenMap(choices, layers, names, names, note, apart, interest))
         return maps
-
-
-def _row_name(row: Row) -> str:
-    return f"text {row['text']}, query {row['query']} {unmarked(row['query_token'])!r}, tolerance {row['tolerance']}"
-
-
-def _on_pictures(
-    frame: pl.DataFrame,
-    panel: str,
-    place: tuple[str, str],
-    value: str,
-    pictures: pl.DataFrame,
-    picture: str,
-    **look: Unpack[Look],
-) -> alt.LayerChart:
-    """Return cells on top of a picture, a panel for each value of ``panel``: the larger a value, the more is covered.
-
-    Args:
-        frame: A row for each cell.
-        panel: The column that tells panels apart.
-        place: The columns with the row and the column of a cell in the picture.
-        value: The values, from 0 up.
-        pictures: A row for each picture, with the columns that it can be chosen by.
-        picture: The column with the picture's address.
-        look: Words; see `Look`.
-    """
-    panels = frame[panel].unique(maintain_order=True).to_list()
-    look = Look(height=_PANEL) | look
-    look["also"] = (*place, value, *look.get("also", ()))
-    base = base_chart(frame, panel, place[0], grouped="xy", **look)
-    base.encoding.y["axis"] = None
-    base.encoding.x["axis"]["labelAngle"] = 0
-    base.encoding.x["scale"] = alt.Scale(paddingInner=0.03, paddingOuter=0)
-    cells = base.mark_rect(color=_COVER).encode(
-        xOffset=alt.XOffset(field(place[1]), type="ordinal", scale=alt.Scale(padding=0)),
-        opacity=alt.Opacity(
-            field(value),
-            type="quantitative",
-            title=look.get("color_title", value),
-            scale=alt.Scale(domain=[0, float(f"{frame[value].max():.2g}")], range=[0, 0.85]),
-            legend=alt.Legend(orient="bottom"),
-        ),
-    )
-    rows = [{**one, panel: name} for one in pictures.iter_rows(named=True) for name in panels]
-    below = alt.Chart(inline([{field(name): one[name] for name in one} for one in rows]))
-    below = below.mark_image(
-        aspect=False, width=alt.expr("bandwidth('x')"), height=alt.expr("height")
-    ).encode(
-        x=base.encoding.x,
-        y=alt.value(alt.expr("height / 2")),
-        url=alt.Url(field(picture), type="nominal"),
-    )
-    whole = layered([cells, below])
-    whole.layer.reverse()
-    # The page makes the panels square.
-    whole["usermeta"] = {"panels": len(panels)}
-    return whole

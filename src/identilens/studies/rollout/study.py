@@ -25,12 +25,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import TextStudy, asked_places, check_asked, joined
 from identilens.studies.outcomes import ToleranceSettings
-from identilens.studies.rollout.result import (
-    PATCH,
-    Rollouts,
-    end_maps,
-    picture_key,
-)
+from identilens.studies.rollout.result import Rollouts, end_maps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +144,6 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             if settings.witnesses:
                 matrices = _matrices(text, layers, heads, found)
                 rows["witnesses"] = self._put_back(text, tolerance.name, matrices)
-        pixels = self.items[part].tensors.get("pixel_values")
-        if pixels is not None and len(pixels) in (1, 3) and PATCH.fullmatch(text.names[-1]):
-            low, high = pixels.aminmax()
-            matrices[picture_key(part)] = ((pixels - low) / (high - low).clamp_min(1e-9)).float()
         frames = {name: table_of(Rollouts.schema[name], one) for name, one in rows.items()}
         return Output(frames, matrices, {part: {text.sequence: text.names}} if matrices else {})
 

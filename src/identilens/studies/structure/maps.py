@@ -1,4 +1,4 @@
-"""Mean weights and W of every head as maps: small ones of all heads, and large ones for the viewer."""
+"""Mean weights and W of every head as maps for the viewer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,37 +6,12 @@ from typing import Any
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.kit import AnyChart
-from identilens.charts.thumbnails import thumbnails
 from identilens.charts.viewer import TokenMap
 from identilens.measures.structure.weights import structure_weights
 from identilens.runs.matrices import Matrices
 from identilens.runs.tables import Row
 
 SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
-
-
-def gallery(
-    table: pl.DataFrame, matrices: Matrices, kind: str, name: str, penalty: float
-) -> AnyChart:
-    """Return W of every head of a kind as a small map, ``raw`` or ``effective``."""
-    prefix = "" if name == "raw" else "effective_"
-    heads = table.filter(kind=kind).select("layer", "head", "threshold", f"{prefix}pattern")
-    pictures = [
-        structure_weights(matrices[f"{kind}.layer{layer}.{name}"][head], level, penalty=penalty)
-        for layer, head, level, _ in heads.iter_rows()
-    ]
-    return thumbnails(
-        heads.drop("threshold").rename({f"{prefix}pattern": "best pattern"}),
-        "head",
-        "layer",
-        pictures,
-        x_title="Head",
-        y_title="Layer",
-        also=["best pattern"],
-        title=f"W of every {kind} head, {SHOWN[name]}",
-        description="Small maps by layer and head; rows are queries, columns keys; shade is the root of the weight.",
-    )
 
 
 def token_maps(

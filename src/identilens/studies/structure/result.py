@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
@@ -198,7 +197,7 @@ class Structure(Result):
         "value": "",
     }
     views: ClassVar = {
-        "structures": View(title="W of every head", text=_W, method="galleries", maps="token_maps"),
+        "structures": View(title="W of every head", text=_W, maps="token_maps"),
         "heads": View(title="Heads", table="heads", listed=True),
         "patterns": View(
             heat,
@@ -300,19 +299,6 @@ class Structure(Result):
             )
         return self.matrices[key][head]
 
-    def visibility_by_position(self) -> pl.DataFrame:
-        """Return the share of a weight at each position that the output shows: mean (U Uᵀ)_jj over texts, in [0, 1].
-
-        Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
-        """
-        rows = []
-        for kind, layer in self.sites:
-            key = f"{kind}.layer{layer}"
-            visibility = self.matrices[f"{key}.visibility"].diagonal(dim1=-2, dim2=-1).double()
-            places = torch.arange(visibility.shape[-1]).expand_as(visibility)
-            rows += maps.head_rows(key, {"position": places, "visibility": visibility})
-        return pl.DataFrame(rows).explode("position", "visibility")
-
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
         return norm_correlations(self.perturbations)
@@ -338,17 +324,6 @@ class Structure(Result):
         """Return the pairs of texts whose weights can be moved."""
         moved = self.pairs.filter(pl.col("freedom") > 0)
         return moved.with_columns(pl.col("disagree").cast(pl.Float64))
-
-    def galleries(self) -> Charts:
-        """Return W of every head as a small map, for each kind of attention, raw and effective."""
-        kinds = self.table["kind"].unique(maintain_order=True)
-        return {
-            f"structures_{kind}_{name}": maps.gallery(
-                self.table, self.matrices, kind, name, self._penalty
-            )
-            for kind in kinds
-            for name in maps.SHOWN
-        }
 
     def token_maps(self) -> list[TokenMap]:
         """Return mean weights and W of every head for the viewer."""

@@ -1,7 +1,6 @@
 """Training one identifiable encoder (Bhardwaj et al. 2021, section 6)."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -16,7 +15,7 @@ from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
 from identilens.lab.encoder.readers import read_splits
 from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS
-from identilens.lab.encoder.training import processes, train_encoder
+from identilens.lab.encoder.training import train_encoder
 from identilens.runs.files import Manifest
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
@@ -85,7 +84,6 @@ class EncoderRun(Result):
                 "test_rows",
                 "vocabulary",
                 "parameters",
-                "processes",
             ),
             "seconds": pl.Float64,
         },
@@ -141,7 +139,6 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
 
     The model of the best epoch is saved to ``model`` in the folder (weights, configuration, tokenizer, for
     `identilens.load`). During training, ``checkpoints`` are saved too; an interrupted run continues from the last one.
-    If several processes are launched (torchrun), they share each batch; the first process writes and reports.
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used, if accelerate is not installed, or without a
@@ -176,13 +173,6 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         self.splits = read_splits(
             self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
         )
-        self.processes = processes()
-        self.reports = bool(self.processes.is_main_process)
-        if settings.batch_size % self.processes.num_processes:
-            raise InputError(
-                f"{self.processes.num_processes} processes cannot share batches of {settings.batch_size} evenly. "
-                "Choose a multiple of their number."
-            )
 
     def identity(self) -> Identity:
         """Return the texts and labels of all parts."""
@@ -194,19 +184,10 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         """Return the number of steps."""
         return [self.settings.epochs * ceil(len(self.splits.train) / self.settings.batch_size)]
 
-    def in_turn(self) -> AbstractContextManager[Any]:
-        """Let the first process make the folder."""
-        return self.processes.main_process_first()
-
-    def wait(self) -> None:
-        """Wait for all processes."""
-        self.processes.wait_for_everyone()
-
     def begin(self, folder: RunFolder | None) -> None:
         """Find the last complete checkpoint of an interrupted run."""
         super().begin(folder)
-        with self.in_turn():
-            self.checkpoint = last_whole(self.folder or Path())
+        self.checkpoint = last_whole(self.folder or Path())
 
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
@@ -215,7 +196,6 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
             self.task,
             self.splits,
             self.settings,
-            self.processes.num_processes,
             lambda done, note: self.tell(note, done),
             self.checkpoint,
         )

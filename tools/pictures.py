@@ -1,11 +1,19 @@
-"""Measures the story of the documentation's first page, and draws its picture.
+"""Makes what the documentation shows: the outputs of the notebooks, and the story of its first page with its picture.
 
-Usage: python tools/story.py
+    python tools/pictures.py [story] [NOTEBOOK ...]
 
-One row of attention of the bundled decoder, another row with the same prediction, and what two questions say of them.
-The picture goes to docs/images/story.svg; the figures are printed as the page writes them.
+Needs Chromium. A notebook's tables are stored as HTML; its charts, maps and results as pictures: Jupyter does not run
+the scripts of a notebook that came from elsewhere, and GitHub runs none.
+
+The story is one row of attention of the bundled decoder, another row with the same prediction, and what two questions
+say of them. The picture goes to docs/images/story.svg; the figures are printed as the pages write them.
 """
 
+import ast
+import base64
+import io
+import json
+import sys
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
@@ -13,6 +21,8 @@ from typing import Any
 
 import polars as pl
 import torch
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor
 
 import identilens as idl
@@ -21,9 +31,84 @@ from identilens.charts.kit import bars
 from identilens.charts.labels import visible_text
 from identilens.demo.examples import STORY
 
+ROOT = Path(__file__).parents[1]
+CHROMIUM = "/usr/bin/chromium"
+WIDTH, HEIGHT = 860, 1100
+"""Pixels of a picture at most."""
+
+COLORS = 112
+"""Of a picture: it is small with few, and they are enough for maps and letters."""
+
+
+LONGEST = 4000
+"""Characters of what is stored as text."""
+
+
+def picture(browser: Browser, html: str) -> str:
+    """Return what a page looks like, as a PNG in base64."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+    page.set_content(
+        f'<!doctype html><meta charset="utf-8"><body style="margin: 8px; font: 14px sans-serif">{html}'
+    )
+    page.wait_for_timeout(1500)
+    high = page.evaluate("document.body.scrollHeight") + 16
+    shot = page.screenshot(
+        clip={"x": 0, "y": 0, "width": WIDTH, "height": min(high, HEIGHT)}, full_page=True
+    )
+    page.close()
+    small = io.BytesIO()
+    image = Image.open(io.BytesIO(shot)).convert("RGB")
+    image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        small, "PNG", optimize=True
+    )
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def output(value: Any, count: int, browser: Browser) -> dict[str, Any]:
+    """Return the output of a cell whose last expression has a value."""
+    words = repr(value)
+    words = words if len(words) < LONGEST else f"{type(value).__name__}(...)"
+    data: dict[str, Any] = {"text/plain": words.splitlines(keepends=True)}
+    if isinstance(value, pl.DataFrame):
+        data["text/html"] = value._repr_html_().splitlines(keepends=True)
+    elif hasattr(value, "_repr_html_"):
+        data["image/png"] = picture(browser, value._repr_html_())
+    elif hasattr(value, "_repr_mimebundle_"):
+        data["image/png"] = picture(browser, value._repr_mimebundle_()["text/html"])
+        data["text/plain"] = [f"{type(value).__name__}(...)"]
+    return {"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"}
+
+
+def run_cell(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell and return the value of its last expression; lines that begin with % are for Jupyter."""
+    code = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+    tree = ast.parse(code)
+    shown = [one.value for one in tree.body[-1:] if isinstance(one, ast.Expr)]
+    if shown:
+        tree.body.pop()
+    exec(compile(tree, "cell", "exec"), names)
+    if not shown:
+        return None
+    return eval(compile(ast.Expression(shown[0]), "cell", "eval"), names)
+
+
+def run_notebook(path: Path, browser: Browser) -> None:
+    """Run a notebook and write it with its outputs."""
+    notebook, names, count = json.loads(path.read_text(encoding="utf-8")), {}, 0
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        count += 1
+        value = run_cell("".join(cell["source"]), names)
+        cell["execution_count"] = count
+        cell["outputs"] = [] if value is None else [output(value, count, browser)]
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{path.name}: {path.stat().st_size // 1000} kB")
+
+
 LAYER, HEAD = 2, 7
 KEPT = "0.001nats"
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 
 
 @dataclass(frozen=True)
@@ -143,14 +228,27 @@ def draw(rows: Rows) -> None:
     save_charts({"story": chart}, IMAGES, ("svg",))
 
 
-def main() -> None:
-    """Print the figures and draw the picture."""
-    torch.set_num_threads(1)
+def tell_story() -> None:
+    """Print the figures of the story and draw its picture."""
     lens = idl.load("bundled-decoder")
     rows = rows_of(lens)
     for what, said in measured(lens, rows).items():
         print(f"{what}: {said}")
     draw(rows)
+
+
+def main() -> None:
+    """Make what is named, or all."""
+    torch.set_num_threads(1)
+    given = sys.argv[1:] or ["story", *map(str, sorted((ROOT / "notebooks").glob("*.ipynb")))]
+    if "story" in given:
+        tell_story()
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name in given:
+            if name != "story":
+                run_notebook(Path(name), browser)
+        browser.close()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Where the real data sets are, for tests, benchmarks and tools."""
+"""The folder of the real data sets, for tests, benchmarks and tools."""
 
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PLACES = (
     ROOT / "data",
     ROOT.parent / "data",
