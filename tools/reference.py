@@ -100,7 +100,7 @@ TOPICS = {
             "load_result",
             "write_report",
             "compare",
-            "Comparison",
+            "studies.comparison.Comparison",
             "verify",
         ),
     ),
@@ -116,7 +116,9 @@ TOPICS = {
     "rollout": Topic("Rollout", studies=("rollout",)),
     "patterns": Topic("Patterns", studies=("patterns",)),
     "tokens": Topic("Tokens", studies=("tokens",), places=("measures.tokens",)),
-    "inversion": Topic("Inversion", names=("invert", "Inverted"), studies=("inversion",)),
+    "inversion": Topic(
+        "Inversion", names=("invert", "studies.inversion.result.Inverted"), studies=("inversion",)
+    ),
     "structure": Topic("Structure", studies=("structure",), places=("measures.structure",)),
     "determined": Topic(
         "Measures: determined and influential",
@@ -264,8 +266,8 @@ def topic_page(topic: Topic) -> str:
         parts += study_section(name)
     shown = set(re.findall(r"^::: (\S+)", "\n".join(parts), re.MULTILINE))
     for name in topic.names:
-        thing = getattr(identilens, name, None) or getattr(identilens.lab, name)
-        parts.append(directive(place_of(thing)))
+        thing = getattr(identilens, name.partition(".")[0], None) or getattr(identilens.lab, name)
+        parts.append(directive(f"identilens.{name}" if "." in name else place_of(thing)))
     for place in every_public_place():
         module = place.rpartition(".")[0].removeprefix("identilens.")
         here = any(module == one or module.startswith(f"{one}.") for one in topic.places)
@@ -399,9 +401,7 @@ def stub_of(name: str) -> str:
     body = "".join(f"    {line},\n" for line in lines)
     words = inspect.getdoc(function) or ""
     words = indent(words.partition("\nExamples:")[0].strip(), "    ")
-    return (
-        f'def {name}(\n{body}) -> {study.result_type.__name__}:\n    r"""{words.strip()}\n    """\n'
-    )
+    return f'def {name}(\n{body}) -> {place_of(study.result_type)}:\n    r"""{words.strip()}\n    """\n'
 
 
 STUDY_OF = {"token_identifiability": "tokens"}
@@ -420,9 +420,13 @@ MADE = "# What follows is made by tools/reference.py.\n# fmt: off\n"
 
 def stub() -> str:
     """Return the stub of the package: its names, and the functions of the studies with their types."""
-    names = [name for name in identilens.__all__ if name in STUDIES or name in STUDY_OF]
+    names: list[str] = [
+        name for name in vars(identilens)["__all__"] if name in STUDIES or name in STUDY_OF
+    ]
     opening = STUB.read_text(encoding="utf-8").partition(MADE)[0]
-    return "\n".join([opening.rstrip() + "\n", MADE, *map(stub_of, names)])
+    results = {study_named(STUDY_OF.get(name, name)).result_type.__module__ for name in names}
+    imports = "".join(f"import {place}\n" for place in sorted(results))
+    return "\n".join([opening.rstrip() + "\n", MADE + imports, *map(stub_of, names)])
 
 
 def main() -> None:

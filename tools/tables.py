@@ -13,6 +13,7 @@ import polars as pl
 from annotated_types import Ge, Gt, Le, Lt
 
 from identilens.runs.settings import SIZE, Settings, hints_of
+from identilens.runs.tables import markdown_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 FAMILIES = DOCS / "results" / "families.csv"
@@ -153,6 +154,8 @@ def families_page() -> str:
         compared=trials["difference"].count(),
         worst=trials["difference"].max(),
     )
+    sizes = pl.col("difference").map_elements("{:.0e}".format, return_dtype=pl.String)
+    trials = trials.with_columns(sizes)
     counts = {name: len(trials.filter(outcome=name)) for name in OUTCOMES}
     lines = ["| outcome | types | meaning |", "|---|---|---|"]
     lines += [f"| {name} | {counts[name]} | {words} |" for name, words in OUTCOMES.items()]
@@ -163,15 +166,6 @@ def families_page() -> str:
         if columns:
             parts.append(f"## {name.capitalize()}\n\n{markdown_table(rows.select(columns))}")
     return "\n\n".join(parts)
-
-
-def markdown_table(frame: pl.DataFrame) -> str:
-    """Return a frame as a table of a page."""
-    lines = [list(frame.columns), ["---"] * frame.width]
-    for values in frame.iter_rows():
-        words = [f"{one:.0e}" if isinstance(one, float) else str(one or "") for one in values]
-        lines.append([one.replace("|", "\\|").replace("<", "&lt;") for one in words])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 VERDICTS = {

@@ -19,41 +19,39 @@ from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
-from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
-from .studies.answer.result import Answers as Answers
 from .studies.answer.study import answer as answer
-from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
-from .studies.certify.result import Certainty as Certainty
 from .studies.certify.study import certify as certify
-from .studies.comparison import Comparison as Comparison
 from .studies.comparison import compare as compare
-from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
-from .studies.influence.result import Influence as Influence
 from .studies.influence.study import influence as influence
 from .studies.inversion.invert import invert as invert
-from .studies.inversion.result import Inversion as Inversion
-from .studies.inversion.result import Inverted as Inverted
 from .studies.inversion.study import inversion as inversion
-from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
-from .studies.patterns.result import PatternScores as PatternScores
 from .studies.patterns.study import patterns as patterns
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
-from .studies.rollout.result import Rollouts as Rollouts
 from .studies.rollout.study import rollout as rollout
-from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
-from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
 from .studies.tokens.study import token_identifiability as token_identifiability
 
 __version__: str
 
 # What follows is made by tools/reference.py.
 # fmt: off
+import identilens.studies.alternatives.result
+import identilens.studies.answer.result
+import identilens.studies.audit.result
+import identilens.studies.certify.result
+import identilens.studies.faithfulness.result
+import identilens.studies.influence.result
+import identilens.studies.inversion.result
+import identilens.studies.mixing.result
+import identilens.studies.patterns.result
+import identilens.studies.rollout.result
+import identilens.studies.structure.result
+import identilens.studies.tokens.result
 
 def alternatives(
     lens: Lens,
@@ -81,7 +79,7 @@ def alternatives(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Alternatives:
+) -> identilens.studies.alternatives.result.Alternatives:
     r"""Find other attention weights with the same output, and run the model with them.
 
     For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
@@ -151,7 +149,7 @@ def answer(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Answers:
+) -> identilens.studies.answer.result.Answers:
     r"""Say where the attention of an answer lies, how much of that is certain, and what of its prompt the answer needs.
 
     The model answers a prompt or messages, or the answer is given. One pass over prompt and answer measures the rows of
@@ -217,7 +215,7 @@ def audit(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Audit:
+) -> identilens.studies.audit.result.Audit:
     r"""Measure how much of every attention map is certain, influential, and without effect on its head's output.
 
     Certain: certain mass of drawn rows of drawn texts (linear programs). Influential: what happens to the model's
@@ -291,7 +289,7 @@ def certify(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Certainty:
+) -> identilens.studies.certify.result.Certainty:
     r"""Say for each attention weight whether the output determines it, and how much of the output its key brings.
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
@@ -372,7 +370,7 @@ def faithfulness(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Faithfulness:
+) -> identilens.studies.faithfulness.result.Faithfulness:
     r"""Test explanations of attention rows or of decisions: do their orders follow what removing parts does.
 
     From each text some maps and rows are drawn. Faithful: keys are removed in each explanation's order, and one by one;
@@ -443,7 +441,7 @@ def influence(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Influence:
+) -> identilens.studies.influence.result.Influence:
     r"""Remove heads, and keys of rows, one at a time, and see what happens to the model's answer.
 
     A head that is removed writes nothing (zero), or at each row the mean of its output over the text (mean); all that
@@ -510,7 +508,7 @@ def inversion(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Inversion:
+) -> identilens.studies.inversion.result.Inversion:
     r"""Say which tokens of a text can be read from its hidden states or cache, exactly and without a probe.
 
     For a causal model and a known beginning, every token of the vocabulary gives one state: F_i(v). With the margin
@@ -578,7 +576,7 @@ def mixing(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Mixing:
+) -> identilens.studies.mixing.result.Mixing:
     r"""Compute the contribution of every input token to every hidden token (Hidden Token Attribution).
 
     Brunner et al. 2020, Eq. 11. Each text runs alone, without padding, in evaluation mode. Encoder–decoders have three
@@ -644,7 +642,7 @@ def patterns(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> PatternScores:
+) -> identilens.studies.patterns.result.PatternScores:
     r"""Score every head on published patterns of attention, and bound the scores over all alternatives.
 
     The score is the mean attention to the keys that a pattern names (the previous token, tokens that followed the same
@@ -705,7 +703,7 @@ def rollout(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Rollouts:
+) -> identilens.studies.rollout.result.Rollouts:
     r"""Bound attention rollout over all maps that leave the output of every head the same.
 
     Rollout (Abnar and Zuidema 2020) multiplies the attention of all layers, the residual connection counting half.
@@ -766,7 +764,7 @@ def structure(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> Structure:
+) -> identilens.studies.structure.result.Structure:
     r"""Compute for every head what the attention of texts of one length shares: W, the subspace R, patterns, norms.
 
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
@@ -834,7 +832,7 @@ def token_identifiability(
     allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
-) -> TokenIdentifiability:
+) -> identilens.studies.tokens.result.TokenIdentifiability:
     r"""Measure for every layer how many input tokens can be recovered from their hidden states.
 
     Brunner et al. 2020, section 4, B, D.1: a probe g is trained to predict the input x_i from the hidden state e_i^l.

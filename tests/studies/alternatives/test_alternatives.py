@@ -13,6 +13,7 @@ from identilens.measures.attention import (
     maximum_entropy_alternative,
 )
 from identilens.models.reading import read_head
+from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import entropy_note
 
 # 45, 64 and 88 tokens of the bundled encoder.
@@ -40,8 +41,8 @@ def whole(bundled):
 def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
     lengths = [item.length for item in bundled.read(TEXTS)]
     assert all(40 <= length <= 120 for length in lengths)
-    assert dict(whole.table.schema) == idl.Alternatives.schema["table"]
-    assert dict(whole.changes.schema) == idl.Alternatives.schema["changes"]
+    assert dict(whole.table.schema) == Alternatives.schema["table"]
+    assert dict(whole.changes.schema) == Alternatives.schema["changes"]
     far = whole.table.filter(pl.col("alternative") == "far")
     assert len(far) == 3 * len(LAYERS)
     assert far["hidden_change"].max() < 1e-4

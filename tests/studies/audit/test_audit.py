@@ -18,6 +18,7 @@ from identilens.linalg import memory
 from identilens.linalg.factor import stored_rank
 from identilens.linalg.tolerance import FLOAT32_EPS
 from identilens.models import Lens
+from identilens.studies.audit.result import Audit
 
 
 def reference_rows(lens, inputs):
@@ -89,7 +90,7 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
     inputs = TEXTS if family == "bundled" else example(family)
     table = idl.audit(lens, inputs, certain_rows=0).table
     reference = reference_rows(lens, inputs)
-    assert dict(table.schema) == idl.Audit.schema["table"]
+    assert dict(table.schema) == Audit.schema["table"]
     assert len(table) == len(reference)
     for row in table.iter_rows(named=True):
         expected = reference[row["text"], row["layer"], row["head"], row["kind"]]
@@ -232,7 +233,7 @@ def test_batches_do_not_change_the_table(bundled):
 
 def test_token_types_add_up_and_agree_with_the_matrices(bundled):
     result = idl.audit(bundled, TEXTS, matrices=True, certain_rows=0)
-    assert dict(result.token_types.schema) == idl.Audit.schema["token_types"]
+    assert dict(result.token_types.schema) == Audit.schema["token_types"]
     received = result.received().group_by("layer", "head").agg(pl.col("raw").sum())
     assert received["raw"].to_numpy() == pytest.approx(1, abs=1e-5)
     raw = torch.stack(

@@ -11,7 +11,7 @@ from identilens.models import Lens
 def test_a_kept_map_gives_the_verdicts_that_the_model_gives(bundled, tmp_path):
     text = "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for the ferry again."
     idl.audit(bundled, [text], layers=[3], certain_rows=0, out=tmp_path / "run")
-    kept = idl.Audit.load(tmp_path / "run").certify(0, 3, 5, "ferry")
+    kept = idl.load_result(tmp_path / "run").certify(0, 3, 5, "ferry")
     asked = idl.certify(bundled, [text], layers=[3], heads=[5], queries=["ferry"], tolerance=0)
     assert kept.table["query"].n_unique() == 2, "the token stands twice"
     assert_frame_equal(kept.table.drop("verdict"), asked.table.drop("verdict"), abs_tol=1e-4)

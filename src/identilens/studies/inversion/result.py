@@ -277,8 +277,8 @@ class Inverted:
         >>> lens = idl.load("bundled-decoder")
         >>> [captured] = lens.capture("Snow fell.", hidden_states=True)
         >>> found = idl.invert(lens, captured.hidden_states["encoder"][4], layer=4)
-        >>> isinstance(found, idl.Inverted), found.tokens[1:4], max(found.distances) < min(found.margins)
-        (True, ('S', 'now', ' f'), True)
+        >>> type(found).__name__, found.tokens[1:4], max(found.distances) < min(found.margins)
+        ('Inverted', ('S', 'now', ' f'), True)
     """
 
     ids: tuple[int, ...]
