@@ -69,7 +69,10 @@ class LayerBatch(Layer):
             values[:, :, None], factor.d_model, None, factor.grouped(len(texts), groups)
         )
         self.require_finite(self.projected.compact.flatten(0, 2), "values")
-        self.projector = self.projected.projector(self.n_query, self._visible())
+        visible: Visible = call.unmasked_pattern()
+        if call.mask is not None and (seen := call.visible()) is not None:
+            visible = seen[0].expand(self.n_query, -1)
+        self.projector = self.projected.projector(self.n_query, visible)
         self._follows = torch.full_like(self._lower[..., 0, 0], not call.has_sink, dtype=torch.bool)
 
     def blocks(self) -> Iterator[Block]:
@@ -119,13 +122,6 @@ class LayerBatch(Layer):
             "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
             "checkpoint."
         )
-
-    def _visible(self) -> Visible:
-        call = self.calls[0]
-        if call.mask is None:
-            return call.unmasked_pattern()
-        visible = call.visible()
-        return None if visible is None else visible[0].expand(self.n_query, -1)
 
     def _recomputed(
         self, rows: slice, weights: Float[Tensor, "text head row key"]

@@ -258,7 +258,9 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
     Where a model has several lists of layers of a kind, those of the language model come first, so that its layers
     have the same numbers with a picture or a recording and without.
     """
-    text = _language_model(model)
+    decoder = model.get_decoder()
+    is_part = decoder is not model and getattr(decoder, "main_input_name", "") == "input_ids"
+    text = {*decoder.modules()} if is_part else set()
     numbers = [0] * len(meetings)
     for kind in {meeting.kind for meeting in meetings}:
         order = [call for call, meeting in enumerate(meetings) if meeting.kind == kind]
@@ -269,13 +271,6 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
         for count, (call, place) in enumerate(zip(order, places, strict=True)):
             numbers[call] = place[1] if alone and place is not None else count
     return numbers
-
-
-def _language_model(model: PreTrainedModel) -> set[nn.Module]:
-    """Return the modules of the part of a model that reads tokens; empty where it is no part, but the model."""
-    text = model.get_decoder()
-    reads_tokens = text is not model and getattr(text, "main_input_name", "") == "input_ids"
-    return {*text.modules()} if reads_tokens else set()
 
 
 def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
