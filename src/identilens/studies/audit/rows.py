@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isnan
 from typing import Any
 
@@ -110,22 +111,25 @@ class ReceivedSums:
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        places, means = [], []
+        rows, means, schema = [], [torch.zeros(2, 0)], Audit.schema["token_types"]
         for site, (counts, received) in self._sums.items():
-            present, received = counts.nonzero().flatten().tolist(), received.cpu()
-            types = [
-                (self.names[query], key, int(counts[query]))
-                for query in present
-                for key in self.names
+            present = counts.nonzero().flatten().tolist()
+            rows += [
+                {
+                    "kind": site.kind,
+                    "layer": site.layer,
+                    "head": head,
+                    "query_type": self.names[query],
+                    "key_type": key,
+                    "queries": int(counts[query]),
+                }
+                for head, query, key in product(range(site.heads), present, self.names)
             ]
-            places += [
-                (site.kind, site.layer, head, *one) for head in range(site.heads) for one in types
-            ]
-            means.append((received[:, :, present] / counts[present, None]).flatten(1))
-        raw, effective = torch.cat(means, 1).tolist() if means else ([], [])
-        (*columns,) = zip(*places, strict=True) if places else [()] * 6
-        table = dict(zip(Audit.schema["token_types"], [*columns, raw, effective], strict=True))
-        return pl.DataFrame(table, schema=pl.Schema(Audit.schema["token_types"]))
+            means.append((received.cpu()[:, :, present] / counts[present, None]).flatten(1))
+        raw, effective = torch.cat(means, 1).numpy()
+        return pl.DataFrame(rows, schema=pl.Schema(schema)).with_columns(
+            raw=pl.Series(raw), effective=pl.Series(effective)
+        )
 
 
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
