@@ -1,7 +1,7 @@
 """Rows that are drawn from all: which ones these are, and what they say of the mean over all rows."""
 
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf
 
 import numpy as np
 import polars as pl
@@ -29,22 +29,6 @@ def drawn_rows(
     count = min(count, population)
     drawn = np.random.default_rng(places).choice(population, size=count, replace=False)
     return sorted(drawn.tolist())
-
-
-def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
-    """Return the mean of sampled rows and its standard error for a map of so many rows; None where unknown.
-
-    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken. Drawn rows
-    that are all alike do not tell it.
-    """
-    if not values:
-        return None, None
-    if len(values) == population:
-        return float(np.mean(values)), 0.0
-    mean, left = float(np.mean(values)), 1 - len(values) / population
-    if np.ptp(values) <= ALIKE:
-        return mean, None
-    return mean, float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
 def mean_of_rows(

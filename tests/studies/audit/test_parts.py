@@ -20,7 +20,7 @@ def test_saved_matrices_make_parts_smaller(monkeypatch):
     settings = study.AuditSettings(matrices=True)
     assert study.AuditStudy(lens, texts, settings).sizes() == [4]
     monkeypatch.setattr(study, "_MATRICES", heads * 8 * 2 * 9**2)
-    assert study.AuditStudy(lens, texts, settings).sizes() == [2, 1, 1]
+    assert study.AuditStudy(lens, texts, settings).sizes() == [2, 2]
     assert study.AuditStudy(lens, texts, study.AuditSettings()).sizes() == [4]
 
 

@@ -22,7 +22,7 @@ from identilens.studies.audit.maps import fitting_maps, kept_maps
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
 from identilens.studies.certify.certain import certain_rows
-from identilens.studies.drawn import drawn_rows, mean_and_error
+from identilens.studies.drawn import drawn_rows
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -165,7 +165,6 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
         (0, 0, 0, "decoder"),
     ]
     assert all(drawn_rows(*place, 1000, 5) != drawn for place in others)
-    assert mean_and_error([0.5, 0.75], 2) == (0.625, 0.0)
 
 
 def test_what_is_certain_of_rows_by_hand():
@@ -263,14 +262,8 @@ def test_columns_of_a_layer_stand_text_by_text():
     }
     stacked = scalars(SimpleNamespace(**measures))
     assert stacked.dtype == torch.float64
-    certain = [
-        [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}, {"certain_mass": 1.0, "certain_mass_bfloat16": 0.75}],
-        [], [{"certain_mass": 0.5, "certain_mass_bfloat16": 0.25}], [],
-    ]  # fmt: skip
     site = SimpleNamespace(kind="encoder", layer=3, heads=2)
-    columns = LayerRows(
-        [5, 6], site, {"n_query": 2}, stacked, certain, [["a", "b"], ["c", "d"]]
-    ).columns()
+    columns = LayerRows([5, 6], site, {"n_query": 2}, stacked, [["a", "b"], ["c", "d"]]).columns()
     assert columns["text"] == [5, 5, 6, 6]
     assert columns["head"] == [0, 1, 0, 1]
     assert (columns["layer"], columns["kind"], columns["n_query"]) == (
@@ -283,7 +276,3 @@ def test_columns_of_a_layer_stand_text_by_text():
     assert columns["null_share"] == [3.0, 4.0, 5.0, 6.0]
     assert columns["pearson"] == [0.5, None, 1.0, 0.0]
     assert columns["sink_token"] == ["a", "b", "d", "c"]
-    assert columns["certain_mass"] == [0.75, None, 0.5, None]
-    assert columns["certain_mass_error"] == [0.0, None, None, None]
-    assert columns["certain_mass_bfloat16"] == [0.5, None, 0.25, None]
-    assert columns["certain_rows"] == [2, 0, 1, 0]

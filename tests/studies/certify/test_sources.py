@@ -75,7 +75,7 @@ def test_a_direction_is_a_source_and_the_most_likely_token_too():
     place = {"layers": 0, "heads": 0, "queries": "last", "tolerance": 0}
     found = idl.certify(lens, TEXT, source=u, **place)
     assert abs(found.parts.filter(part="error")["value"].item()) < 1e-4
-    assert "The last hidden state along the direction after 'the'" in found.summary().text
+    assert " → the direction' is " in found.summary().text
     likely = idl.certify(lens, TEXT, source="most likely", **place)
     own = lens.run(lens.read([TEXT]), whole=True).logits[0, -1].max()
     logit = likely.parts.filter(part="logit")["value"].item()

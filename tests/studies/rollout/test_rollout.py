@@ -70,7 +70,8 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
     assert len(found.notebook_maps()) == last
     torch.testing.assert_close(shown.layers["most"], found.witness(0, 2, "hi")[0, 1, kind])
     torch.testing.assert_close(shown.layers["raw"], plain_maps(lens, item)[0][1], atol=1e-6, rtol=0)
-    assert "moved no layer's hidden states by more than" in shown.note
+    [section] = [one for one in found.sections() if one.anchor == "witnesses"]
+    assert "moved no layer's hidden states by more than" in section.text[-1]
 
 
 def test_the_bundled_encoder_keeps_every_hidden_state(bundled):

@@ -25,11 +25,16 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
 from identilens.runs.tables import Row, table_of
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import LayerRows, ReceivedSums, scalars
+from identilens.studies.audit.rows import (
+    LayerRows,
+    ReceivedSums,
+    scalars,
+    with_certain_mass,
+)
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.certify.certain import certain_rows
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.heads import asked_places
+from identilens.studies.heads import Place, asked_places
 from identilens.studies.items import Items
 
 
@@ -90,20 +95,20 @@ class Auditor:
 
     def output(self) -> Output:
         """Return the tables and kept matrices of the part."""
-        schema = pl.Schema(Audit.schema["table"])
-        first = itemgetter(0)
+        first, schema = itemgetter(0), Audit.schema["table"]
         blocks = [layer.columns() for _, layer in sorted(self._layers, key=first)]
         columns = {
             name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
         }
-        table = pl.DataFrame(columns, schema=schema).sort("text", maintain_order=True)
+        table = pl.DataFrame(columns, schema=pl.Schema(schema)).sort("text", maintain_order=True)
         certain = [row for _, row in sorted(self._certain, key=first)]
         rows = table_of(Audit.schema["rows"], certain).sort("text", maintain_order=True)
-        return Output(
-            {"table": table, "token_types": self._received.table(), "rows": rows},
-            self._matrices,
-            self._tokens,
-        )
+        tables = {
+            "table": with_certain_mass(table, rows),
+            "token_types": self._received.table(),
+            "rows": rows,
+        }
+        return Output(tables, self._matrices, self._tokens)
 
     def measure(self, call: AttentionCall) -> Tensor:
         """Answer one attention call of the batch, which is measured with those of other layers, as memory allows."""
@@ -169,10 +174,10 @@ class Auditor:
             }
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
             for number, one in enumerate(sites):
-                certain = self._certain_rows(layer, number, measures, asked)
+                self._certify(layer, number, measures, asked)
                 rank = {"stacked_rank": self.lens.stacked_rank(one)}
                 tokens = [side.tokens for side in keys]
-                rows = LayerRows(texts, one, counts | rank, columns[number], certain, tokens)
+                rows = LayerRows(texts, one, counts | rank, columns[number], tokens)
                 self._layers.append((cut_calls[number].index, rows))
                 self._matrices |= _matrices(texts[0], layer, number, measures)
 
@@ -207,32 +212,21 @@ class Auditor:
         count = self.rows.get(text, 0) if count is None else count
         return drawn_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
 
-    def _certain_rows(
+    def _certify(
         self, layer: LayerBatch, number: int, measures: LayerMeasures, asked: Sequence[int]
-    ) -> list[list[Row]]:
-        """Return, head by head, what is certain of a layer's sampled rows; they also become rows of a table.
-
-        ``asked`` are the positions of the layer's rows.
-        """
-        site, certain = layer.sites[number], []
+    ) -> None:
+        """Keep what is certain of a layer's sampled rows; ``asked`` are the positions of the layer's rows."""
+        site = layer.sites[number]
         sinks = measures.sink.unflatten(0, (len(layer.sites), len(layer.texts), -1))[number]
         for text, of_heads in zip(layer.texts, sinks, strict=True):
             queries = self._sampled(text, site, layer.n_query)
-            heads = (
-                certain_rows(
-                    *layer.rows(number, queries), [asked[at] for at in queries], of_heads.tolist()
-                )
-                if queries
-                else [[]] * layer.heads
-            )
-            place = {"text": text, "layer": site.layer, "kind": site.kind}
-            self._certain += [
-                (layer.calls[number].index, place | {"head": head} | row)
-                for head, rows in enumerate(heads)
-                for row in rows
-            ]
-            certain += heads
-        return certain
+            if not queries:
+                continue
+            places = [asked[at] for at in queries]
+            heads = certain_rows(*layer.rows(number, queries), places, of_heads.tolist())
+            for head, rows in enumerate(heads):
+                at = Place(text, site, head).row
+                self._certain += [(layer.calls[number].index, at | row) for row in rows]
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
         """Return the tokens at the call's queries and at its keys."""

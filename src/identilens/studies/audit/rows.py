@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isnan
 from typing import Any
 
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from identilens.measures.attention.layer import LayerMeasures
 from identilens.models.layout import Site
-from identilens.runs.tables import Row
+from identilens.runs.tables import HEAD
 from identilens.studies.audit.result import Audit
-from identilens.studies.drawn import mean_and_error
+from identilens.studies.drawn import ALIKE
 
 _COUNTS = ("rank", "nullity", "simplex_nullity")
 _MEASURES = (
@@ -33,6 +34,9 @@ _MEASURES = (
 )
 
 
+_CERTAIN = ("certain_mass", "certain_mass_bfloat16", "certain_mass_error", "certain_rows")
+
+
 def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
     """Return the measures that become columns, in a tensor of their own: what they were computed from is not kept."""
     return torch.stack([getattr(measures, name).double() for name in _MEASURES])
@@ -45,7 +49,6 @@ class LayerRows:
     Attributes:
         counts: Columns that all rows share.
         measures: The `scalars`.
-        certain: What is certain of the sampled rows of each head.
         keys: The tokens at each text's keys.
     """
 
@@ -53,12 +56,11 @@ class LayerRows:
     site: Site
     counts: Mapping[str, int]
     measures: Float[Tensor, "measure head"]
-    certain: Sequence[Sequence[Row]]
     keys: Sequence[Sequence[str]]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the table; what is undefined becomes a missing value."""
-        site, texts, certain = self.site, self.texts, self.certain
+        site, texts = self.site, self.texts
         columns: dict[str, list[Any]] = dict(zip(_MEASURES, self.measures.tolist(), strict=True))
         columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
         columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
@@ -66,26 +68,36 @@ class LayerRows:
         columns["sink_token"] = [
             names[place] for names, place in zip(tokens, columns["sink"], strict=True)
         ]
-        masses = [[row["certain_mass"] for row in rows] for rows in certain]
-        # Where nothing is free, the rows that were not drawn are known, too.
-        sizes = [
-            self.counts["n_query"] if free else len(some)
-            for some, free in zip(masses, columns["simplex_nullity"], strict=True)
-        ]
-        means, errors = zip(*map(mean_and_error, masses, sizes), strict=True)
-        columns |= {
-            "certain_mass": [*means],
-            "certain_mass_bfloat16": [
-                mean_and_error([row["certain_mass_bfloat16"] for row in rows], len(rows))[0]
-                for rows in certain
-            ],
-            "certain_mass_error": [*errors],
-            "certain_rows": [*map(len, masses)],
-        }
         columns["text"] = [text for text in texts for _ in range(site.heads)]
         columns["head"] = [*range(site.heads)] * len(texts)
-        same = {"layer": site.layer, "kind": site.kind, **self.counts}
-        return columns | {name: [value] * len(masses) for name, value in same.items()}
+        same = {"layer": site.layer, "kind": site.kind, **self.counts, **dict.fromkeys(_CERTAIN)}
+        return columns | {name: [value] * len(tokens) for name, value in same.items()}
+
+
+def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with the mean certain mass of the rows that were drawn of each map, and its standard error.
+
+    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken. Drawn rows
+    that are all alike do not tell it; but where nothing is free, the rows that were not drawn are known, too.
+    """
+    mass, drawn, population = map(pl.col, ("certain_mass", "certain_rows", "n_query"))
+    means = rows.group_by(list(HEAD)).agg(
+        pl.col("certain_mass", "certain_mass_bfloat16").mean(),
+        certain_mass_error=mass.std() * (1 / pl.len()).sqrt(),
+        apart=mass.max() - mass.min(),
+        certain_rows=pl.len().cast(pl.Int64),
+    )
+    error = pl.col("certain_mass_error") * (1 - drawn / population).sqrt()
+    known = mass.is_not_null() & ((drawn == population) | (pl.col("simplex_nullity") == 0))
+    return (
+        table.drop(_CERTAIN)
+        .join(means, on=list(HEAD), how="left", maintain_order="left")
+        .with_columns(
+            drawn.fill_null(0),
+            certain_mass_error=pl.when(known).then(0.0).when(pl.col("apart") > ALIKE).then(error),
+        )
+        .select(table.columns)
+    )
 
 
 class ReceivedSums:
@@ -110,22 +122,25 @@ class ReceivedSums:
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        places, means = [], []
+        rows, means, schema = [], [torch.zeros(2, 0)], Audit.schema["token_types"]
         for site, (counts, received) in self._sums.items():
-            present, received = counts.nonzero().flatten().tolist(), received.cpu()
-            types = [
-                (self.names[query], key, int(counts[query]))
-                for query in present
-                for key in self.names
+            present = counts.nonzero().flatten().tolist()
+            rows += [
+                {
+                    "kind": site.kind,
+                    "layer": site.layer,
+                    "head": head,
+                    "query_type": self.names[query],
+                    "key_type": key,
+                    "queries": int(counts[query]),
+                }
+                for head, query, key in product(range(site.heads), present, self.names)
             ]
-            places += [
-                (site.kind, site.layer, head, *one) for head in range(site.heads) for one in types
-            ]
-            means.append((received[:, :, present] / counts[present, None]).flatten(1))
-        raw, effective = torch.cat(means, 1).tolist() if means else ([], [])
-        (*columns,) = zip(*places, strict=True) if places else [()] * 6
-        table = dict(zip(Audit.schema["token_types"], [*columns, raw, effective], strict=True))
-        return pl.DataFrame(table, schema=pl.Schema(Audit.schema["token_types"]))
+            means.append((received.cpu()[:, :, present] / counts[present, None]).flatten(1))
+        raw, effective = torch.cat(means, 1).numpy()
+        return pl.DataFrame(rows, schema=pl.Schema(schema)).with_columns(
+            raw=pl.Series(raw), effective=pl.Series(effective)
+        )
 
 
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:

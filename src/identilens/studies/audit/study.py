@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +32,7 @@ _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""
 
 _MATRICES = 256 * 2**20
-"""Bytes of saved matrices in one part, unless a single text has more."""
+"""Bytes of saved matrices from which on a text is in the next part."""
 
 _BYTES = 8
 """Bytes of raw and effective attention, a query and key of a head."""
@@ -167,19 +167,13 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
                 "effect": effect,
             }
 
-    def _parts(self, heads: int) -> list[range]:
-        """Return the parts: matrices stay in memory until their part is written, so they make parts smaller."""
-        total = len(self.items)
-        if not self.settings.matrices:
-            return [range(start, min(start + _PART, total)) for start in range(0, total, _PART)]
-        parts, start, size = [], 0, 0
-        for text in range(total):
-            more = heads * self.items.lengths[text] ** 2 * _BYTES
-            if text > start and (size + more > _MATRICES or text - start == _PART):
-                parts.append(range(start, text))
-                start, size = text, 0
-            size += more
-        return [*parts, range(start, total)]
+    def _parts(self, heads: int) -> list[list[int]]:
+        """Return the texts of each part: matrices stay in memory until it is written, so they make parts smaller."""
+        each = heads * _BYTES * self.settings.matrices
+        before = list(accumulate((each * n**2 for n in self.items.lengths), initial=0))
+        texts = range(len(self.items))
+        parts = groupby(texts, key=lambda text: (text // _PART, before[text] // _MATRICES))
+        return [list(part) for _, part in parts]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,6 @@ _BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
 Claim {claim!r} is {value:z.3g}{mean}, and {ends} in the alternatives{verdict}.
-{logit} {source} after {after!r} is {sum:.3f}; its largest source here, {part} of {by}, adds {value:z.3g}, and \
-{ends} in the alternatives.
 With {kept} the same, {exactly}{order}{single}, at least {certain_mass:≥.0%} of the attention of {who}{less} is \
 certain to stay on its keys.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
@@ -272,37 +270,24 @@ class Certainty(Result):
         return _BEFORE_NORM if outcome == "head" and normed else OUTCOMES[outcome]
 
     def _claimed(self, tolerance: str) -> Row:
-        """Return the numbers of the first claim, or of a logit with its largest source among heads and keys."""
+        """Return the numbers of the first claim, or else of the largest source of a logit."""
         claims = self.claims.filter(tolerance=tolerance)
-        others, told = claims.filter(~_SOURCE) if len(self.parts) else claims, {}
-        rows = others.filter(functional=others["functional"][0]) if len(others) else others
-        if len(self.parts) and not len(rows):
-            logit = self.parts.filter(part="logit").row(0, named=True)
-            at = {name: logit[name] for name in ("text", "query")}
-            rows = claims.filter(**at).sort(pl.col("value").abs()).tail(1)
-            told = {
-                "logit": "The logit of"
-                if "'" in logit["source"]
-                else "The last hidden state along",
-                "source": logit["source"],
-                "after": unmarked(logit["query_token"]),
-                "sum": logit["value"],
-                "part": rows["token"][0].rpartition("times ")[2],
-                "by": head_name(rows.row(0, named=True)),
-            }
-        if not len(rows):
+        if claims.is_empty():
             return {}
+        others = claims.filter(~_SOURCE) if len(self.parts) else claims
+        rows = others.filter(pl.col("functional") == pl.col("functional").first())
+        if rows.is_empty():
+            rows = claims.sort(pl.col("value").abs(), maintain_order=True).tail(1)
         value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
         verdict = ""
         for words, count in rows["verdict"].drop_nulls().value_counts(sort=True).head(1).rows():
             verdict = f"; {words}" + f" in {some_of(count, len(rows), 'row')}" * (len(rows) > 1)
         return {
-            "claim": None if told else rows["functional"][0],
+            "claim": rows["functional"][0],
             "value": value,
             "mean": " on average" * (len(rows) > 1),
             "ends": f"between {rounded_end(lo, 'z.3g', -1)} and {rounded_end(hi, 'z.3g', 1)}",
             "verdict": verdict,
-            **told,
         }
 
     def _put_back(self) -> Row:

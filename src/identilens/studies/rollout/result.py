@@ -8,9 +8,8 @@ from torch import Tensor
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import intervals
-from identilens.charts.packing import BITS
 from identilens.charts.token_lines import Mark, TokenLine
-from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
+from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.measures.attention.intervals import PIN_TOLERANCE
@@ -223,26 +222,22 @@ class Rollouts(Result):
         tolerance = self.table["tolerance"][0]
         table = self.table.filter(tolerance=tolerance)
         most = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
-        sums = table.select(_WIDTH.mean(), fixed=_FIXED.sum(), mean_value=pl.col("value").mean())
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
-        names = ("text", "query", "target", "value", "lo", "hi")
-        numbers = {name: most[name] for name in names} | sums.row(0, named=True)
         pinned = most["hi"] - most["lo"] < PIN_TOLERANCE
-        if pinned:
-            numbers |= {"lo": None, "hi": None}
+        most |= {name: unmarked(most[name]) for name in ("query_token", "token")}
+        most |= {"lo": None, "hi": None} if pinned else {}
         held = (
             f"changed by at most {tolerance}, weights and values of later layers held as they are"
         )
         return Finding.of(
             _FINDING,
             _TILES,
-            **numbers,
-            query_token=unmarked(most["query_token"]),
-            token=unmarked(most["token"]),
+            **most,
             kept="unchanged" if tolerance == "0" else held,
             values=len(table),
             pinned=len(table) if pinned else None,
-            share=numbers["fixed"] / len(table),
+            width=table.select(_WIDTH.mean()).item(),
+            share=table.select(_FIXED.mean()).item(),
             rows=len(certified),
             certified=int(certified.sum()) if len(certified) else None,
             certified_share=certified.mean(),
@@ -284,23 +279,15 @@ class Rollouts(Result):
         return rows.with_columns(_NAME, state=_STATE, name=pl.format("{} · {}", "token", "target"))
 
     def notebook_maps(self) -> list[TokenMap]:
-        """Return the maps of the model beside those that reach both ends of each target, as far as a page has room."""
-        left, maps = MAP_BUDGET, []
-        targets = self.witnesses.group_by("text", "target", "token", maintain_order=True)
-        for (text, target, token), rows in targets:
+        """Return the maps of the model beside those that reach both ends of each target."""
+        maps = []
+        targets = self.witnesses.select("text", "target", "token").unique(maintain_order=True)
+        for text, target, token in targets.iter_rows():
             raw, *ends = (
                 end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
-            )  # pyright: ignore[reportArgumentType]
-            moved = dict(rows.select("end", "moved").iter_rows())
-            note = (
-                f"Put into the model, the maps of all heads with the least and the largest rollout to {token!r} moved "
-                f"no layer's hidden states by more than {max(moved.values()):.1e} of their length."
             )
             [names] = self.tokens[text].values()
             for head, own in raw.items():
-                left -= map_characters(3 * BITS * own.numel()) + len(note)
-                if left < 0:
-                    return maps
                 layers = {"raw": own, "least": ends[0][head], "most": ends[1][head]}
                 choices = {
                     "text": text,
@@ -310,5 +297,5 @@ class Rollouts(Result):
                 }
                 apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
                 interest = float((layers["most"] - layers["least"]).abs().sum())
-                maps.append(TokenMap(choices, layers, names, names, note, apart, interest))
+                maps.append(TokenMap(choices, layers, names, names, "", apart, interest))
         return maps
