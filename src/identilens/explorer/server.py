@@ -1,6 +1,5 @@
 """Starting the explorer: models are loaded, a token is drawn, and the address is printed."""
 
-import asyncio
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from identilens.errors import InputError
 from identilens.explorer.app import explorer_app
@@ -17,58 +15,20 @@ from identilens.explorer.runs import Runs
 from identilens.models.lens import Lens
 
 HOST = "127.0.0.1"
-PATIENCE = 10.0
-"""Seconds in which the head of a request must arrive."""
-
 MOST_CONNECTIONS = 200
-
-
-class ImpatientProtocol(H11Protocol):
-    """Closes a connection on which no whole head of a request arrives for a while: uvicorn would wait for ever.
-
-    The time for the body of a request is limited where it is read.
-    """
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Start to wait for a first request."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read what has arrived; wait for the rest of an unfinished head."""
-        super().data_received(data)
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        super().connection_lost(exc)
-        self._stop()
-
-    def _wait(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop()
-        elif self._waiting is None:
-            self._waiting = self.loop.call_later(PATIENCE, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
 
 
 def made_server(app: Callable[..., object]) -> uvicorn.Server:
     """Return the server of an application, which answers no more connections at a time than a person needs."""
     config = uvicorn.Config(
         app,
-        http=ImpatientProtocol,
+        http="h11",
         ws="none",
         lifespan="off",
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=int(PATIENCE),
+        timeout_keep_alive=10,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,
     )
