@@ -13,7 +13,7 @@ from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import Kind, coerce
+from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.audit.heads import (
     certain_error,
@@ -303,8 +303,8 @@ class Audit(Result):
             InputError: For a map that was not kept, a query that is not there, or weights in half precision.
             NumericalError: If an interval cannot be proven.
         """
-        columns = {"layer": coerce("layer", int, layer), "head": coerce("head", int, head)}
-        return certify_kept(self._kept_of(text, kind).filter(**columns), self, query)
+        maps = self._kept_of(text, kind).filter(layer=layer, head=head)
+        return certify_kept(maps, self, query)
 
     def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
         """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.
@@ -313,20 +313,17 @@ class Audit(Result):
             InputError: For a map that was not kept.
         """
         kept = self._kept_of(text, kind)
-        places = [
-            row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)
-        ]
-        if True not in places:
+        place = kept.with_row_index().filter(layer=layer, head=head)["index"]
+        if place.is_empty():
             raise InputError(
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
-        return MapView(page_maps(kept, self.matrices, self.tokens), places.index(True))
+        return MapView(page_maps(kept, self.matrices, self.tokens), place[0])
 
     def _kept_of(self, text: int, kind: Kind | None) -> pl.DataFrame:
-        columns = {"text": coerce("text", int, text), "kind": coerce("kind", Kind | None, kind)}
-        given = {name: value for name, value in columns.items() if value is not None}
-        return kept_maps(self.table, self.matrices).filter(**given)
+        kept = kept_maps(self.table, self.matrices).filter(text=text)
+        return kept if kind is None else kept.filter(kind=kind)
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""
