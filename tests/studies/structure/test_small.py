@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import torch
 
+import identilens as idl
 from helpers.structures import structure_of
 from identilens.errors import InputError, NumericalError
 from identilens.runs.files import Manifest
@@ -126,3 +127,12 @@ def test_a_layer_as_its_weights_and_the_values_that_they_mix():
     ):
         with pytest.raises(error, match=words):
             LayerView.of(captured(**changes), 7, length)
+
+
+@pytest.mark.parametrize(("threshold", "scale"), [(None, "mean"), (0.05, "sum")])
+def test_the_threshold_that_is_used_is_recorded(bundled, threshold, scale):
+    texts = ["The ferry left the harbour before dawn.", "Nobody on the quay had paid for it."]
+    options = {"length": 6, "clusters": 1, "perturbed": 0, "compared_pairs": 0}
+    found = idl.structure(bundled, texts, threshold=threshold, scale=scale, **options)
+    recorded = found.provenance["settings"]
+    assert (recorded["threshold"], recorded["scale"]) == (threshold or 2 / 6, scale)
