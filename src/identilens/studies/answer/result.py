@@ -32,12 +32,13 @@ _MARKED = "each token with the letter of the segment (not the template or answer
 _OTHER = "other segments, template, answer so far"
 
 _FINDING = """\
-{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}; in every alternative with the same \
-output of each head, {exactly}, between {lo:≥.1%} and {hi:≤.1%}{drawn}.
-{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}{unproven}.
-{segment!r} has {ordered}.
+{value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}.
+In every alternative with the same output of each head, {exactly}, it is between {lo:≥.1%} and \
+{hi:≤.1%}{drawn}{ordered}.
 The answer to text {text} has probability {probability:.2g}; without {removed!r}, measured in the model, {without:.2g}.
 """
+_DRAWN = ", estimated from {rows} of {population} rows"
+
 _TILES = """\
 {value:.1%} | of the attention is on {segment!r}
 {lo:≥.1%} | is there in every alternative{drawn}
@@ -187,25 +188,22 @@ class Answers(Result):
         first = means.sort(rank, maintain_order=True).row(-1, named=True)
         texts = self.positions.filter(segment=first["segment"])["text"].unique().to_list()
         answered = self.positions.filter(pl.col("text").is_in(texts))["answer"].count()
-        bounded, segment = first["tolerance"] is not None, first["segment"]
-        drawn = bounded and first["rows"] < first["population"]
+        segment = first["segment"]
         order = self.order().filter(
             pl.col("verdict") != OPEN,
             pl.col("tolerance").eq_missing(first["tolerance"]),
             pl.col("functional").str.starts_with(f"{segment} − "),
         )
         other = pl.col("functional").str.strip_prefix(f"{segment} − ")
-        words = pl.format("{} than '{}'", "verdict", other)
+        ordered = order.select(pl.format("; {} than '{}'", "verdict", other))
+        drawn = (first["rows"] or first["population"]) < first["population"]
         numbers = {
             **first,
             "tokens": answered,
-            "exactly": exactness(first["tolerance"]) if bounded else None,
-            "drawn": "",
-            "unproven": None if bounded else "",
-            "ordered": order.select(words.str.join(", ")).item() or None,
+            "exactly": exactness(first["tolerance"] or "0"),
+            "drawn": _DRAWN.format(**first) * drawn,
+            "ordered": "".join(ordered.to_series()),
         }
-        if drawn:
-            numbers["drawn"] = ", estimated from {rows:,} of {population:,} rows".format(**first)
         for row in self.needs().head(1).rename({"segment": "removed"}).iter_rows(named=True):
             numbers |= row
         return Finding.of(_FINDING, _TILES, **numbers)
