@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
+from threading import Event, get_ident
 from typing import Any
 
 import torch
@@ -88,11 +88,13 @@ class LaterLayers:
 
     @contextmanager
     def _from(self, number: int) -> Iterator[None]:
-        layers = self._earlier(number)
+        layers, ended = self._earlier(number), Event()
         with ExitStack() as stack:
+            # What other threads set in the meantime may still lead here.
+            stack.callback(ended.set)
             # What the last of them gives is read; the others only need an output of its form.
             for layer in layers:
-                given = _giving(self._given[layers[-1]][0], layer.forward)
+                given = _giving(self._given[layers[-1]][0], layer.forward, ended)
                 stack.enter_context(attribute([layer], "forward", given))
             yield
 
@@ -102,12 +104,15 @@ class LaterLayers:
         return list(self._lens.body.get_submodule(path).children())[:at]
 
 
-def _giving(output: Any, own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward method that gives an output to every text of a batch; other threads get the layer's own."""
+def _giving(output: Any, own: Callable[..., Any], ended: Event) -> Callable[..., Any]:
+    """Return a forward method that gives an output to every text of a batch, until that has ended.
+
+    Other threads get the layer's own.
+    """
     home = get_ident()
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if get_ident() != home:
+        if get_ident() != home or ended.is_set():
             return own(*args, **kwargs)
         texts = len(args[0] if args else kwargs["hidden_states"])
         return tree_map_only(Tensor, lambda one: one.expand(texts, *one.shape[1:]).clone(), output)

@@ -71,12 +71,13 @@ def read_audio(file: str | Path) -> Audio:
         >>> idl.read_audio(file).rate, len(idl.read_audio(file).samples)
         (8000, 4000)
     """
-    path = _existing(file, "--audio")
     try:
         with warnings.catch_warnings():
             # Only a warning tells of a file that was cut.
             warnings.filterwarnings("error", "Reached EOF")
-            rate, samples = wavfile.read(path)
+            rate, samples = wavfile.read(_existing(file, "--audio"))
+    except InputError:
+        raise
     except Exception as error:  # scipy fails on damaged headers in many ways
         raise InputError(
             f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg."
@@ -113,10 +114,11 @@ def read_image(file: str | Path) -> Any:
         from PIL import Image
     except ImportError as error:
         raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
-    path = _existing(file, "--image")
     try:
-        with Image.open(path) as image:
+        with Image.open(_existing(file, "--image")) as image:
             return image.convert("RGB")
+    except InputError:
+        raise
     except Exception as error:  # Pillow fails on damaged files in many ways
         raise InputError(f"{file} cannot be read as an image: {error}.") from error
 
