@@ -35,8 +35,8 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 def study_command(entry: Entry) -> Callable[..., None]:
     """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
-    settings, takes = entry.options()
-    groups = [(name, *INPUTS[name]) for name in takes]
+    study = resolve_name(entry.place)
+    groups = [(name, *INPUTS[name]) for name in study.takes]
 
     def command(**given: Any) -> None:
         quiet_transformers()
@@ -46,8 +46,8 @@ def study_command(entry: Entry) -> Callable[..., None]:
             given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
         longest = getattr(given["settings"], "max_length", None)
-        inputs = load_inputs(given, takes, {}, longest)
-        study, options = resolve_name(entry.place), [given[name] for name in takes]
+        inputs = load_inputs(given, study.takes, {}, longest)
+        options = [given[name] for name in study.takes]
         bound = bound_study(study, inputs, given["settings"], options)
         shown = not (prints.json or prints.quiet)
         result = run_study(
@@ -63,7 +63,7 @@ def study_command(entry: Entry) -> Callable[..., None]:
     groups = [
         *groups,
         ("run", "Run", RunOptions),
-        ("settings", "Settings", settings),
+        ("settings", "Settings", study.settings_type),
         ("prints", "What is printed", PrintOptions),
         ("cluster", "Cluster", RayOptions),
     ]

@@ -9,28 +9,17 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class Entry:
-    """A study and what its command needs before it runs.
+    """A study, as its command and the help have it.
 
     Attributes:
         place: Module and class of the study, separated by a colon.
         help: One line that says what the study answers.
-        settings: Module and class of its settings, where that module is quick to import.
-        takes: Names of its inputs, as the study has them.
         research: Whether the help of the program has only its name.
     """
 
     place: str
     help: str
-    settings: str = ""
-    takes: tuple[str, ...] = ("lens", "texts")
     research: bool = False
-
-    def options(self) -> tuple[Any, tuple[str, ...]]:
-        """Return the class of the settings and the names of the inputs."""
-        if self.settings:
-            return resolve_name(self.settings), self.takes
-        study = resolve_name(self.place)
-        return study.settings_type, study.takes
 
 
 STUDIES: dict[str, Entry] = {
