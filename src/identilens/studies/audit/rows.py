@@ -124,7 +124,8 @@ class ReceivedSums:
         """Return the means over query tokens, in the columns of the token type table."""
         rows, means, schema = [], [torch.zeros(2, 0)], Audit.schema["token_types"]
         for site, (counts, received) in self._sums.items():
-            present = counts.nonzero().flatten().tolist()
+            queries = counts.long().tolist()
+            present = [query for query, count in enumerate(queries) if count]
             rows += [
                 {
                     "kind": site.kind,
@@ -132,7 +133,7 @@ class ReceivedSums:
                     "head": head,
                     "query_type": self.names[query],
                     "key_type": key,
-                    "queries": int(counts[query]),
+                    "queries": queries[query],
                 }
                 for head, query, key in product(range(site.heads), present, self.names)
             ]
