@@ -37,10 +37,10 @@ LIMITS = {
     "nodes of tools and benchmarks": 29_810,
     "lines of scripts, styles and templates": 2_475,
     "mean characters of a line of code": 40,
-    "share of private helpers used once": 0.499,
+    "share of private helpers used once": 0.5,
     "modules with one importer": 44,
-    "lines of the longest function": 59,
-    "lines of the longest file": 490,
+    "lines of the longest function": 60,
+    "lines of the longest file": 500,
 }
 GOALS = {
     "nodes": 240_000,
