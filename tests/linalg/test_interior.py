@@ -56,6 +56,19 @@ def test_equal_to_a_simplex_method_one_by_one(seed, n, d, sharpness):
     assert (optima.bounds <= proven + 1e-12).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_proposal_costs_no_more_than_alternatives_and_stays_in_the_ellipsoid(seed):
+    row, T = random_row(seed, 20, 6, 2.0)
+    kept = kept_basis(T)
+    programs, cost = SharedPrograms(kept), torch.eye(20, dtype=torch.float64)[int(row.argmax())]
+    reach = torch.full((kept.shape[1],), 0.05, dtype=torch.float64)
+    proposed = programs.proposal(cost, row @ kept, reach)
+    least = programs.minimise(cost[None], row[None], reach[None]).values[0]
+    assert proposed.min() >= 0
+    assert cost @ proposed <= least + 1e-6
+    assert 0.9 < float((((proposed - row) @ kept) / reach).norm()) < 1.001
+
+
 def test_rows_of_their_own_equal_each_alone():
     rows = torch.stack([random_row(seed, 20, 6, 2.0)[0] for seed in range(5)])
     kept = kept_basis(random_row(9, 20, 6, 1.0)[1])
