@@ -102,7 +102,7 @@ class Result(ABC):
         >>> result.subject(), [section.title for section in result.sections()][:2]
         ('bundled on 1 text', ['Means by layer', 'Layer by layer, head by head'])
         >>> result.token_lines(), result.notebook_maps()
-        ((), ())
+        ((), [])
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
         >>> result.to_json()[:19], result.cite().splitlines()[-1]
