@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.stored import HeldTexts, SpooledTexts
-from identilens.runs.texts import read_texts
+from identilens.runs.texts import hub_dataset, read_texts
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -390,6 +390,17 @@ def test_files_with_null_characters_are_no_text(tmp_path):
     file.write_bytes("one\ntwo\n".encode("utf-16"))
     with pytest.raises(InputError, match="utf-8"):
         read_texts(file)
+
+
+def test_a_data_set_that_cannot_be_loaded_is_named_with_the_first_line_of_the_reason(tmp_path):
+    pytest.importorskip("datasets")
+    with pytest.raises(InputError, match=r"none cannot be loaded \([^\n]+\)\. Check dataset="):
+        hub_dataset(str(tmp_path / "none"), "train", None)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.jsonl").write_text('{"text": "snow"}')
+    assert read_texts(hub_dataset(str(tmp_path / "none"), "train", None)) == ["snow"]
+    with pytest.raises(InputError, match="none cannot be loaded"):
+        hub_dataset(str(tmp_path / "none"), "test", None)
 
 
 def test_texts_are_drawn_alike_however_many_there_are_and_wherever_they_lie(
