@@ -29,6 +29,13 @@ def visibilities(n):
             "prefix": (j <= i) | (j < n // 3), "irregular": irregular}  # fmt: skip
 
 
+def test_effective_attention_of_other_queries_than_keys():
+    values, projection, T = made(30, rank=5)
+    weights = torch.softmax(torch.randn(4, 30, generator=seeded(1), dtype=torch.float64), -1)
+    found = ProjectedValues.of(values, projection).effective(weights)
+    torch.testing.assert_close(found, weights @ T @ torch.linalg.pinv(T), atol=1e-9, rtol=0)
+
+
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (50, 5), (50, 8), (6, 6), (3, 3)])
 def test_rank_singular_values_and_nullities_are_those_of_t(n, rank):
     values, projection, T = made(n, rank=rank)

@@ -5,7 +5,7 @@ import pytest
 import identilens as idl
 from helpers.chats import MESSAGES, TEMPLATES, tokenizer
 from identilens.cli.options import ChatOptions
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.models.chats import read_chats, read_prompt
 from identilens.runs.lines import LONGEST_LINE
 
@@ -59,6 +59,13 @@ def test_the_size_of_a_file_of_messages_is_bounded(tmp_path):
     ):
         with pytest.raises(InputError, match=reason):
             ChatOptions(chat=str(name)).load()
+
+
+def test_an_answer_belongs_to_a_single_conversation():
+    [chat] = ChatOptions(prompt=("Snow fell.",), answer="Nobody came.").load()
+    assert chat.answer == "Nobody came."
+    with pytest.raises(SettingError, match="a single conversation, not 2"):
+        ChatOptions(prompt=("Snow fell.", "It rained."), answer="Nobody came.").load()
 
 
 def test_a_token_of_a_space_and_a_letter_goes_with_the_letter():

@@ -10,7 +10,7 @@ import identilens as idl
 from helpers.structures import structure_of
 from identilens.errors import InputError, NumericalError
 from identilens.runs.files import Manifest
-from identilens.studies.structure.study import LayerView, State
+from identilens.studies.structure.study import LayerView, State, _is_mark
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +136,14 @@ def test_the_threshold_that_is_used_is_recorded(bundled, threshold, scale):
     found = idl.structure(bundled, texts, threshold=threshold, scale=scale, **options)
     recorded = found.provenance["settings"]
     assert (recorded["threshold"], recorded["scale"]) == (threshold or 2 / 6, scale)
+
+
+def test_dimensions_are_noted_after_the_first_eight_texts_and_twice_a_doubling():
+    assert [texts for texts in range(1, 50) if _is_mark(texts)] == [
+        *range(1, 9),
+        12,
+        16,
+        24,
+        32,
+        48,
+    ]

@@ -120,6 +120,7 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
         "experiment"
     )
     assert_frame_equal(diagonal, same.table.drop("experiment"))
+    assert set(across.across()["probe"]) == {"linear", "ridge"}
     assert across.same_layer().drop("experiment").equals(same.means().drop("experiment"))
 
 
