@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import identilens as idl
+from helpers.audits import Plan, made_audit, words
 from helpers.killing import contents, interrupted, same
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
@@ -121,3 +122,15 @@ def test_a_table_of_other_types_is_damaged(tmp_path, column):
     pl.read_parquet(file).with_columns(column.alias("number")).write_parquet(file)
     with pytest.raises(OutputFolderError, match="parquet"):
         Toy.load(tmp_path / "run")
+
+
+def test_a_table_that_the_manifest_does_not_list_is_empty(tmp_path):
+    audit = made_audit([[Plan(words(6), words(6))]])
+    audit.save(tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.txt"
+    listed = manifest.read_text().splitlines()
+    manifest.write_text("".join(f"{name}\n" for name in listed if name != "token_types.parquet"))
+    (tmp_path / "run" / "token_types.parquet").unlink()
+    again = type(audit).load(tmp_path / "run")
+    assert again.token_types.is_empty()
+    assert again.table.equals(audit.table)
