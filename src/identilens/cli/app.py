@@ -95,11 +95,11 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
     content = read_toml(file)
     shared = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    for table in content.keys() - shared.keys() - {"reproduce"}:
-        if table not in {name.split()[0] for name in STUDIES}:
-            raise InputError(
-                f"{file}: there is no command [{table}]. Options stand under a command's name."
-            )
+    commands = {"reproduce", *(name.split()[0] for name in STUDIES)}
+    for table in content.keys() - shared.keys() - commands:
+        raise InputError(
+            f"{file}: there is no command [{table}]. Options stand under a command's name."
+        )
     own: dict[str, Any] = content
     for word in command:
         own = own.get(word, {})

@@ -201,7 +201,7 @@ class Answers(Result):
             **first,
             "tokens": answered,
             "exactly": exactness(first["tolerance"] or "0"),
-            "drawn": _DRAWN.format(**first) * drawn,
+            "drawn": _DRAWN.format(**first) if drawn else "",
             "ordered": "".join(ordered.to_series()),
         }
         for row in self.needs().head(1).rename({"segment": "removed"}).iter_rows(named=True):
