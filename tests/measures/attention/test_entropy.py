@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
 from identilens.measures.attention.entropy import maximum_entropy_alternative
-from identilens.measures.attention.realisable.dimension import realisable_dimension
-from identilens.measures.attention.realisable.softmax_map import softmax_map
+from identilens.measures.attention.realisable.softmax_map import realisable_dimension, softmax_map
 from identilens.measures.attention.samplers import sample_alternatives
 
 
