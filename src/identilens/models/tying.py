@@ -171,6 +171,15 @@ class _Part:
     start: Float[Tensor, "row k"]
     back: Float[Tensor, "k in_1"]
 
+    @classmethod
+    def of(cls, path: str, own: Tensor, rows: Tensor, inputs: Tensor) -> "_Part":
+        """Return coordinates of rows of a linear map in which its inputs U S Vᵀ, with a 1 for a bias, are U."""
+        inputs = with_ones(inputs.flatten(0, -2), own.shape[1])
+        _, sigma, right = svd(inputs)
+        rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
+        sigma, right = sigma[:rank], right[:rank]
+        return cls(path, own, rows, own[rows] @ right.mT * sigma, right / sigma[:, None])
+
 
 @dataclass(frozen=True)
 class GroupParameters:
@@ -304,7 +313,7 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     rest = [*ran.rest, ran.layer.values, *(_logits(ran.layer, [one]) for one in others)]
     felt, used = (_touched(outputs, maps) for outputs in ([_logits(ran.layer, heads)], rest))
     parts = [
-        _part(path, own.detach(), rows, ran.inputs[path].detach())
+        _Part.of(path, own.detach(), rows, ran.inputs[path].detach())
         for (path, own), mine, theirs in zip(maps.items(), felt, used, strict=True)
         if len(rows := (mine & ~theirs).nonzero()[:, 0])
     ]
@@ -344,15 +353,6 @@ def _touched(outputs: Sequence[Tensor], maps: dict[str, Tensor]) -> list[Bool[Te
         terms.append((one * draw).sum())
     gradients = torch.autograd.grad(torch.stack(terms).sum(), own, retain_graph=True)
     return [(one != 0).any(1) for one in gradients]
-
-
-def _part(path: str, own: Tensor, rows: Tensor, inputs: Tensor) -> _Part:
-    """Return coordinates of rows of a linear map in which its inputs U S Vᵀ, with a 1 for a bias, are U."""
-    inputs = with_ones(inputs.flatten(0, -2), own.shape[1])
-    _, sigma, right = svd(inputs)
-    rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
-    sigma, right = sigma[:rank], right[:rank]
-    return _Part(path, own, rows, own[rows] @ right.mT * sigma, right / sigma[:, None])
 
 
 def _map(linear: nn.Linear | Conv1D) -> Float[Tensor, "out in_1"]:

@@ -48,7 +48,7 @@ def made(lens: Lens, item: Item, head: Head, distance: float, generator: torch.G
         heads = softmax_map(
             head.queries, head.keys, head.projected, head.scaling, head.visible, head.bias
         )
-    known = _counted(heads)
+    known = counted(heads)
     if known.dimension == 0:
         return _neither(known.note, known)
     try:
@@ -90,7 +90,7 @@ def _neither(note: str, known: Found = _NONE) -> Made:
     return none, replace(none, name="parameters"), None
 
 
-def _counted(heads: SoftmaxMap) -> Found:
+def counted(heads: SoftmaxMap) -> Found:
     """Return the dimension of the realisable alternatives, that of the formula, and what a reader must know of them."""
     known = replace(_NONE, formula=head_formula(heads))
     try:

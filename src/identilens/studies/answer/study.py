@@ -17,7 +17,6 @@ from identilens.models.chats import (
     SINK,
     SO_FAR,
     TEMPLATE,
-    Chat,
     Prompt,
     read_chats,
     read_prompt,
@@ -25,7 +24,6 @@ from identilens.models.chats import (
 from identilens.models.explaining import explained
 from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
-from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
@@ -118,8 +116,12 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     def __init__(self, lens: Lens, chats: Any, settings: AnswerSettings) -> None:
         super().__init__(settings)
         self.lens = lens
+        # A given answer is tokenised by itself.
         self.parts = [
-            (read_prompt(lens.tokenizer, chat, number), self._given(chat))
+            (
+                read_prompt(lens.tokenizer, chat, number),
+                lens.tokenizer.encode(chat.answer or "", add_special_tokens=False),
+            )
             for number, chat in enumerate(read_chats(chats))
         ]
         limit = position_limit(lens.model.config)
@@ -130,7 +132,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                     f"conversation {number}: the prompt has {len(prompt.ids):,} tokens and the answer up to {new:,}, "
                     f"the model has {limit:,} positions. Shorten the prompt, or the answer (max_new_tokens=...)."
                 )
-        self._sites = lens.sites(self._item(self.parts[0][0].ids))
+        self._sites = lens.sites(lens.read([self.parts[0][0].ids])[0])
         if not lens.model.can_generate() or any(one.kind != "decoder" for one in self._sites):
             raise UnsupportedModelError(
                 f"{type(lens.model).__name__} does not answer: it has no head that predicts tokens, or reads them on "
@@ -226,20 +228,13 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         lens = self.lens
         kept = "logits_to_keep" in signature(lens.model.forward).parameters
         options: dict[str, Any] = {"logits_to_keep": tokens + 1} if kept else {}
-        run = lens.run([self._item(ids)], rows, whole=True, **options)
+        run = lens.run(lens.read([list(ids)]), rows, whole=True, **options)
         logits = run.logits[0, -tokens - 1 : -1].float()
         chosen = torch.tensor(ids[-tokens:], device=logits.device)[:, None]
         # Logarithms first: none is too small for a product.
         probabilities = logits.log_softmax(-1).gather(1, chosen)[:, 0].double().exp()
         ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
         return probabilities.tolist(), ranks.tolist()
-
-    def _item(self, ids: Sequence[int]) -> Item:
-        return self.lens.read([list(ids)])[0]
-
-    def _given(self, chat: Chat) -> Sequence[int]:
-        """Return the tokens of a given answer, tokenised by itself."""
-        return self.lens.tokenizer.encode(chat.answer or "", add_special_tokens=False)
 
     def _generated(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the answer by the model's own ``generate`` and cache, a stop token included."""
