@@ -16,15 +16,8 @@ from identilens.studies.head_views import (
     head_name,
     of_whole_groups,
 )
-from identilens.studies.heads import (
-    PartsByText,
-    Place,
-    RowSettings,
-    RowStudy,
-    TextHeads,
-    joined,
-    named_places,
-)
+from identilens.studies.heads import PartsByText, Place, RowStudy, TextHeads, joined, named_places
+from identilens.studies.settings import RowSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
