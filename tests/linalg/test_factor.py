@@ -8,7 +8,9 @@ from identilens.linalg.factor import (
     factorise,
     inverse_cholesky,
     least_share,
+    stored_rank,
 )
+from identilens.linalg.tolerance import FLOAT32_EPS
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
@@ -48,3 +50,15 @@ def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
         torch.testing.assert_close(
             found.basis[index] @ found.inner[index], alone.basis @ alone.inner
         )
+
+
+@pytest.mark.parametrize("weakest", [1.0, 1e-3, 1e-5, 1.5e-6, 5e-7, 0.0])
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+def test_a_rank_by_certificate_is_that_of_the_singular_values(weakest, shape):
+    generator = torch.Generator().manual_seed(0)
+    draws = (torch.randn(side, 24, generator=generator, dtype=torch.float64) for side in shape)
+    left, right = (torch.linalg.qr(draw).Q for draw in draws)
+    sigma = torch.ones(24, dtype=torch.float64)
+    sigma[-1] = weakest
+    matrix = left * sigma @ right.mT
+    assert stored_rank(matrix) == (torch.linalg.svdvals(matrix) > 8 * FLOAT32_EPS).sum()

@@ -13,7 +13,6 @@ from helpers.heads import seeded
 from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError
-from identilens.models.spelling import Spelling
 from identilens.studies.certify.rows import certified_row
 from identilens.studies.heads import TextHeads
 from identilens.studies.outcomes import of_head
@@ -166,31 +165,6 @@ def test_claims_agree_with_the_certified_order(bundled):
         assert verdict == (
             expected if {(query, above, below), (query, below, above)} & pairs else OPEN
         )
-
-
-@pytest.mark.parametrize(
-    ("model", "text", "words", "tokens"),
-    [
-        ("bundled", "A café by the harbour.", "café", 1),
-        ("bundled", "A café by the harbour.", "cafe", 1),
-        ("bundled", "A Cafe\u0301 by the harbour.", "CAFÉ", 1),
-        ("bundled-decoder", "Snow 雪 fell.", "雪", 2),
-        ("bundled-decoder", "Snow fell 🙂 again.", "🙂", 2),
-    ],
-)
-def test_words_are_found_by_their_characters(model, text, words, tokens):
-    """Also where an accent is stripped, or a character takes several tokens of bytes."""
-    lens = idl.load(model)
-    item = lens.read(text)[0]
-    spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-    ((start, end),) = spelling.runs(words)
-    assert end - start >= tokens
-    assert (
-        text[item.spans[start][0] : item.spans[end - 1][1]].strip().casefold()[:3]
-        in (words.casefold()[:3])
-    )
-    found = idl.certify(lens, text, layers=0, heads=0, queries="last", tolerance=0, claim=words)
-    assert found.claims["functional"].item() == words
 
 
 def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):

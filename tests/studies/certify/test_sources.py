@@ -19,7 +19,7 @@ GEMMA = GemmaConfig(
 TEXT = "The old man and the boy went down to the boat, and the old man carried the mast on his shoulder up the"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "gpt_neox", "opt", "gemma"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma"])
 def test_families_add_up(family):
     lens = Lens(GemmaForCausalLM(GEMMA) if family == "gemma" else build(family))
     found = idl.certify(lens, [ids(12)], source=("5", "9"), queries=(3, -1), tolerance=0)
