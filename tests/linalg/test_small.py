@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import relative_tolerance
+from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.checks import check_finite
 from identilens.linalg.compact import OutputFactor, compact_values
+from identilens.linalg.factor import factorise, least_squares
 from identilens.linalg.simplex import (
     centred_rank,
     joint_space,
@@ -15,7 +16,8 @@ from identilens.linalg.simplex import (
     simplex_span,
     space_on,
 )
-from identilens.linalg.softmax import attention_logits, visible_softmax
+from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
+from identilens.linalg.tolerance import FLOAT32_EPS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -42,6 +44,72 @@ def test_logits_with_a_bias_and_a_soft_cap():
     assert (
         relative_tolerance(3, 5) == relative_tolerance(5, 3) == pytest.approx(5 * 2**-23, rel=1e-6)
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"),
+    [(torch.float32, FLOAT32_EPS), (torch.float64, FLOAT32_EPS), (torch.bfloat16, 2**-7)],
+)
+def test_weights_follow_logits_up_to_rounding(dtype, eps):
+    """Rows whose largest visible logits are 1 and 1/2, and s ‖q‖ max ‖k‖ 4.5 and 2.25; the last key is hidden."""
+    queries, keys = torch.tensor([[1.0], [0.5]]).to(dtype), torch.tensor([[2.0], [-1.0], [9.0]])
+    visible = torch.tensor([True, True, False]).expand(2, 3)
+    logits = attention_logits(queries, keys, 0.5)
+    exact = visible_softmax(logits, visible)
+
+    def follows(change, sign=-1.0):
+        moved = torch.zeros(2, 2, 3).double()
+        moved[:, 1] = change * torch.tensor([1.0, sign, 0.0])
+        # The second head has both rows changed.
+        moved[1, 0] = moved[1, 1]
+        given = exact + moved
+        rows = given, exact.expand(2, 2, 3), logits.expand(2, 2, 3)
+        found = follow_logits(*rows, queries.expand(2, 2, 1), keys.expand(2, 3, 1), -0.5, visible)
+        return found.tolist()
+
+    limit = 2 * eps * 1.5 + 32 * FLOAT32_EPS * 3.25
+    assert follows(0.99 * limit) == [True, True]
+    assert follows(-0.99 * limit) == [True, True]
+    assert follows(1.01 * limit) == [False, False]
+    total = eps / 2 + 32 * FLOAT32_EPS
+    assert follows(0.99 * total, 0.0) == [True, True]
+    assert follows(1.01 * total, 0.0) == [False, False]
+    assert follows(-1.01 * total, 0.0) == [False, False]
+
+
+def test_projections_least_squares_and_bases_of_outputs():
+    values = drawn(6, 2) @ drawn(2, 4)
+    pseudo, rows = torch.linalg.pinv(values), drawn(3, 6)
+    found = factorise(values, 1e-6)
+    torch.testing.assert_close(found.project(rows), rows @ values @ pseudo)
+    assert found.project(rows.float()).dtype == torch.float32
+    torch.testing.assert_close(found.ones, torch.ones(1, 6).double() @ found.basis)
+    torch.testing.assert_close(least_squares(values, drawn(6, 3)), pseudo @ drawn(6, 3))
+    visible = torch.ones(6, 6, dtype=torch.bool).tril()
+    visible[2] = visible[4]
+    T = ProjectedValues.of(values)
+    bases = T.output_bases(6, visible)
+    assert bases[2] is bases[4]
+    for basis, seen in zip(bases, visible, strict=True):
+        centred = torch.zeros_like(values)
+        centred[seen] = values[seen] - values[seen].mean(0)
+        torch.testing.assert_close(
+            basis @ basis.mT, centred @ torch.linalg.pinv(centred, rtol=1e-9)
+        )
+    first, second = T.output_bases(2)
+    assert first is second
+    torch.testing.assert_close(first, bases[5])
+
+
+def test_factors_of_texts_and_groups_stand_layer_by_layer():
+    factor = OutputFactor.of(drawn(2, 4, 3, 5))
+    grouped = factor.grouped(3, 2)
+    assert grouped.d_model == 5
+    for name in ("lower", "inverse"):
+        found, own = getattr(grouped, name), getattr(factor, name)
+        assert found.shape[:3] == (6, 2, 2)
+        for layer, text, group, head in torch.cartesian_prod(*map(torch.arange, (2, 3, 2, 2))):
+            assert torch.equal(found[3 * layer + text, group, head], own[layer, 2 * group + head])
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (2, 3, 5)])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from helpers.heads import causal, random_weights, seeded
+from helpers.programs import by_clarabel
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
@@ -220,3 +221,52 @@ def test_the_least_norm_of_a_long_row():
     assert found.gap < 1e-12
     assert found.error < 1e-12
     assert float(found.point.norm()) < float(row.norm())
+
+
+def test_lengths_and_the_farthest_alternative():
+    row, T = random_row(5, 8, 3)
+    solver = RowSolver(row, simplex_space(T), among=torch.arange(8) < 4)
+    point = row.flip(0)
+    expected = torch.linalg.vector_norm((point - row) @ T)
+    torch.testing.assert_close(solver.length(point), expected)
+    ends = solver.ends()
+    moved = [float((row - met).clamp_min(0)[:4].sum()) for met in ends.met]
+    assert max(moved) > 0.01
+    assert torch.equal(solver.farthest(ends), ends.met[int(np.argmax(moved))])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
+    row, T = random_row(seed, 10, 3)
+    solver, start = RowSolver(row, simplex_space(T)), 0.02
+    costs = torch.randn(4, 10, generator=seeded(seed), dtype=torch.float64)
+    costs[2] = costs[2].abs()
+    costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
+    below = torch.tensor([0.1, 5.0, 0.0, 0.001], dtype=torch.float64)
+    limits = torch.stack([torch.tensor(by_clarabel(c, row, T, start)) for c in costs]) - below
+    # Signs and sums alone prove this one for any length.
+    limits[2] = 0.5 * costs[2].min()
+    found = solver.radius(costs, limits, start)
+    assert found[2] == torch.inf
+    for which in (0, 1, 3):
+        reached = by_clarabel(costs[which], row, T, float(found[which]))
+        assert limits[which] - 1e-7 <= reached <= limits[which] + 0.05 * below[which]
+        assert found[which] > start
+    assert solver.radius(costs[:1], limits[:1] + 1.0, start).tolist() == [start], "not reached"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_proposal_is_the_least_cost_within_what_is_left_of_the_length(seed):
+    row, T = random_row(seed, 10, 3)
+    cost = torch.randn(10, generator=seeded(seed), dtype=torch.float64)
+    solver = RowSolver(row, simplex_space(T), 0.1)
+    found = solver.proposal(cost, 0 * row, 0.06)
+    assert float(cost @ found) == pytest.approx(by_clarabel(cost, row, T, 0.08), abs=1e-5)
+    # The square of the length is to rise by twice the slope.
+    slope = T @ torch.tensor([0.05, -0.02, 0.03], dtype=torch.float64)
+    found = solver.proposal(cost, slope, 0.06)
+    change = found - row
+    assert float(change.sum()) == pytest.approx(0, abs=1e-7)
+    square = float((change @ T).square().sum() + 2 * slope @ change)
+    assert square == pytest.approx(0.08**2, abs=1e-5)
+    assert float(cost @ change) < 0

@@ -26,6 +26,22 @@ def test_errors_match_a_simulation():
     torch.testing.assert_close(found.errors, seen, rtol=0.04, atol=0)
 
 
+def test_errors_of_shared_probes_are_those_of_the_derivative():
+    """The variance of a share is the sum of squares of what each probe's deviation changes of it."""
+    generator = torch.Generator().manual_seed(0)
+    squares = torch.rand(2, 4, generator=generator, dtype=torch.float64) + 0.5
+    deviations = 0.1 * torch.randn(5, 2, 4, generator=generator, dtype=torch.float64)
+    found = contributions(squares, deviations.square().sum(0), deviations=deviations)
+    for row in range(2):
+        slope = torch.func.jacrev(lambda N: N.sqrt() / N.sqrt().sum())(squares[row])
+        expected = (deviations[:, row] @ slope.mT).square().sum(0).sqrt()
+        torch.testing.assert_close(found.errors[row], expected)
+    found = contributions(
+        torch.tensor([[0.0, 4.0]]), torch.zeros(1, 2), deviations=torch.ones(1, 1, 2)
+    )
+    assert found.errors.tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("freedom", [3, 11])
 def test_intervals_of_few_samples_cover_the_truth(freedom):
     """Squares and variances estimated from a few normal samples each, as a sketch estimates them."""

@@ -4,7 +4,7 @@ import torch
 
 from identilens.measures.mixing import alti_contributions
 from identilens.measures.mixing.alti import alti_rollout
-from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads, norm_weights
 
 
 def test_two_layers_by_hand():
@@ -59,3 +59,11 @@ def test_alti_of_all_layers_is_their_product():
     rolled = alti_rollout(layers)
     assert torch.equal(rolled[0], layers[0])
     assert torch.allclose(rolled[2], layers[2] @ layers[1] @ layers[0])
+
+
+def test_norms_are_those_of_what_the_heads_pass_on_together():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 3, 4, generator=generator)
+    values = torch.randn(2, 4, 5, generator=generator)
+    expected = torch.einsum("hqk,hkd->qkd", weights, values).norm(dim=-1)
+    torch.testing.assert_close(norm_weights(weights, values), expected)
