@@ -1,11 +1,15 @@
 """The small files of a run: requests, options, comparisons, locks, folders."""
 
+import hashlib
 import json
+from dataclasses import replace
+from typing import ClassVar
 
+import polars as pl
 import pytest
 import torch
 
-from helpers.toy import ToyStudy, toy
+from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.files import (
     Manifest,
@@ -16,6 +20,7 @@ from identilens.runs.files import (
 from identilens.runs.provenance import (
     Identity,
     differences,
+    model_and_texts,
     provenance,
     subject,
     version_changes,
@@ -113,6 +118,52 @@ def test_what_differs_of_two_records_is_named_up_to_a_number():
         f"{now}, python None (now {one['python']})"
     )
     assert version_changes(one, one) == ""
+
+
+def test_runs_of_the_same_model_and_texts_are_known_by_digests():
+    def run(digest, *texts):
+        return provenance("toy", Identity({"digest": digest}, texts), {})
+
+    one = run("d", "a", "b")
+    assert model_and_texts(None, one) == (False, "it has no provenance to compare with")
+    assert model_and_texts(one, run("d", "a", "b")) == (True, "the same model and texts")
+    assert model_and_texts(run(None, "a"), run(None, "a")) == (True, "the same texts")
+    assert model_and_texts(run("d"), run("d")) == (True, "the same model")
+    assert model_and_texts(run(None), run(None)) == (True, "it has no digests of a model or texts")
+    same, words = model_and_texts(one, run("e", "a", "c"))
+    assert not same
+    assert words == 'digest of the model is "d" there and "e" here; text 1 differs'
+    many = [str(number) for number in range(10_001)]
+    assert len(run("d", *many)["texts"]["sha256"]) == 1
+    assert len(run("d", *many[1:])["texts"]["sha256"]) == 10_000
+    assert model_and_texts(run("d", *many), run("d", *many))[0]
+    changed = run("d", *many[1:], "x")
+    assert model_and_texts(run("d", *many), changed) == (False, "the texts differ")
+    as_bytes = run("d", hashlib.sha256(b"a").digest(), hashlib.sha256(b"b").digest())
+    assert model_and_texts(one, as_bytes)[0]
+
+
+def test_a_result_leaves_as_csv_json_and_a_citation(tmp_path):
+    result = toy(layers=(2, 5))
+
+    class Lists(Toy):
+        schema: ClassVar = {**Toy.schema, "notes": {"word": pl.List(pl.Int64)}}
+
+    notes = pl.DataFrame({"word": [[1, 2], []]})
+    lists = Lists.of({"table": result.table, "notes": notes}, result.provenance)
+    assert [path.name for path in lists.to_csv(tmp_path / "csv")] == ["table.csv", "notes.csv"]
+    assert (tmp_path / "csv" / "table.csv").read_text() == "number,square\n2,4.0\n5,25.0\n"
+    assert (tmp_path / "csv" / "notes.csv").read_text() == 'word\n"[1, 2]"\n[]\n'
+    endless = result.table.with_columns(square=torch.inf)
+    written = json.loads(replace(result, table=endless).to_json())
+    assert written["numbers"] == {"total": None, "unknown": None}
+    written = json.loads(result.to_json())
+    assert written["numbers"] == {"total": 29.0, "unknown": None}
+    assert written["tables"]["notes"] == [{"word": "odd"}, {"word": "even"}]
+    assert (written["study"], written["subject"]) == ("toy", "toy on 2 texts")
+    assert written["finding"] == "The squares add up to 29."
+    assert result.cite().startswith(written["citation"] + "\n\n@software{identilens")
+    assert f"version = {{{result.provenance['libraries']['identilens']}}}" in result.cite()
 
 
 def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):

@@ -1,6 +1,6 @@
 """Findings' numbers and what charts draw, of results whose tables are written by hand.
 
-`python tests/studies/test_findings.py` records them again.
+`python tests/golden/test_findings.py` records them again.
 """
 
 import json
