@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.browsing import Visit
+from helpers.heads import normals, seeded
 from helpers.pages import SCRIPT
 from identilens import charts
 from identilens.charts import Page, Section, TokenMap, write_page
@@ -25,9 +26,9 @@ TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 3)), "##end"]
 
 
 def made(layer, head, masked=False):
-    generator = torch.Generator().manual_seed(10 * layer + head)
-    T = torch.randn(N, RANK, generator=generator, dtype=torch.float64)
-    scores = 2 * torch.randn(N, N, generator=generator, dtype=torch.float64)
+    generator = seeded(10 * layer + head)
+    T = normals(generator, N, RANK)
+    scores = 2 * normals(generator, N, N)
     visible = torch.ones(N, N).tril().bool() if masked else None
     raw = torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
     layers = {"raw": raw} | (

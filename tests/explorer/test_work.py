@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
+from helpers.heads import doubles
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.explorer import work
@@ -58,7 +60,7 @@ def test_each_layer_is_told_as_it_comes(at, told, lens):
     plain = next(iter(lens.capture([TEXT], weights=True)))
     for one in plain.heads:
         held = at.head(one.layer, one.head, "decoder")
-        torch.testing.assert_close(held.weights, one.weights)
+        assert_close(held.weights, one.weights)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +215,13 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     asked[:13] = null[4]
     before = head.attention[query]
     small, large = (moved_row(at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3))
-    torch.testing.assert_close(
-        torch.tensor(small["weights"], dtype=torch.float64),
+    assert_close(
+        doubles(small["weights"]),
         before + 1e-6 * asked,
         atol=1e-9,
         rtol=0,
     )
-    moved = torch.tensor(large["weights"], dtype=torch.float64)
+    moved = doubles(large["weights"])
     assert float(moved.min()) == pytest.approx(0, abs=1e-12)
     assert float(moved[:13].amin()) >= 0
     step = (moved - before)[:13] / asked[:13]

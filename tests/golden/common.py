@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 
 SHORT = "Rain."
@@ -36,7 +37,7 @@ def tiny(family: str, seed: int = 0) -> idl.Lens:
 @torch.no_grad()
 def drawn(model: Any, seed: int) -> Any:
     """The model with weights made of whole numbers: torch's normal numbers depend on the processor."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     for parameter in model.double().parameters():
         # Sums of three even draws: near normal, with standard deviation 0.25 for matrices.
         numbers = torch.randint(-64, 65, (3, *parameter.shape), generator=generator).sum(0).double()

@@ -5,7 +5,9 @@ from math import inf, nan
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals, seeded
 from helpers.programs import by_clarabel, random_row
 from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
@@ -24,9 +26,7 @@ HAND = {
 
 
 def certificate(blocks=(0, 0, 7), **numbers):
-    held = {
-        name: torch.tensor(value, dtype=torch.float64) for name, value in (HAND | numbers).items()
-    }
+    held = {name: doubles(value) for name, value in (HAND | numbers).items()}
     return Certificate(**held, blocks=torch.tensor(blocks))
 
 
@@ -36,9 +36,9 @@ def solver(row, T, allowed):
 
 def test_what_multipliers_prove_by_hand():
     """y aF is 3.08 and -2.2, and the costs c - F y are (-4, -2.8, 3.4) and (2, 2, -3)."""
-    expected = torch.tensor([3.08 - 0.5 - 4 + 3.4, 2.2 + 0.5 - 2 + 3], dtype=torch.float64)
+    expected = doubles([3.08 - 0.5 - 4 + 3.4, 2.2 + 0.5 - 2 + 3])
     lo, hi = found = certificate().proven()
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    assert_close(found, expected, atol=1e-12, rtol=0)
     # Rounding is taken off: the proven ends are wider.
     assert lo < expected[0]
     assert hi > expected[1]
@@ -57,7 +57,7 @@ def test_ends_hold_up_to_the_slack():
         inward = share * kept.slack
         assert replace(kept, ends=torch.stack([lo + inward, hi])).holds == holds
         assert replace(kept, ends=torch.stack([lo, hi - inward])).holds == holds
-    wide = torch.tensor([-1e9, 1e9], dtype=torch.float64)
+    wide = doubles([-1e9, 1e9])
     assert replace(kept, ends=wide).holds
     for wrong in ({"multipliers": [[nan, 0.0], [0.0, 0.0]]}, {"functional": [inf, 0.0, 0.0]}):
         assert not replace(certificate(**wrong), ends=wide).holds
@@ -82,7 +82,7 @@ def test_witnesses_are_alternatives_up_to_rounding():
 @pytest.mark.parametrize("seed", range(3))
 def test_ends_are_those_of_cone_programs(seed):
     row, T = random_row(seed, 14, 4, 2.0)
-    c = torch.randn(14, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    c = normals(seeded(seed), 14)
     for allowed in (0.0, 0.06):
         found = solver(row, T, allowed).certificate(c)
         assert found.holds

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, UnsupportedModelError
@@ -65,7 +66,7 @@ def test_an_adapter_on_the_output_projection_is_part_of_it(family, adapter):
     lens = Lens(with_adapter(build(family), config))
     assert off_by(lens, ids(9)) < 1e-5
     site = lens.sites(lens.read([ids(9)])[0])[0]
-    torch.testing.assert_close(site.output_projection[1], site.head_projection(1))
+    assert_close(site.output_projection[1], site.head_projection(1))
 
 
 def test_a_module_that_is_no_transformer_is_refused():
@@ -100,7 +101,7 @@ def test_a_hook_that_changes_the_projection_counts():
     with model.transformer.h[0].attn.c_proj.register_forward_hook(
         lambda module, args, output: output * 3
     ):
-        torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
+        assert_close(lens.sites(item)[0].output_projection, 3 * plain)
     assert off_by(lens, ids(9)) < 1e-5
 
 
@@ -110,7 +111,7 @@ def test_a_layer_with_a_forward_of_its_own_is_not_read_but_run():
     plain = lens.sites(item)[0].output_projection
     layer = model.encoder.layer[0].attention.output.dense
     layer.forward = lambda inputs: 3 * nn.Linear.forward(layer, inputs)
-    torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
+    assert_close(lens.sites(item)[0].output_projection, 3 * plain)
 
 
 def test_a_wrapper_that_bends_its_output_is_refused():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, classifier, example, ids
@@ -63,14 +64,14 @@ def test_what_is_stored_is_what_transformers_computes(name, options, shared):
         expected = by_transformers(found, texts)
         for index, layer in enumerate(found.layers):
             states = torch.cat([states[index] for _, states in batches])
-            torch.testing.assert_close(states, expected[layer][:, -1], atol=error, rtol=error)
+            assert_close(states, expected[layer][:, -1], atol=error, rtol=error)
     texts = torch.stack([known, known.flip(0)])
     numbers, states = zip(*found.batches(texts), strict=True)
     assert torch.cat(numbers).tolist() == [0, 1]
     expected = by_transformers(found, texts)
     for index, layer in enumerate(found.layers):
         whole = torch.cat([batch[index] for batch in states])
-        torch.testing.assert_close(whole, expected[layer].flatten(1), atol=error, rtol=error)
+        assert_close(whole, expected[layer].flatten(1), atol=error, rtol=error)
 
 
 def test_a_pass_ends_after_the_deepest_layer():

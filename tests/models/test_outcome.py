@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
+from helpers.heads import doubles
 from helpers.zoo import BUILDERS, build, classifier, example, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import outcome as outcomes
@@ -35,7 +37,7 @@ def plain(lens):
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_the_outcome_is_that_of_the_positions(lens, outcome):
-    torch.testing.assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
+    assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
@@ -68,7 +70,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     [root], _ = one.linearised([(0, 1)], 4)
     assert root.shape == (4, 4)
     head = read_head(lens, one.item, 0, 1)
-    move = torch.tensor([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    move = doubles([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]])
     step = 1e-4
     change = one.with_rows(head, Rows([4], head.attention[4:5] + step * move))
     predicted = (step * move @ head.values @ root).norm() ** 2
@@ -80,9 +82,9 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
 def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome):
     one = answer(lens, outcome)
     head = read_head(lens, one.item, 0, 1)
-    even = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]], dtype=torch.float64)
+    even = doubles([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]])
     moved = torch.lerp(head.attention[4:5], even, 0.1)
-    move = torch.tensor([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]], dtype=torch.float64)
+    move = doubles([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]])
     [root], [slope] = one.linearised([(0, 1)], 4, {(0, 1): Rows([4], moved)})
 
     def square(step):
@@ -108,7 +110,7 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
     monkeypatch.setattr("identilens.models.outcome._backward", _forward)
     roots.append(one.linearised(heads, 2)[0].flatten(0, 1))
     squares = [root @ root.mT for root in roots]
-    torch.testing.assert_close(*squares, rtol=1e-9, atol=1e-15)
+    assert_close(*squares, rtol=1e-9, atol=1e-15)
     assert float(squares[0].abs().max()) > 1e-6
 
 
@@ -150,7 +152,7 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
     assert not torch.equal(few, one.estimates(probes=17)[0])
     again, _ = one.estimates(probes=200, seed=1)
     assert not torch.equal(first, again)
-    torch.testing.assert_close(first, again, rtol=0.3, atol=0)
+    assert_close(first, again, rtol=0.3, atol=0)
 
 
 def test_the_same_top_is_that_of_every_position_that_counts(lens):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.prepared import PREPARED, prepared
@@ -20,9 +21,7 @@ def test_weights_are_those_the_family_reports(family):
     for index, text in enumerate(lens.capture(batch, weights=True)):
         for layer, reported in zip(text.layers[-len(own) :], own, strict=True):
             rows, keys = layer.weights.shape[-2:]
-            torch.testing.assert_close(
-                layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0
-            )
+            assert_close(layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0)
 
 
 def test_a_padded_recording_is_the_recording_alone():
@@ -32,7 +31,7 @@ def test_a_padded_recording_is_the_recording_alone():
     alone = next(lens.capture({"input_values": batch["input_values"][1:, :96]}, weights=True))
     assert together.layers[0].weights.shape == (4, 12, 12)
     for one, other in zip(together.heads, alone.heads, strict=True):
-        torch.testing.assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
+        assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
     table = idl.audit(lens, batch).table
     assert dict(table.select("text", "n_key").unique().iter_rows()) == {0: 20, 1: 12}
 

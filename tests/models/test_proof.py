@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.models.swin import modeling_swin
 
@@ -151,7 +152,7 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
         sinks = model.model.layers[number].self_attn.sinks.detach()[:, None, None].expand(-1, 9, 1)
         expected = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
         assert float(expected.sum(-1).min()) < 0.9
-        torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
+        assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_windows_of_another_text_are_found_out(monkeypatch):
@@ -342,5 +343,5 @@ def test_a_few_sums_stand_for_a_row():
     waves = _waves(torch.eye(3))
     places = torch.arange(3.0).double()
     for number in range(waves.shape[1]):
-        torch.testing.assert_close(waves[:, number], torch.cos(places * (number + 1)))
+        assert_close(waves[:, number], torch.cos(places * (number + 1)))
     assert waves.shape[1] == proofs._WAVES

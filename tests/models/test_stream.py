@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import GemmaConfig, GemmaForCausalLM
 
 import identilens as idl
 from helpers.chats import answering
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.continuations import answer_ids, followed
@@ -20,7 +22,7 @@ GEMMA = GemmaConfig(
 def made(name):
     """A model whose norms, biases and shifts are not those of its initialisation."""
     model = GemmaForCausalLM(GEMMA) if name == "gemma" else build(name)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 1:
@@ -41,13 +43,13 @@ def test_parts_add_up_to_what_the_logits_read(name):
     blocks = output.hidden_states
     for position in (0, 4):
         stream = read_stream(lens, item, position)
-        torch.testing.assert_close(stream.logits, output.logits[0, position])
-        torch.testing.assert_close(stream.embedding, blocks[0][0, position])
+        assert_close(stream.logits, output.logits[0, position])
+        assert_close(stream.embedding, blocks[0][0, position])
         attention = [attention_row(layer, position) for layer in stream.layers]
         state = stream.embedding + attention[0] + stream.feed_forward[0]
-        torch.testing.assert_close(state, blocks[1][0, position])
+        assert_close(state, blocks[1][0, position])
         state = state + attention[1] + stream.feed_forward[1]
-        torch.testing.assert_close(state, stream.last)
+        assert_close(state, stream.last)
         for token in (0, 5, 77):
             u, besides = stream.direction(token)
             logit = float(output.logits[0, position, token])

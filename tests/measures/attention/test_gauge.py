@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
-from helpers.heads import causal, seeded
+from helpers.heads import causal, doubles, normals, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable.alternative import realisable_alternative
@@ -28,7 +29,7 @@ def turn(vectors, turned):
         vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2)
     )
     phases = torch.polar(
-        torch.ones(1, dtype=torch.float64), torch.arange(len(vectors))[:, None] * angles.double()
+        torch.ones(1).double(), torch.arange(len(vectors))[:, None] * angles.double()
     )
     return torch.cat(
         [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
@@ -46,7 +47,7 @@ def split(vector, *shapes):
 
 def tied_heads(logits, count, values, visible, draw):
     """Heads that mix the same values, with random parameters."""
-    T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
+    T = ProjectedValues.of(values, torch.eye(values.shape[1]).double())
     kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
     return SoftmaxMap(
@@ -63,13 +64,13 @@ def moved_to(heads, point):
 
 def draws(seed):
     generator = seeded(seed)
-    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return lambda *shape: normals(generator, *shape)
 
 
 def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, table=0):
     """A key group with generic parameters and inputs, and its sizes."""
     draw, d_k = draws(seed), plain + 2 * sum(turned)
-    inputs, ones = draw(n, d), torch.ones(n, 1, dtype=torch.float64)
+    inputs, ones = draw(n, d), torch.ones(n, 1).double()
     to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
     to_queries = to_queries[: n_query or n]
     sizes = (to_queries.shape[1], to_keys.shape[1])
@@ -231,7 +232,7 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
     n = d + 2 * d_k + 4
     inputs, gains = (
         draw(n, d),
-        torch.ones(2, d_k, dtype=torch.float64) if unit_gain else draw(2, d_k),
+        torch.ones(2, d_k).double() if unit_gain else draw(2, d_k),
     )
 
     def logits(parameters):
@@ -268,14 +269,12 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
     if heads > 1:
         assert distances[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
     for row, (before, after) in enumerate(zip(original, found.weights, strict=True)):
-        torch.testing.assert_close(
-            after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
-        )
+        assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():
     assert jacobian_rank(torch.zeros(0, 5), 1e-6) == 0
     assert jacobian_rank(torch.zeros(2, 5), 1e-6) == 0
-    diagonal = torch.diag(torch.tensor([4.0, 1.0, 1e-7], dtype=torch.float64))
+    diagonal = torch.diag(doubles([4.0, 1.0, 1e-7]))
     assert jacobian_rank(diagonal, 1e-6) == 2
     assert jacobian_rank(diagonal, 1e-9) == 3

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from torch.testing import assert_close
 
-from helpers.heads import causal, random_weights, seeded
+from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds
 from helpers.programs import by_clarabel
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
@@ -22,14 +23,14 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.measures.attention.samplers import far_alternative, sample_alternatives
 from identilens.measures.attention.simplex import simplex_space
 
-LINE = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
-LINE_ROW = torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
+LINE = doubles([[0.0], [1.0], [0.5]])
+LINE_ROW = doubles([0.1, 0.1, 0.8])
 
 
 def random_row(seed, n, d):
     generator = seeded(seed)
-    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return torch.softmax(torch.randn(n, generator=generator, dtype=torch.float64), 0), T
+    T = normals(generator, n, d)
+    return torch.softmax(normals(generator, n), 0), T
 
 
 def scipy_ends(row, T):
@@ -48,7 +49,7 @@ def scipy_ends(row, T):
                 for sign in (1, -1)
             ]
         )
-    return torch.tensor(ends, dtype=torch.float64).T
+    return doubles(ends).T
 
 
 def test_line_by_hand():
@@ -62,8 +63,8 @@ def test_line_by_hand():
 
 def test_order_that_the_intervals_alone_do_not_prove():
     # Keys at 0, 1, 2 and 3, whose weight is pinned by a second value: (0.5 + t, 0.2 − 2t, 0.2 + t, 0.1).
-    T = torch.tensor([[0.0, 0], [1, 0], [2, 0], [0, 1]], dtype=torch.float64)
-    row = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    T = doubles([[0.0, 0], [1, 0], [2, 0], [0, 1]])
+    row = doubles([0.5, 0.2, 0.2, 0.1])
     found = certify_row(row, T)
     assert found.intervals.lo.tolist() == pytest.approx([0.3, 0.0, 0.0, 0.1], abs=1e-9)
     assert found.intervals.hi.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1], abs=1e-9)
@@ -76,7 +77,7 @@ def test_order_that_the_intervals_alone_do_not_prove():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(3, 20),
     d=st.integers(1, 8),
     sharpness=st.sampled_from([0.5, 2.0, 5.0]),
@@ -92,7 +93,7 @@ def test_ends_equal_scipy_one_by_one(seed, n, d, sharpness):
 
 @settings(max_examples=12, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(3, 18),
     d=st.integers(1, 8),
     sharpness=st.sampled_from([0.5, 2.0, 8.0, 40.0]),
@@ -132,7 +133,7 @@ def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 12), d=st.integers(1, 6))
+@given(seed=seeds, n=st.integers(3, 12), d=st.integers(1, 6))
 def test_order_equals_scipy_pair_by_pair(seed, n, d):
     A, T = random_weights(seed, n, d, 2.0)
     above = certify_row(A[0], T).above
@@ -152,7 +153,7 @@ def test_order_equals_scipy_pair_by_pair(seed, n, d):
 def test_identifiable_rows_are_points_and_fully_ordered():
     A, T = random_weights(1, 8, 20)
     found = certify_row(A[3], T)
-    torch.testing.assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
+    assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
     assert torch.equal(found.intervals.hi, found.intervals.lo)
     assert found.intervals.pinned.all()
     assert found.top == int(A[3].argmax())
@@ -185,7 +186,7 @@ def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
 
 
 @settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
+@given(seed=seeds, n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
 def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, 3.0, visible)
@@ -209,7 +210,7 @@ def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     found = certify_row(row, T, tolerance=tolerance)
     for name in ("lo", "hi"):
         one, other = (getattr(each.intervals, name) for each in (whole, found))
-        torch.testing.assert_close(one, other, atol=1e-7, rtol=0)
+        assert_close(one, other, atol=1e-7, rtol=0)
     assert found.top == whole.top
     assert torch.equal(found.above, whole.above)
     assert len(solver.ends().met) <= 13 < len(before.met)
@@ -228,7 +229,7 @@ def test_lengths_and_the_farthest_alternative():
     solver = RowSolver(row, simplex_space(T), among=torch.arange(8) < 4)
     point = row.flip(0)
     expected = torch.linalg.vector_norm((point - row) @ T)
-    torch.testing.assert_close(solver.length(point), expected)
+    assert_close(solver.length(point), expected)
     ends = solver.ends()
     moved = [float((row - met).clamp_min(0)[:4].sum()) for met in ends.met]
     assert max(moved) > 0.01
@@ -239,10 +240,10 @@ def test_lengths_and_the_farthest_alternative():
 def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     row, T = random_row(seed, 10, 3)
     solver, start = RowSolver(row, simplex_space(T)), 0.02
-    costs = torch.randn(4, 10, generator=seeded(seed), dtype=torch.float64)
+    costs = normals(seeded(seed), 4, 10)
     costs[2] = costs[2].abs()
     costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
-    below = torch.tensor([0.1, 5.0, 0.0, 0.001], dtype=torch.float64)
+    below = doubles([0.1, 5.0, 0.0, 0.001])
     limits = torch.stack([torch.tensor(by_clarabel(c, row, T, start)) for c in costs]) - below
     # Signs and sums alone prove this one for any length.
     limits[2] = 0.5 * costs[2].min()
@@ -258,12 +259,12 @@ def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_a_proposal_is_the_least_cost_within_what_is_left_of_the_length(seed):
     row, T = random_row(seed, 10, 3)
-    cost = torch.randn(10, generator=seeded(seed), dtype=torch.float64)
+    cost = normals(seeded(seed), 10)
     solver = RowSolver(row, simplex_space(T), 0.1)
     found = solver.proposal(cost, 0 * row, 0.06)
     assert float(cost @ found) == pytest.approx(by_clarabel(cost, row, T, 0.08), abs=1e-5)
     # The square of the length is to rise by twice the slope.
-    slope = T @ torch.tensor([0.05, -0.02, 0.03], dtype=torch.float64)
+    slope = T @ doubles([0.05, -0.02, 0.03])
     found = solver.proposal(cost, slope, 0.06)
     change = found - row
     assert float(change.sum()) == pytest.approx(0, abs=1e-7)

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
@@ -175,14 +176,12 @@ def test_heads_that_share_keys_take_new_ones_together():
         expected = "size 8 produce it (the head's own size suffices: d_k = 8); the keys serve 2 query heads and cannot"
         assert expected in entropy_note(head, found)
         for row, seen in zip(found.weights, head.visible, strict=True):
-            design = torch.cat(
-                [shared[seen], torch.ones(int(seen.sum()), 1, dtype=torch.float64)], 1
-            )
+            design = torch.cat([shared[seen], torch.ones(int(seen.sum()), 1).double()], 1)
             logits = torch.log(row[seen])
             fitted = (
                 design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
             )
-            torch.testing.assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
+            assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
 
 
 def test_sinks_are_refused():

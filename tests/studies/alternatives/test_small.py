@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
+from helpers.heads import doubles
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
@@ -46,7 +48,7 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
     with Exact():
         found, parameters, run = made(lens, item, head, 0.01, seeded())
         plain = lens.substitute({}, item)
-    torch.testing.assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
     assert 0.01 <= float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.011
     assert compare_runs(plain, run).hidden < 1e-12
     assert (found.name, parameters.name) == ("realisable", "parameters")
@@ -59,7 +61,7 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
     assert min(parameters.moved.values()) > 0.01
     logits = head.scaling * found.queries @ found.keys.mT
     hidden = ~torch.ones(6, 6, dtype=torch.bool).tril()
-    torch.testing.assert_close(
+    assert_close(
         logits.masked_fill(hidden, -torch.inf).softmax(-1), found.weights, atol=1e-10, rtol=0
     )
 
@@ -111,7 +113,7 @@ def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
     assert "several layers share its parameters" in parameters.note
     assert found.dimension == found.formula > 0
     logits = head.scaling * found.queries @ found.keys.mT
-    torch.testing.assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
+    assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
     assert head.output_error(found.weights) < 1e-12
 
 
@@ -142,7 +144,7 @@ def test_what_queries_and_keys_give_the_most_even_weights():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_ranks_of_logits_are_given_where_they_are_known():
     head = SimpleNamespace(visible=None, bias=None, rows=None)
-    weights = torch.tensor([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]], dtype=torch.float64).softmax(-1)
+    weights = doubles([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]]).softmax(-1)
     assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
     assert logit_rank(head, None) is None
     assert logit_rank(head, weights.clone().fill_(0.0)) is None

@@ -6,9 +6,11 @@ from itertools import combinations
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
+from helpers.heads import seeded
 from identilens.errors import SettingError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
@@ -79,7 +81,7 @@ def test_rows_are_those_of_generation(family):
             rows = found.table.filter(layer=layer, functional=segment)
             masses = rows["value"].to_torch().view(weights.shape[0], len(answer))
             expected = weights[..., keys].sum(-1).double()
-            torch.testing.assert_close(masses, expected, atol=1e-5, rtol=0)
+            assert_close(masses, expected, atol=1e-5, rtol=0)
     segments = found.table.filter(pl.col("functional").is_in({*own, "sink"}))
     sinks = segments.filter(functional="sink")
     assert len(sinks) == (len(segments) // len({*own, "sink"}) if family == "gpt_oss" else 0)
@@ -133,7 +135,7 @@ def test_ends_are_those_of_the_measure(family):
             )
             values = torch.stack([expected.value, expected.lo, expected.hi])[:, 0]
             given = torch.tensor([one["value"], one["lo"], one["hi"]]).double()
-            torch.testing.assert_close(given, values, atol=1e-6, rtol=0)
+            assert_close(given, values, atol=1e-6, rtol=0)
     widths = drawn.group_by("tolerance").agg((pl.col("hi") - pl.col("lo")).mean())
     widths = dict(widths.iter_rows())
     assert 0.01 < widths["0"] < widths["1%"]
@@ -186,7 +188,7 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
 
 def test_estimates_are_right_in_the_mean_of_all_draws():
     """Two of four rows: every draw, all equally likely."""
-    values = torch.rand(4, 3, generator=torch.Generator().manual_seed(3)).double().tolist()
+    values = torch.rand(4, 3, generator=seeded(3)).double().tolist()
     rows = [
         {"row": row, "functional": "a", "tolerance": "0", "value": value}
         | {"lo": value - below / 8, "hi": value + above / 8}
@@ -262,7 +264,7 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
     likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
     chosen = likely[:, ids[-1]].double()
-    torch.testing.assert_close(
+    assert_close(
         other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
     )
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from polars.testing import assert_frame_equal
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.audits import TEXTS
@@ -265,7 +266,7 @@ def test_value_bias_can_be_left_out():
         values = head.values.double()
         for result, kept in ((inside, values), (outside, values - bias)):
             reference = effective_svd(head.weights, kept @ head.output_projection.double())
-            torch.testing.assert_close(result.matrices[key].double(), reference, atol=1e-5, rtol=0)
+            assert_close(result.matrices[key].double(), reference, atol=1e-5, rtol=0)
     assert outside.table["reconstruction_error"].max() < 1e-5
     assert (inside.table["null_share"] - outside.table["null_share"]).abs().max() > 1e-3
 

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.audits import TEXTS
@@ -146,7 +147,7 @@ def test_kept_weights_of_half_precision_are_computed_again(bundled_path):
     audit = idl.audit(lens, TEXTS[:1], examples=1, certain_rows=0)
     head = next(lens.capture(TEXTS[0], weights=True)).layers[2].head(3)
     raw = audit.matrices["text0.layer2.head3.encoder.raw"]
-    torch.testing.assert_close(raw.double(), head.recomputed, atol=1e-7, rtol=1e-6)
+    assert_close(raw.double(), head.recomputed, atol=1e-7, rtol=1e-6)
     assert float((raw - head.family_weights.float()).abs().max()) > 1e-5, (
         "rounded weights are another map"
     )

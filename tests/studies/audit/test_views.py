@@ -6,6 +6,7 @@ import re
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
@@ -97,7 +98,7 @@ def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, sch
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring came."
     result = idl.audit(bundled, [text], layers=(1,))
     assert len(result.matrices) == 36, "raw, effective and values of each head"
-    torch.testing.assert_close(
+    assert_close(
         result.matrices["text0.layer1.head0.encoder.raw"].sum(-1),
         torch.ones(result.table["n_query"][0]),
     )

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import identilens as idl
 from helpers.command import failing
+from helpers.heads import doubles, seeded
 from identilens.errors import InputError
 from identilens.linalg.certificate import Certificate
 from identilens.studies.certify.certificates import CertificateFile
@@ -152,7 +153,7 @@ def test_sentences_have_no_rounding_below_zero():
         "row": [0.5, 0.5], "factor": [[1.0], [2.0]], "functional": [0.0, 1.0], "tolerance": 0.0,
         "multipliers": [[-1e-15], [-1.0]], "ends": [-8e-15, 0.5], "witnesses": [[0.5, 0.5]] * 2,
     }  # fmt: skip
-    held = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+    held = {name: doubles(value) for name, value in numbers.items()}
     names = ("words", "subject", "sign", "outcome", "tolerance", "where")
     certificate = Certificate(**held, blocks=torch.zeros(2, dtype=torch.int64))
     sentences = CertificateFile(certificate, dict.fromkeys(names, "")).sentences()
@@ -161,7 +162,7 @@ def test_sentences_have_no_rounding_below_zero():
 
 
 def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
-    direction = torch.randn(384, generator=torch.Generator().manual_seed(0))
+    direction = torch.randn(384, generator=seeded())
     claims = (
         idl.claims.weight(3, above=0.5).at(layer=3, head=9, queries=10),
         idl.claims.weight(3).at(head=0),

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linprog
 
 import identilens as idl
-from helpers.heads import seeded
+from helpers.heads import normals, seeded
 from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError
@@ -101,9 +101,9 @@ def test_what_an_interval_says_of_a_claim(words, lo, hi, verdict):
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_ends_are_those_of_linear_programs(seed, masked):
     generator = seeded(seed)
-    T = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    T = normals(generator, 12, 5)
     visible = torch.arange(12) < 9 if masked else None
-    row = (2 * torch.randn(12, generator=generator, dtype=torch.float64)).softmax(-1)
+    row = (2 * normals(generator, 12)).softmax(-1)
     if masked:
         row = row.masked_fill(~visible, 0.0)
         row = row / row.sum()

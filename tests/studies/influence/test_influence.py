@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import kl_div
 
 import identilens as idl
+from helpers.heads import normals, seeded
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.lens import Lens
@@ -74,8 +75,8 @@ def test_estimates_are_those_of_finite_differences_in_the_same_directions(lens, 
         return entries[[3, 8]]
 
     own = scaled(0, 0, 1.0)
-    generator = torch.Generator().manual_seed(7)
-    probes = [torch.randn(own.numel(), generator=generator, dtype=torch.float64) for _ in range(5)]
+    generator = seeded(7)
+    probes = [normals(generator, own.numel()) for _ in range(5)]
     for layer in (0, 1):
         for head in (0, 1):
             slope = (scaled(layer, head, 1 + step) - scaled(layer, head, 1 - step)) / (2 * step)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.measures.tokens import LinearProbe
@@ -227,7 +228,7 @@ def hand_made(layers):
     [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")],
 )
 def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
     mixed = inputs @ (
         torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
@@ -243,7 +244,7 @@ def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distanc
 
 
 def test_chunks_change_nothing(monkeypatch):
-    layers = torch.randn(2, sum(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
+    layers = torch.randn(2, sum(LENGTHS), 8, generator=seeded())
     run = hand_made(layers + 0.5 * layers[:1])
     for options in ({}, {"experiment": "neighbours", "offsets": (5,)}):
         whole = run(ProbeKind("ridge", "l2"), **options)
