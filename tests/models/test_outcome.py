@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.heads import doubles
+from helpers.heads import doubles, normals, seeded
 from helpers.zoo import BUILDERS, build, classifier, example, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import outcome as outcomes
@@ -184,3 +184,44 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
         assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
     monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
     assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
+
+
+@pytest.mark.parametrize("outcome", ["prediction", "states"])
+def test_estimates_are_those_of_finite_differences_in_the_same_directions(outcome):
+    lens = tiny_decoder(2)
+    one = answer(lens, outcome, [3, 5])
+    found = one.estimates(probes=5, seed=7)
+    step = 1e-6
+
+    def scaled(layer, head, share):
+        def gated(call):
+            output = call.attend()[0].clone()
+            if call.index == layer:
+                output[:, :, head] *= share
+            return output
+
+        run = lens.run([one.item], gated, whole=True, changes=True, output_hidden_states=True)
+        entries = run.logits[0] if outcome == "prediction" else run.hidden_states[-1][0]
+        return entries[[3, 5]]
+
+    own = scaled(0, 0, 1.0)
+    generator = seeded(7)
+    probes = [normals(generator, own.numel()) for _ in range(5)]
+    for layer in (0, 1):
+        for head in (0, 1):
+            slope = (scaled(layer, head, 1 + step) - scaled(layer, head, 1 - step)) / (2 * step)
+            if outcome == "prediction":
+                p = own.softmax(-1)
+                slope = (slope - (slope * p).sum(-1, keepdim=True)) * (p / 2).sqrt()
+            else:
+                slope = slope / own.norm()
+            square = sum(float(slope.flatten() @ probe) ** 2 for probe in probes) / 5
+            expected = square if outcome == "prediction" else square**0.5
+            assert expected > 1e-6
+            assert float(found[layer][head]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_heads_in_one_run_are_removed_as_alone():
+    one = answer(tiny_decoder(2), "states", None)
+    alone = [value for head in (1, 0) for value in one.without(0, [head])]
+    assert one.without(0, [1, 0]) == pytest.approx(alone, rel=1e-9)

@@ -82,15 +82,6 @@ def test_a_part_is_tried_twice_and_again_on_resume(marks, tmp_path, whole):
     assert toy(layers=NUMBERS, out=run, ray=True, resume=True).table.height == 7
 
 
-def test_files_of_a_part_come_back_and_belong_to_the_run(marks, tmp_path):
-    for name, how in (("one", {}), ("many", {"ray": "auto"})):
-        cluster_toys.writing(layers=NUMBERS, out=tmp_path / name, **how)
-    assert contents(tmp_path / "many") == contents(tmp_path / "one")
-    listed = [(tmp_path / name / "manifest.txt").read_text().split() for name in ("one", "many")]
-    assert sorted(listed[0]) == sorted(listed[1])
-    assert (tmp_path / "many" / "models" / "6.txt").read_text() == "part 6"
-
-
 class Here:
     """A cluster of this process: what is handed over is pickled, and a task runs when it is waited for."""
 

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -27,6 +28,7 @@ from identilens.runs.provenance import (
 )  # fmt: skip
 from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
+from identilens.runs.result import Finding
 from identilens.runs.study import study_function
 from identilens.runs.toml import read_toml, toml_value
 
@@ -149,11 +151,15 @@ def test_a_result_leaves_as_csv_json_and_a_citation(tmp_path):
     class Lists(Toy):
         schema: ClassVar = {**Toy.schema, "notes": {"word": pl.List(pl.Int64)}}
 
+        def summary(self):
+            return Finding("", {"one": np.int64(1)})
+
     notes = pl.DataFrame({"word": [[1, 2], []]})
     lists = Lists.of({"table": result.table, "notes": notes}, result.provenance)
     assert [path.name for path in lists.to_csv(tmp_path / "csv")] == ["table.csv", "notes.csv"]
     assert (tmp_path / "csv" / "table.csv").read_text() == "number,square\n2,4.0\n5,25.0\n"
     assert (tmp_path / "csv" / "notes.csv").read_text() == 'word\n"[1, 2]"\n[]\n'
+    assert json.loads(lists.to_json())["numbers"] == {"one": 1}
     endless = result.table.with_columns(square=torch.inf)
     written = json.loads(replace(result, table=endless).to_json())
     assert written["numbers"] == {"total": None, "unknown": None}

@@ -58,34 +58,6 @@ def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
     assert torch.allclose(space.kept @ (space.kept.T @ augmented), augmented, atol=1e-9)
 
 
-def test_values_whose_columns_span_the_constant_lose_no_further_dimension():
-    _, T = random_head(0, 12, 4)
-    T = torch.cat([T, 7 - T.sum(1, keepdim=True)], 1)
-    assert int(torch.linalg.matrix_rank(T)) == 5
-    assert simplex_space(T).nullity == 12 - 5
-
-
-def test_hidden_keys_stay_out_of_the_space():
-    _, T = random_head(0, 12, 3)
-    seen = torch.zeros(12, dtype=torch.bool)
-    seen[[1, 2, 5, 6, 7, 9]] = True
-    space = simplex_space(T, seen)
-    assert space.nullity == 6 - 4
-    assert space.free[~seen].abs().max() == 0
-    assert space.kept[~seen].abs().max() == 0
-    inside = torch.cat([T[seen], torch.ones(6, 1)], 1)
-    assert (space.free[seen].T @ inside).abs().max() < 1e-12
-
-
-def test_rows_that_see_the_same_share_one_space():
-    _, T = random_head(0, 6, 3)
-    mask = causal(6)
-    mask[4] = mask[3]
-    spaces = ProjectedValues.of(T).simplex_spaces(6, mask)
-    assert spaces[4] is spaces[3]
-    assert spaces[5] is not spaces[3]
-
-
 def test_largest_step_by_hand():
     row = doubles([0.5, 0.3, 0.2, 0.0])
     directions = doubles([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]])

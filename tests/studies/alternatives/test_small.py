@@ -14,6 +14,7 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
+from identilens.models.substitution import ModelRun
 from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.search import (
@@ -41,6 +42,27 @@ def grouped():
 
 def seeded():
     return torch.Generator().manual_seed(0)
+
+
+def test_runs_are_compared_state_by_state():
+    """Changes of an entry, and of a position's vector as a share of its norm."""
+    before = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]]])
+    after = before.clone()
+    after[1, 1] = torch.tensor([0.5, 2.0])
+    plain = ModelRun({"encoder": before}, torch.tensor([[2.0, 0.0]]), 0.5)
+    changed = ModelRun({"encoder": after}, torch.tensor([[2.0, 1.0]]), 0.25)
+    found = compare_runs(plain, changed)
+    assert (found.hidden, found.logits, found.loss) == (0.25, 0.5, 0.25)
+    assert [tuple(row.values()) for row in found.rows] == [
+        ("encoder", 0, 0.0, 0.0), ("encoder", 1, 0.5, 0.25), ("logits", None, 1.0, 0.5), ("loss", None, 0.25, 0.5),
+    ]  # fmt: skip
+    without = ModelRun(changed.hidden_states, None, None)
+    for runs in ((plain, without), (without, plain)):
+        found = compare_runs(*runs)
+        assert (found.logits, found.loss, len(found.rows)) == (None, None, 2)
+    for wrong in ({"decoder": before}, {"encoder": before[:1]}):
+        with pytest.raises(InputError, match="shape"):
+            compare_runs(plain, ModelRun(wrong, None, None))
 
 
 def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(grouped):

@@ -54,12 +54,8 @@ def counted(words, *tokens):
 def test_the_keys_that_spell_the_words_count():
     pieces = ("[CLS]", "the", "Sto", "##rm", "the", "storm", "a")
     assert counted("storm", *pieces) == [0, 0, 1, 1, 0, 1, 0]
-    assert counted("THE storm", *pieces) == [0, 1, 1, 1, 1, 1, 0]
     assert counted("storm > a", *pieces) == [0, 0, 1, 1, 0, 1, -1]
-    assert counted("[cls] < 0.1", *pieces) == [1, 0, 0, 0, 0, 0, 0]
-    assert counted("the ship", " the", " sh", "ip", " the") == [1, 1, 1, 0]
     assert counted("a > a b", "a", "b") == [0, -1]
-    assert counted("the storm", "\n", "the", "storm", "\n") == [0, 1, 1, 0]
     with pytest.raises(InputError, match="tokens"):
         counted("shi", " the", " sh", "ip")
     with pytest.raises(InputError, match="'x', 'x' …"):
@@ -130,23 +126,6 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
         assert columns["verdict"] == claim.verdict(columns["lo"], columns["hi"])
         assert certificate.holds
     assert columns["lo"] >= 0
-
-
-@pytest.mark.parametrize("outcome", ["head", "layer", "states"])
-def test_a_claim_on_one_key_is_its_weights_interval(bundled, outcome):
-    found = idl.certify(bundled, TEXT, claim=("rope", "rope > dawn"), outcome=outcome, **PLACE)
-    for tolerance, claims in found.claims.group_by("tolerance"):
-        key = found.table.filter(pl.col("token") == "rope", tolerance=tolerance[0]).row(
-            0, named=True
-        )
-        rope = claims.row(0, named=True)
-        assert [rope[name] for name in ("value", "lo", "hi")] == pytest.approx(
-            [key[name] for name in ("value", "lo", "hi")], abs=1e-6
-        )
-        assert rope["verdict"] is None
-        order = claims.row(1, named=True)
-        assert order["lo"] <= order["value"] <= order["hi"]
-    assert len(found.claims) == 2 * found.claims["tolerance"].n_unique()
 
 
 def test_claims_agree_with_the_certified_order(bundled):

@@ -113,6 +113,15 @@ def test_a_decoder_lists_the_tokens_that_a_query_can_see_and_short_rows_are_poin
     assert short["lowest_rank"].to_list() == short["rank"].to_list()
     assert found.rows.filter(query=1)["certified"].all()
     assert found.rows["tokens"].to_list() == [2, 9, 2, 5]
+    told = []
+    idl.rollout(
+        tiny_decoder(2),
+        [ids(5)],
+        tolerance=("0", "1%"),
+        order=True,
+        progress=lambda *at: told.append(at),
+    )
+    assert [at[0] for at in told] == [0, *range(1, 9), 8]
 
 
 def test_tolerances_widen_and_are_hold_later_layers(bert):
