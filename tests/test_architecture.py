@@ -39,7 +39,7 @@ BELOW = {
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """Every module of the package, by name."""
     return {
         ".".join(("identilens", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
@@ -50,7 +50,7 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def imports(name: str) -> dict[str, bool]:
+def imports(name):
     """The modules of the package that one imports, and whether it does so at its top level."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     top = set(map(id, tree.body))
@@ -66,11 +66,11 @@ def imports(name: str) -> dict[str, bool]:
     return found
 
 
-def package(name: str) -> str:
+def package(name):
     return name.split(".")[1] if "." in name else ""
 
 
-def forbidden(name: str, targets: list[str]) -> list[str]:
+def forbidden(name, targets):
     """Imports that point upwards."""
     own = package(name)
     return [
@@ -108,7 +108,7 @@ def test_no_import_of_our_own_below_the_top_level():
 
 
 def test_no_import_circle():
-    def reachable(start: str) -> set[str]:
+    def reachable(start):
         seen: set[str] = set()
         todo = list(imports(start))
         while todo:
@@ -185,7 +185,7 @@ print(*[name for name in {heavy} if name in sys.modules])
 """
 
 
-def heavy_imports(code: str, *arguments: str) -> list[str]:
+def heavy_imports(code, *arguments):
     """What code imports in a process of its own, which is given arguments as on the command line."""
     command = [sys.executable, "-c", COUNTED.format(code=code, heavy=HEAVY), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
@@ -237,7 +237,7 @@ def test_a_study_has_settings_a_result_and_its_registered_name(name):
 def test_one_option_has_one_type_in_every_study():
     """What is named alike takes the same values: ``layers``, ``heads`` and so on."""
 
-    def bare(hint: object) -> object:
+    def bare(hint):
         return (get_origin(hint), tuple(map(bare, get_args(hint)))) if get_args(hint) else hint
 
     # In the laboratory, heads and layers are sizes of the models that are made.
@@ -254,7 +254,7 @@ def test_one_option_has_one_type_in_every_study():
     assert {"layers", "heads", "max_length"} <= set(seen)
 
 
-def packages_of(folder: Path) -> set[str]:
+def packages_of(folder):
     return {file.parent.name for file in folder.glob("*/__init__.py")}
 
 

@@ -115,13 +115,13 @@ OTHERS: dict[str, Callable[[], Any]] = {
 FAMILIES = ENCODERS | DECODERS | OTHERS
 
 
-def build_own(family: str) -> Any:
+def build_own(family):
     """A tiny random model in evaluation mode whose attention is far from uniform."""
     torch.manual_seed(0)
     return _random(FAMILIES[family]())
 
 
-def example_own(family: str) -> Any:
+def example_own(family):
     """Inputs for one family: token ids of several lengths, or a batch of features."""
     if family not in OTHERS:
         return example("bert")

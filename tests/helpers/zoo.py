@@ -52,7 +52,7 @@ _SEQ2SEQ = {
 }
 
 
-def _gpt_oss() -> Any:
+def _gpt_oss():
     config = hf.GptOssConfig(
         **_LLAMA,
         head_dim=8,
@@ -71,7 +71,7 @@ _DEEPSEEK = {
 }  # fmt: skip
 
 
-def _deepseek_v32() -> Any:
+def _deepseek_v32():
     config = hf.DeepseekV32Config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8)
     return hf.DeepseekV32ForCausalLM(config)
 
@@ -224,7 +224,7 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
 """Models of four layers, of which 1 and 3 hold attention."""
 
 
-def _random(model: Any) -> Any:
+def _random(model):
     """Give a model weights that make its attention far from uniform, and evaluation mode."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -235,13 +235,13 @@ def _random(model: Any) -> Any:
     return model.eval()
 
 
-def granite_swa() -> Any:
+def granite_swa():
     """Its attention scales the output by a sink, and not the weights."""
     torch.manual_seed(0)
     return _random(hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**_LLAMA)))
 
 
-def swin() -> Any:
+def swin():
     """Its attention batch holds windows: 4 an image."""
     torch.manual_seed(0)
     config = hf.SwinConfig(
@@ -250,19 +250,19 @@ def swin() -> Any:
     return _random(hf.SwinModel(config))
 
 
-def build(family: str, seed: int = 0) -> Any:
+def build(family, seed=0):
     """A tiny random model in evaluation mode whose attention is far from uniform."""
     torch.manual_seed(seed)
     return _random((BUILDERS | MORE | HYBRIDS)[family]())
 
 
-def ids(length: int, seed: int = 0) -> list[int]:
+def ids(length, seed=0):
     """Token ids without any special meaning to any family."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, VOCAB, (length,), generator=generator).tolist()
 
 
-def example(family: str, seed: int = 0) -> Any:
+def example(family, seed=0):
     """Inputs for one family: token ids, or a batch of features."""
     generator = torch.Generator().manual_seed(seed)
     if family == "vit":

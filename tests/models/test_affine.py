@@ -77,12 +77,12 @@ def test_a_module_that_is_no_transformer_is_refused():
 class Doubled(nn.Module):
     """A wrapper of the kind that adapters are: runs another map than its base layer's weight."""
 
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self, base):
         super().__init__()
         self.base = base
         self.dropout = nn.Dropout(0.5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.base(x) * 2 + self.dropout(x).flip(-1)
 
 
@@ -116,7 +116,7 @@ def test_a_layer_with_a_forward_of_its_own_is_not_read_but_run():
 
 def test_a_wrapper_that_bends_its_output_is_refused():
     class Bent(Doubled):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return torch.relu(self.base(x * 1.5))
 
     model = build("bert")

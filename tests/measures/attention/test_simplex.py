@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import doubles, normals, seeds
-from identilens.linalg import ProjectedValues
 from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.rank import numerical_rank
@@ -176,18 +175,3 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
         short.append(farthest - found)
     assert max(short) < 0.02
     assert sum(lost > 1e-6 for lost in short) <= 4
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_keys_that_never_move_are_those_outside_the_directions(seed):
-    """Found without the directions, which are as many as the keys; of some keys a value has no like."""
-    generator = seeded(seed)
-    alone = normals(generator, 3, 12)
-    T = torch.cat([normals(generator, 20, 2) @ alone[:2], alone])
-    seen = torch.rand(23, generator=generator) < 0.8
-    seen[-1] = True
-    space = ProjectedValues.of(T).simplex_space(seen)
-    expected = torch.linalg.vector_norm(space.free, dim=1) > 0
-    assert torch.equal(space.movable, expected)
-    assert not space.movable[-1]
-    assert space.nullity == space.free.shape[1]

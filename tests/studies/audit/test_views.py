@@ -3,15 +3,13 @@
 import json
 import re
 
-import polars as pl
 import pytest
 import torch
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
+from helpers.audits import SCRIPT, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
-from identilens.charts.labels import visible_text
 from identilens.studies.audit.maps import fitting_maps, kept_maps
 
 
@@ -45,22 +43,6 @@ def test_the_report_asks_for_nothing_and_runs_no_token(report):
     written = re.sub(r"<script[^>]*>.*?</script>", "<script>", page, flags=re.DOTALL)
     assert written.count("<script") == 4
     assert not re.search(r'(?:src|href|action)="(?!#|data:)', written)
-
-
-def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
-    viewer = page_data(report)["viewers"]["maps-maps"]
-    assert len(viewer["maps"]) == len(mixed.matrices) / 2
-    assert all(set(one["layers"]) == {"raw", "effective"} for one in viewer["maps"])
-    assert all(one["differences"] == {"null": ["raw", "effective"]} for one in viewer["maps"])
-    cross = next(one for one in viewer["maps"] if one["choices"]["kind"] == "cross")
-    assert viewer["tokens"][cross["queries"]] == words(6)
-    assert viewer["tokens"][cross["keys"]] == [
-        visible_text(token) for token in (*TRICKY, *words(5))
-    ]
-    telling = mixed.table.filter(pl.col("text") < 2, pl.col("pearson").is_not_null())
-    telling = telling.sort(pl.col("certain_mass") * (1 - pl.col("pearson"))).row(-1, named=True)
-    assert viewer["maps"][viewer["first"]]["choices"]["head"] == telling["head"]
-    assert f"Null share {telling['null_share']:.3f}" in viewer["maps"][viewer["first"]]["note"]
 
 
 def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(monkeypatch):
