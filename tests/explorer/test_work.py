@@ -13,6 +13,7 @@ from identilens.explorer.work import (
     alternative,
     broken_row,
     changed,
+    given_up,
     in_numbers,
     measured,
     most_tokens,
@@ -44,6 +45,15 @@ def lens():
 @pytest.fixture(scope="module")
 def at(lens, told):
     return measured(lens, TEXT, nothing, told.append)
+
+
+def test_a_study_tells_its_progress_and_is_stopped():
+    heard, stopped = [], []
+    progress = given_up(lambda: stopped.append(1), heard.append)
+    progress(1, 4, "a")
+    progress(0, 0, "b")
+    assert heard == [{"progress": 0.25, "note": "a"}, {"progress": 0.0, "note": "b"}]
+    assert len(stopped) == 2
 
 
 def test_each_layer_is_told_as_it_comes(at, told, lens):

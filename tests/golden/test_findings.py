@@ -156,7 +156,7 @@ def findings(result):
     numbers = {name: rounded(value) for name, value in result.summary().numbers.items()}
     charts = {name: drawn(chart) for name, chart in result.charts().items()}
     sections = {one.anchor: shown(one) for one in result.sections()}
-    lines = [said(line.text().plain) for line in result.token_lines()]
+    lines = [said(result.subject()), *(said(line.text().plain) for line in result.token_lines())]
     made = {"numbers": numbers, "charts": charts, "sections": sections, "lines": lines}
     return json.loads(json.dumps(made))
 

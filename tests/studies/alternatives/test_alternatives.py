@@ -9,7 +9,6 @@ import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
 from identilens.measures.attention import (
-    attention_intervals,
     certain_mass,
     maximum_entropy_alternative,
 )
@@ -58,16 +57,6 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
     even = whole.table.filter(pl.col("alternative") == "maximum_entropy")
     assert even["logit_rank"].max() <= 32, "the head's own queries and keys could give it"
     assert even["hidden_change"].max() < 1e-4
-
-
-def test_the_bound_is_one_minus_the_certain_mass(bundled):
-    found = idl.alternatives(bundled, TEXTS[0], layers=3, heads=2, starts=1)
-    head = read_head(bundled, bundled.read([TEXTS[0]])[0], 3, 2)
-    rows = [attention_intervals(row, head.projected) for row in head.attention]
-    expected = sum(float((one.weights - one.lo).sum()) for one in rows) / len(rows)
-    assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(
-        expected, abs=1e-6
-    )
 
 
 def test_the_bound_of_a_small_head_is_one_minus_its_certain_mass():

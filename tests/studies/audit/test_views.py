@@ -1,6 +1,5 @@
 """What an audit's charts and report show: the numbers of its tables, and tokens as they are."""
 
-import json
 import re
 
 import pytest
@@ -26,15 +25,6 @@ def small():
 @pytest.fixture(scope="module")
 def report(mixed, tmp_path_factory):
     return mixed.to_html(tmp_path_factory.mktemp("report") / "new" / "report.html")
-
-
-def page_data(path):
-    found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>',
-        path.read_text("utf-8"),
-        re.DOTALL,
-    )
-    return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
 
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):

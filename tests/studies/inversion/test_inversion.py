@@ -173,6 +173,17 @@ def test_states_far_from_every_token_are_read_without_a_certificate(lens):
     assert not any(idl.invert(lens, spoiled, layer=2).certified)
 
 
+def test_states_of_an_encoder_are_fitted_token_by_token():
+    one = made("bert")
+    states = states_of(one, [TEXT])[1, 0] + 1e-4
+    found = idl.invert(one, states, layer=1, within=0.1)
+    assert list(found.ids) == TEXT
+    apart = (states_of(one, [TEXT])[1, 0] - states).norm(dim=1)
+    assert found.distances == pytest.approx(apart.tolist())
+    assert (found.margins, found.certified, found.forward_noise) == ((), (True,) * 7, 0.0)
+    assert not any(idl.invert(one, states, layer=1, within=float(apart.norm()) * 0.999).certified)
+
+
 def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     one = made("bert")
     found = idl.inversion(one, [TEXT], substitutes=95, noise="int4", bits=8, layers=(1, 2))

@@ -204,6 +204,7 @@ def test_neighbours_and_shares(lens, cache):
     assert few["train_tokens"] == len(token_rows(LENGTHS, keep_training_share(split, 0.5).train))
     assert share.table.filter(pl.col("probe") == "naive")["share"].to_list() == [1.0, 1.0]
     assert share.table["layer_trained"].unique().to_list() == [1]
+    assert share.table["train_rate"].is_null().equals(share.table["probe"] == "naive")
 
 
 def hand_made(layers):
