@@ -225,12 +225,7 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     asked[:13] = null[4]
     before = head.attention[query]
     small, large = (moved_row(at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3))
-    assert_close(
-        doubles(small["weights"]),
-        before + 1e-6 * asked,
-        atol=1e-9,
-        rtol=0,
-    )
+    assert_close(doubles(small["weights"]), before + 1e-6 * asked, atol=1e-9, rtol=0)
     moved = doubles(large["weights"])
     assert float(moved.min()) == pytest.approx(0, abs=1e-12)
     assert float(moved[:13].amin()) >= 0

@@ -143,15 +143,7 @@ class KeyGroup:
         return max(self.commutant, of_queries + of_keys - d_k * d_k) + d_k * unused
 
 
-def latent_gauge(
-    heads,
-    plain,
-    turned,
-    *,
-    shared=True,
-    queries=0,
-    rank=None,
-):
+def latent_gauge(heads, plain, turned, *, shared=True, queries=0, rank=None):
     """Return the dimension of the gauge of heads with latent keys (DeepSeek-AI 2024) on long texts.
 
     Every head has ``plain`` coordinates of queries and keys made from latent vectors; the ``turned`` pairs of the keys

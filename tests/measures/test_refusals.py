@@ -92,10 +92,7 @@ INPUTS = {
         lambda: realisable_alternative(softmax_map(Q, K, V), distance=1.0),
         lambda: realisable_alternative(softmax_map(Q, K, V), distance=NAN),
     ],
-    "queries and keys": [
-        lambda: softmax_map(Q, K[:, :2], V),
-        lambda: softmax_map(Q[0], K, V),
-    ],
+    "queries and keys": [lambda: softmax_map(Q, K[:, :2], V), lambda: softmax_map(Q[0], K, V)],
     "projected value per key": [lambda: softmax_map(Q, K, V[:5])],
     "bias of queries x keys": [lambda: softmax_map(Q, K, V, bias=torch.zeros(5, 6))],
     "boolean mask": [

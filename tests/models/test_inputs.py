@@ -157,14 +157,8 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            {"past_key_values": CACHED},
-            r"got \[.past_key_values.\]\. Give whole texts and no cache",
-        ),
-        (
-            {"token_type_ids": [[0] * 6]},
-            r"got \[.token_type_ids.\]\. .*return_tensors",
-        ),
+        ({"past_key_values": CACHED}, r"got \[.past_key_values.\]\. Give whole texts and no cache"),
+        ({"token_type_ids": [[0] * 6]}, r"got \[.token_type_ids.\]\. .*return_tensors"),
         ({"logits_to_keep": torch.tensor(1)}, r"got \['logits_to_keep'\]"),
         (
             {"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])},

@@ -69,19 +69,6 @@ def test_parts_that_fail_twice_are_named_and_all_others_are_saved(marks, tmp_pat
     assert contents(tmp_path / "run") == whole
 
 
-def test_a_part_is_tried_twice_and_again_on_resume(marks, tmp_path, whole):
-    run = tmp_path / "run"
-    with pytest.raises(CheckFailedError, match="numbers"):
-        cluster_toys.failing(layers=NUMBERS, out=run, ray=True)
-    assert len(list(marks.glob("tried-*"))) == 2
-    before = {file.name: file.stat().st_mtime_ns for file in (run / "parts").iterdir()}
-    assert len(before) == 6
-    (marks / "mended").touch()
-    cluster_toys.failing(layers=NUMBERS, out=run, ray=True, resume=True)
-    assert contents(run) == whole
-    assert toy(layers=NUMBERS, out=run, ray=True, resume=True).table.height == 7
-
-
 class Here:
     """A cluster of this process: what is handed over is pickled, and a task runs when it is waited for."""
 

@@ -10,12 +10,7 @@ import pytest
 from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
-from identilens.studies.head_views import (
-    axis_tokens,
-    file_name,
-    head_name,
-    of_whole_groups,
-)
+from identilens.studies.head_views import axis_tokens, file_name, head_name, of_whole_groups
 from identilens.studies.heads import (
     PartsByText,
     Place,

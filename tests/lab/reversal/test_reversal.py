@@ -33,13 +33,7 @@ def test_the_antidiagonal_matches_itself():
         found["mass"],
         found["empty_rows"],
         found["shift"],
-    ) == (
-        pytest.approx(1),
-        1,
-        1,
-        0,
-        0,
-    )
+    ) == (pytest.approx(1), 1, 1, 0, 0)
 
 
 def test_matches_by_hand():

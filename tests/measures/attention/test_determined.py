@@ -1,6 +1,5 @@
 """Certain mass and functional intervals: against scipy, against every vertex, against what samplers find."""
 
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -241,23 +240,6 @@ def test_rows_are_divided_by_their_sum_so_that_certain_mass_is_at_most_one():
     A, T = random_weights(0, 40, 60)
     assert float(certain_weights(A, T).sum(1).max()) > 1, "by rounding"
     assert float(certain_mass(A, T).max()) == 1
-
-
-def test_heads_trade_by_the_formula_of_the_concepts():
-    """Σ rank(T_h) − rank([T_1; …; T_H]), columns centred, against the null space of the joint map."""
-    for heads, d_v, width in [(4, 8, 16), (2, 8, 16), (3, 8, 16)]:
-        draw = partial(torch.randn, generator=seeded(heads), dtype=torch.float64)
-        T = [draw(12, d_v) @ draw(d_v, width) for _ in range(heads)]
-        centred = [one - one.mean(0) for one in T]
-        ranks = [int(torch.linalg.matrix_rank(one)) for one in centred]
-        formula = sum(ranks) - int(torch.linalg.matrix_rank(torch.cat(centred)))
-        kept_alone = [torch.cat([one, torch.ones(12, 1)], 1) for one in T]
-        alone = sum(12 - int(torch.linalg.matrix_rank(one)) for one in kept_alone)
-        together = torch.cat(
-            [torch.cat(T), torch.block_diag(*[torch.ones(12, 1)] * heads).double()], 1
-        )
-        assert formula == 12 * heads - int(torch.linalg.matrix_rank(together)) - alone
-        assert (formula == 0) == (heads * d_v <= width)
 
 
 @pytest.mark.parametrize("tolerances", [(0.02, 0.05, 0.2), (0.1, 0.01, 0.03), (0.3, 0.29, 0.28)])

@@ -230,10 +230,7 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
     draw, d_k = draws(5), plain + 2 * sum(turned)
     d = d_k + 2
     n = d + 2 * d_k + 4
-    inputs, gains = (
-        draw(n, d),
-        torch.ones(2, d_k).double() if unit_gain else draw(2, d_k),
-    )
+    inputs, gains = (draw(n, d), torch.ones(2, d_k).double() if unit_gain else draw(2, d_k))
 
     def logits(parameters):
         queries, keys = split(parameters, (heads, d_k, d), (d_k, d))

@@ -50,12 +50,7 @@ def test_the_check_sees_what_is_wrong():
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    seed=seeds,
-    n=st.integers(2, 25),
-    rank=st.integers(0, 12),
-    shift=st.floats(-5, 5),
-)
+@given(seed=seeds, n=st.integers(2, 25), rank=st.integers(0, 12), shift=st.floats(-5, 5))
 def test_least_rank_of_weights_made_from_logits_of_known_rank(seed, n, rank, shift):
     # Rows of rank `rank` that sum to zero, and any constants: the softmax takes the constants away again.
     rank = min(rank, n - 1)

@@ -8,10 +8,7 @@ from torch.testing import assert_close
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
-from identilens.measures.attention import (
-    certain_mass,
-    maximum_entropy_alternative,
-)
+from identilens.measures.attention import certain_mass, maximum_entropy_alternative
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import entropy_note

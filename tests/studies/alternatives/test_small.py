@@ -17,11 +17,7 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.search import (
-    entropy_note,
-    logit_rank,
-    or_note,
-)
+from identilens.studies.alternatives.search import entropy_note, logit_rank, or_note
 from identilens.studies.alternatives.study import compare_runs
 
 

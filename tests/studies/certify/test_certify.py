@@ -64,11 +64,7 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
         torch.tensor(order[name].to_list()) for name in ("query", "above", "below")
     )
     drawn = iterate_alternatives(
-        seen.weights,
-        seen.projected,
-        20,
-        method="uniform",
-        generator=seeded(),
+        seen.weights, seen.projected, 20, method="uniform", generator=seeded()
     )
     for other in drawn:
         assert (other >= lo - 1e-7).all()
