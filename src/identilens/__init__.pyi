@@ -135,9 +135,6 @@ def answer(
     chats: typing.Any,
     *,
     max_new_tokens: int = ...,
-    temperature: float | None = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
     bounded: int = ...,
     tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
     needed: bool = ...,
@@ -161,19 +158,17 @@ def answer(
     Args:
         lens: The model.
         chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
-            ``messages``, and ``answer`` and ``segments`` (by name: words, or first character and the one after the
-            last) if wanted; or a list of these.
-        max_new_tokens: Largest number of tokens that are generated. The model's stop token ends an answer earlier.
-        temperature: Draw each token with this temperature. Default: take the most likely one.
-        top_p: Draw from the most likely tokens that together have this probability. With a temperature.
-        top_k: Draw from this number of most likely tokens. With a temperature.
+            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
+            or first character and the one after the last) if wanted; or a list of these.
+        max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop
+            token ends an answer earlier.
         bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
             heads and tokens of the answer. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32).
         needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
             answer again.
-        seed: Seed of the drawn tokens and rows.
+        seed: Seed of the drawn rows.
         settings: All settings at once, as a `identilens.studies.answer.study.AnswerSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from identilens.errors import InputError
-from identilens.measures.attention.realisable.dimension import free_rank, nested_rank
+from identilens.measures.attention.realisable.softmax_map import free_rank, nested_rank
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -366,8 +366,8 @@ _FILES: dict[str, tuple[str, Callable[[], str]]] = {
 DISTANCE = 0.1
 """Mean total variation distance that is looked for."""
 
-ROOM = 192 * 2**20
-"""Bytes of a dense factorisation; larger ones could not be given up within half a second."""
+CONDITIONS = 3500
+"""Conditions on the outputs of heads that are factorised; more could not be given up within half a second."""
 
 
 def realised(at: Measured, head: Head) -> dict[str, Any]:
@@ -378,9 +378,10 @@ def realised(at: Measured, head: Head) -> dict[str, Any]:
     Raises:
         InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
-    alternative, parameters, run = made(
-        at.lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM
-    )
+    if head.group * head.values.numel() > CONDITIONS:
+        raise InputError("The text is too long to search for other parameters here; shorten it.")
+    generator = torch.Generator().manual_seed(0)
+    alternative, parameters, run = made(at.lens, at.item, head, DISTANCE, generator)
     if alternative.dimension == 0:
         note, spare = alternative.note.removesuffix("."), 2 * head.d_k - head.values.shape[1]
         # How long a text must be for the generic dimension to be above 0, where that is known.
@@ -388,13 +389,12 @@ def realised(at: Measured, head: Head) -> dict[str, Any]:
             length = (head.d_k * head.d_k + head.d_k) // spare + 1
             note += f"; take a text of {length} tokens or more"
         return {"none": f"{note}."}
-    if alternative.weights is None or parameters.weights is None or run is None:
-        raise InputError(
-            f"{(alternative.note if alternative.weights is None else parameters.note).removesuffix('.')}."
-        )
-    numbers = {
+    if parameters.weights is None or run is None:
+        raise InputError(f"{parameters.note.removesuffix('.')}.")
+    return {
+        **in_numbers(head, parameters.weights),
+        **changed(at, run),
         "moved": dict(parameters.moved),
         "dimension": alternative.dimension,
         "note": alternative.note,
     }
-    return {**in_numbers(head, parameters.weights), **changed(at, run), **numbers}

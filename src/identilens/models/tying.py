@@ -1,53 +1,184 @@
 """The parameters that make the queries and keys of a group of heads and nothing else, and what others would give."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import vjp
+from torch.nn.functional import pad
+from torch.utils._pytree import tree_leaves, tree_map
+from transformers import Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.linalg import relative_tolerance
 from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable.coordinates import Parameters, QueriesAndKeys
 from identilens.measures.attention.realisable.softmax_map import SoftmaxMap
+from identilens.models.explaining import Exact, refuse_offloaded
+from identilens.models.following import capturing
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
+from identilens.models.interface import SUM_ERROR, AttentionCall
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
-from identilens.models.replaying import Replay
 from identilens.models.threads import hooked
+from identilens.models.windows import by_text
 
 _MATCH, _ROUNDINGS = 1e-4, 32
 """A module run again gives the head's weights up to this error and so many roundings of the model's precision."""
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What an attention module computed.
+
+    Attributes:
+        layer: The heads of the site.
+        rest: Its outputs after the first; with a gate also the first, through the gate alone.
+        inputs: What the linear maps that were given got, by path.
+    """
+
+    layer: CapturedLayer
+    rest: Sequence[Tensor]
+    inputs: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A copy in float64 of the attention module of a site, with its inputs on a text, in the processor's memory.
+
+    Attributes:
+        model: The model, which chooses the attention function.
+        site: The site.
+        module: The copy.
+        inputs: Arguments of its forward method.
+    """
+
+    model: PreTrainedModel
+    site: Site
+    module: nn.Module
+    inputs: tuple[tuple, dict]
+
+    @classmethod
+    def of(cls, lens: Lens, item: Item, site: Site) -> "Replay":
+        """Return the module that computes a site, with what it was given on a text."""
+        module = lens.body.get_submodule(site.name)
+        refuse_offloaded(module)
+        given: list[tuple[tuple, dict]] = []
+
+        def keep(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            given.append((args, kwargs))
+
+        with hooked([module], keep):
+            lens.run([item], lambda call: call.attend()[0])
+        shared = {
+            id(value): value
+            for value in vars(module).values()
+            if not isinstance(value, nn.Module | dict)
+        }
+        copied = copy.deepcopy(module, shared).cpu().double().eval().requires_grad_(False)
+        return cls(lens.body, site, copied, tree_map(_exact, given[0]))
+
+    def run(self, maps: Mapping[str, Float[Tensor, "out in_1"]]) -> Ran:
+        """Return all that the module computes with these linear maps, [W, b] by path."""
+        layers: list[CapturedLayer] = []
+
+        def mix(call: AttentionCall) -> Tensor:
+            mixed = call.attend()[0]
+            layers.append(CapturedLayer.of(call, self.site, mixed, None, moved=False))
+            return mixed.detach() if self.site.gated else mixed
+
+        routes = {} if self.site.route is None else {0: self.site.route}
+        with (
+            changed_maps(self.module, maps) as inputs,
+            Exact(),
+            capturing(self.model, by_text(mix, 1), routes),
+        ):
+            output = self.module(*self.inputs[0], **self.inputs[1])
+        first, *others = output if isinstance(output, tuple | list) else [output]
+        rest = [one for one in tree_leaves(others) if isinstance(one, Tensor)]
+        rest = [one for one in rest if not _is_attention(one)]
+        [layer] = layers
+        return Ran(layer, [*rest, first] if self.site.gated else rest, inputs)
+
+
+@contextmanager
+def changed_maps(
+    module: nn.Module, maps: Mapping[str, Float[Tensor, "out in_1"]]
+) -> Iterator[Mapping[str, Tensor]]:
+    """Compute linear maps of a module as [W, b] inside the context, in this thread only; yields what they get.
+
+    The module's own parameters do not change. A map without a bias is W alone.
+    """
+    paths = {module.get_submodule(path): path for path in maps}
+    inputs: dict[str, Tensor] = {}
+
+    def remade(linear: nn.Module, args: tuple, _kwargs: dict, _output: Tensor) -> Tensor:
+        path = paths[linear]
+        inputs[path] = args[0]
+        own = maps[path].to(args[0])
+        return with_ones(args[0], own.shape[1]) @ own.mT
+
+    with hooked(paths, after=remade):
+        yield inputs
+
+
+def with_ones(inputs: Float[Tensor, "*rows in"], width: int) -> Float[Tensor, "*rows in_1"]:
+    """Return the inputs of a linear map, with a 1 for a bias where there is one."""
+    return pad(inputs, (0, width - inputs.shape[-1]), value=1.0)
+
+
+def _is_attention(output: Tensor) -> bool:
+    """Whether an output of a module is its attention, which a model returns and does not go on with."""
+    weights = output.ndim == 4 and output.is_floating_point() and bool((output >= 0).all())
+    return weights and bool(((output.sum(-1) - 1).abs() <= SUM_ERROR).all())
+
+
+def _exact(value: Any) -> Any:
+    """Return an input in float64, without a cache; entries that hide keys hide them there too."""
+    if not isinstance(value, Tensor):
+        return None if isinstance(value, Cache) else value
+    value = value.detach().cpu()
+    if not value.is_floating_point():
+        return value
+    hidden = value <= torch.finfo(value.dtype).min / 2
+    return value.double().masked_fill(hidden, torch.finfo(torch.float64).min)
+
+
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Rows of a linear map with their biases, [W, b], and coordinates of them.
+    """Rows of a linear map [W, b], and coordinates of them.
 
     Attributes:
         path: Path of the map in the attention module.
-        linear: The map, in float64.
+        own: The model's own map, in float64.
         rows: Numbers of the rows that move.
-        own: The model's own entries of these rows.
-        start: Coordinates of these.
-        back: What makes a change of the entries from one of the coordinates.
+        start: Coordinates of the model's own rows.
+        back: What makes a change of the rows from one of the coordinates.
     """
 
     path: str
-    linear: nn.Linear | Conv1D
+    own: Float[Tensor, "out in_1"]
     rows: Int[Tensor, " row"]
-    own: Float[Tensor, "row e"]
     start: Float[Tensor, "row k"]
-    back: Float[Tensor, "k e"]
+    back: Float[Tensor, "k in_1"]
+
+    @classmethod
+    def of(cls, path: str, own: Tensor, rows: Tensor, inputs: Tensor) -> "_Part":
+        """Return coordinates of rows of a linear map in which its inputs U S Vᵀ, with a 1 for a bias, are U."""
+        inputs = with_ones(inputs.flatten(0, -2), own.shape[1])
+        _, sigma, right = svd(inputs)
+        rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
+        sigma, right = sigma[:rank], right[:rank]
+        return cls(path, own, rows, own[rows] @ right.mT * sigma, right / sigma[:, None])
 
 
 @dataclass(frozen=True)
@@ -77,26 +208,22 @@ class GroupParameters:
 
     def softmax_map(self) -> SoftmaxMap:
         """Return the attention of the group by its queries and keys if any can be made, else by coordinates."""
-        head, (n, m) = self.head, self.head.attention.shape
+        head, heads, (n, m) = self.head, _heads(self.head), self.head.attention.shape
         visible = torch.ones(n, m, dtype=torch.bool) if head.visible is None else head.visible
-        heads, first = _heads(head), head.head % head.group
-        kept = [
-            basis
-            for one in heads
-            for basis in replace(head, head=one).projected.output_bases(n, head.visible)
-        ]
-        rows = slice(first * n, (first + 1) * n)
+        bases = [replace(head, head=one).projected.output_bases(n, head.visible) for one in heads]
+        first = n * heads.index(head.head)
+        rows = slice(first, first + n)
         coordinates = Parameters(self.logits, self.start)
         if self.factors is not None:
-            layer = self._layer(self.start)
+            layer, bias = self._layer(self.start), None
             queries = layer.queries[heads].flatten(0, 1)
             # The vectors of the head itself as the model computed them, in its own precision.
             queries[rows] = head.queries.double()
-            bias = layer.bias
-            if bias is not None:
-                bias = bias.expand(len(layer.queries), n, m)[heads].flatten(0, 1)
-            coordinates = QueriesAndKeys(queries, head.keys.double(), head.scaling, bias)
-        return SoftmaxMap(coordinates, visible.repeat(head.group, 1), tuple(kept), rows)
+            if layer.bias is not None:
+                bias = layer.bias.expand(len(layer.queries), n, m)[heads].flatten(0, 1)
+            start = torch.cat([queries.flatten(), head.keys.double().flatten()])
+            coordinates = QueriesAndKeys(start, len(queries), head.d_k, head.scaling, bias)
+        return SoftmaxMap(coordinates, visible.repeat(head.group, 1), sum(bases, ()), rows)
 
     def logits(self, coordinates: Float[Tensor, " coordinate"]) -> Float[Tensor, "row key"]:
         """Return the logits of all heads of the group, with these coordinates."""
@@ -105,7 +232,7 @@ class GroupParameters:
     def vectors(self, coordinates: Float[Tensor, " coordinate"]) -> Float[Tensor, " vector"]:
         """Return the queries of all heads of the group and their keys, one after the other, with these coordinates."""
         layer, heads = self._layer(coordinates), _heads(self.head)
-        keys = layer.head(self.head.head).keys
+        keys = layer.keys[self.head.head // self.head.group]
         return torch.cat([layer.queries[heads].flatten(), keys.flatten()])
 
     @cached_property
@@ -117,77 +244,48 @@ class GroupParameters:
         """
         if self.head.softcap is not None or not self.head.bias_fixed:
             return None
-        made = self.vectors(self.start).detach()
+        made = self.vectors(self.start)
         draw = torch.randn(made.shape, generator=torch.Generator().manual_seed(0), dtype=made.dtype)
         factors, drawn = (
             self.vectors(self.start + self._pull(one)) - made
             for one in (torch.ones_like(made), draw)
         )
-        limit = 1e-9 * float(made.abs().max())
-        fits = torch.allclose(drawn, factors * draw, rtol=1e-9, atol=limit)
-        return factors if fits and bool((factors > 0).all()) else None
+        fits = (drawn - factors * draw).abs().max() <= 1e-9 * made.abs().max()
+        return factors if fits and (factors > 0).all() else None
 
-    def solved(self, vectors: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
-        """Return the coordinates nearest to the model's own that make these queries and keys.
-
-        Raises:
-            InputError: If none make them.
-        """
+    def solved(self, point: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
+        """Return the coordinates, the nearest to the model's own, that make a point of the `softmax_map`."""
         if self.factors is None:
-            raise InputError(
-                "no parameters of the layer make these queries and keys on this text: use a text of at most d_model "
-                "tokens without repeated embeddings."
-            )
-        made = self.vectors(self.start)
-        return self.start + self._pull((vectors.to(made) - made) / self.factors)
+            return point
+        return self.start + self._pull((point - self.vectors(self.start)) / self.factors)
 
-    def parameters(self, coordinates: Float[Tensor, " coordinate"]) -> dict[str, Tensor]:
-        """Return the parameters that these coordinates stand for, by path."""
-        named = {}
-        for part, move in self._moves(coordinates):
-            linear = part.linear
-            moves = move.new_zeros(linear.weight.shape[isinstance(linear, Conv1D)], move.shape[1])
-            moves = moves.index_add(0, part.rows, move)
-            if linear.bias is not None:
-                named[f"{part.path}.bias"] = linear.bias + moves[:, -1]
-                moves = moves[:, :-1]
-            named[f"{part.path}.weight"] = linear.weight + _by_row(linear, moves)
-        return named
+    def maps(
+        self, coordinates: Float[Tensor, " coordinate"]
+    ) -> dict[str, Float[Tensor, "out in_1"]]:
+        """Return the linear maps [W, b] that these coordinates stand for, by path."""
+        moves = self._moves(coordinates)
+        return {part.path: part.own.index_add(0, part.rows, move) for part, move in moves}
 
     def moved(self, coordinates: Float[Tensor, " coordinate"]) -> dict[str, float]:
         """Return ‖W' − W‖_F / ‖W‖_F of the rows that move, biases included, by path."""
         return {
-            f"{part.path}.weight": float(move.norm() / part.own.norm())
+            f"{part.path}.weight": float(move.norm() / part.own[part.rows].norm())
             for part, move in self._moves(coordinates)
         }
 
-    @contextmanager
-    def changed(self, lens: Lens, coordinates: Float[Tensor, " coordinate"]) -> Iterator[None]:
-        """Run the model with these coordinates inside the context, in this thread only.
-
-        Copies of the layers are used: the model's own parameters do not change.
-        """
+    def changed(
+        self, lens: Lens, coordinates: Float[Tensor, " coordinate"]
+    ) -> AbstractContextManager[object]:
+        """Run the model with these coordinates inside the context, in this thread only."""
         attention = lens.body.get_submodule(self.head.site.name)
-        named, copies = self.parameters(coordinates), dict[nn.Module, nn.Module]()
-        for part in self.parts:
-            module = attention.get_submodule(part.path)
-            other = copies[module] = copy.deepcopy(module)
-            state = {leaf: named[f"{part.path}.{leaf}"] for leaf in other.state_dict()}
-            other.load_state_dict(state)
-
-        def remade(module: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> Tensor:
-            return copies[module](*args, **kwargs)
-
-        with hooked(copies, after=remade):
-            yield
+        return changed_maps(attention, self.maps(coordinates))
 
     def _layer(self, coordinates: Float[Tensor, " coordinate"]) -> CapturedLayer:
-        return self.replay.run(self.parameters(coordinates)).layer
+        return self.replay.run(self.maps(coordinates)).layer
 
     def _pull(self, vectors: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
         """Return Dᵀ times some vectors."""
-        _, pulled = vjp(self.vectors, self.start, vectors)
-        return cast(Tensor, pulled)
+        return vjp(self.vectors, self.start, vectors)[1]  # pyright: ignore[reportReturnType]
 
     def _moves(self, coordinates: Float[Tensor, " coordinate"]) -> Iterator[tuple[_Part, Tensor]]:
         """Yield each part with the change of its rows."""
@@ -202,40 +300,37 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     Raises:
         UnsupportedModelError: If there are none, several layers share them, or the module cannot be run again.
     """
-    what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
-    replay = Replay.of(lens, item, head.site)
-    if len(replay.sites) > 1:
-        raise UnsupportedModelError(
-            f"{what}: several layers share its parameters, so all of them would change"
-        )
-    linear = {
-        path: module
+    replay, heads = Replay.of(lens, item, head.site), _heads(head)
+    if [site.name for site in lens.sites(item)].count(head.site.name) > 1:
+        raise _unsupported(head, "several layers share its parameters, so all of them would change")
+    maps = {
+        path: _map(module).requires_grad_()
         for path, module in replay.module.named_modules()
         if isinstance(module, nn.Linear | Conv1D)
     }
-    weights = [_by_row(one, one.weight).clone().requires_grad_() for one in linear.values()]
-    named = zip(linear.items(), weights, strict=True)
-    ran = replay.run({f"{path}.weight": _by_row(one, weight) for (path, one), weight in named})
-    heads = _heads(head)
+    ran = replay.run(maps)
     others = [one for one in range(len(ran.layer.queries)) if one not in heads]
     rest = [*ran.rest, ran.layer.values, *(_logits(ran.layer, [one]) for one in others)]
-    felt = _touched([_logits(ran.layer, heads)], weights)
-    used = _touched(rest, weights)
+    felt, used = (_touched(outputs, maps) for outputs in ([_logits(ran.layer, heads)], rest))
     parts = [
-        _part(path, linear[path], rows, ran.inputs[path].detach())
-        for path, mine, theirs in zip(linear, felt, used, strict=True)
+        _Part.of(path, own.detach(), rows, ran.inputs[path].detach())
+        for (path, own), mine, theirs in zip(maps.items(), felt, used, strict=True)
         if len(rows := (mine & ~theirs).nonzero()[:, 0])
     ]
     if not parts:
-        raise UnsupportedModelError(
-            f"{what}: no parameters make the queries and keys of its group and nothing else"
+        raise _unsupported(
+            head, "no parameters make the queries and keys of its group and nothing else"
         )
     apart = visible_softmax(ran.layer.head(head.head).logits, head.visible) - head.attention
     if not bool((apart.abs() <= _MATCH + _ROUNDINGS * torch.finfo(head.queries.dtype).eps).all()):
-        raise UnsupportedModelError(
-            f"{what}: its attention module gives other weights when it is run alone"
-        )
+        raise _unsupported(head, "its attention module gives other weights when it is run alone")
     return GroupParameters(head, replay, parts)
+
+
+def _unsupported(head: Head, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{head.site.kind} layer {head.site.layer}, head {head.head}: {reason}"
+    )
 
 
 def _heads(head: Head) -> list[int]:
@@ -247,30 +342,20 @@ def _logits(layer: CapturedLayer, heads: Sequence[int]) -> Float[Tensor, "row ke
     return torch.cat([layer.head(one).logits for one in heads])
 
 
-def _touched(outputs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return which rows of weights some outputs depend on."""
+def _touched(outputs: Sequence[Tensor], maps: dict[str, Tensor]) -> list[Bool[Tensor, " row"]]:
+    """Return which rows of linear maps some outputs depend on."""
     generator = torch.Generator().manual_seed(0)
-    moving = [one for one in outputs if one.requires_grad]
-    draws = [torch.randn(one.shape, generator=generator, dtype=torch.float64) for one in moving]
-    # Weights themselves stand among the outputs, so that there is always one with a gradient.
-    gradients = torch.autograd.grad(
-        [*moving, *weights], weights, [*draws, *map(torch.zeros_like, weights)], retain_graph=True
-    )
+    own = [*maps.values()]
+    # Maps themselves are among the terms, so that there is always one with a gradient.
+    terms = [0 * one.sum() for one in own]
+    for one in outputs:
+        draw = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+        terms.append((one * draw).sum())
+    gradients = torch.autograd.grad(torch.stack(terms).sum(), own, retain_graph=True)
     return [(one != 0).any(1) for one in gradients]
 
 
-def _part(path: str, linear: nn.Linear | Conv1D, rows: Tensor, inputs: Tensor) -> _Part:
-    """Return coordinates of rows of a linear map in which its inputs U S Vᵀ, with a 1 for a bias, are U."""
-    own, inputs = _by_row(linear, linear.weight)[rows], inputs.flatten(0, -2)
-    if linear.bias is not None:
-        own = torch.cat([own, linear.bias[rows, None]], 1)
-        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
-    _, sigma, right = svd(inputs)
-    rank = int((sigma > relative_tolerance(*inputs.shape) * sigma.max()).sum())
-    sigma, right = sigma[:rank], right[:rank]
-    return _Part(path, linear, rows, own, own @ right.mT * sigma, right / sigma[:, None])
-
-
-def _by_row(linear: nn.Module, weight: Tensor) -> Tensor:
-    """Return a weight with a row for each output, or such a one as the linear map has it."""
-    return weight.mT if isinstance(linear, Conv1D) else weight
+def _map(linear: nn.Linear | Conv1D) -> Float[Tensor, "out in_1"]:
+    """Return [W, b] with a row for each output; W without a bias."""
+    weight = linear.weight.mT if isinstance(linear, Conv1D) else linear.weight
+    return torch.cat([weight, *(() if linear.bias is None else [linear.bias[:, None]])], 1)

@@ -18,8 +18,7 @@ from helpers.heads import (
     seeds,
 )
 from identilens.measures.attention.entropy import maximum_entropy_alternative
-from identilens.measures.attention.realisable.dimension import realisable_dimension
-from identilens.measures.attention.realisable.softmax_map import softmax_map
+from identilens.measures.attention.realisable.softmax_map import realisable_dimension, softmax_map
 from identilens.measures.attention.samplers import sample_alternatives
 
 

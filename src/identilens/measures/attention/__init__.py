@@ -29,13 +29,13 @@ from identilens.measures.attention.rank import numerical_rank as numerical_rank
 from identilens.measures.attention.realisable.alternative import (
     realisable_alternative as realisable_alternative,
 )
-from identilens.measures.attention.realisable.dimension import (
+from identilens.measures.attention.realisable.softmax_map import SoftmaxMap as SoftmaxMap
+from identilens.measures.attention.realisable.softmax_map import (
     generic_dimension as generic_dimension,
 )
-from identilens.measures.attention.realisable.dimension import (
+from identilens.measures.attention.realisable.softmax_map import (
     realisable_dimension as realisable_dimension,
 )
-from identilens.measures.attention.realisable.softmax_map import SoftmaxMap as SoftmaxMap
 from identilens.measures.attention.realisable.softmax_map import softmax_map as softmax_map
 from identilens.measures.attention.samplers import far_alternative as far_alternative
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives

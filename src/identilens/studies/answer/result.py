@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import lines
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
@@ -116,17 +115,6 @@ class Answers(Result):
         ),
         "order": View(title="Which segment has more", table="order", listed=True),
         "needs": View(title="What the answer needs", table="needs", listed=True),
-        "layers": View(
-            lines,
-            ("layer", "value", "segment"),
-            title="Attention by segment and layer",
-            text="Lines are means of all rows. Bands reach from the least to the greatest attention in any "
-            "alternative, estimated where rows were drawn.",
-            table="by_layer",
-            also=("lo", "hi"),
-            choices=("text",),
-            look={"error": ("lo", "hi")},
-        ),
     }
 
     positions: pl.DataFrame
@@ -214,7 +202,8 @@ class Answers(Result):
 
     def lines(self, most: int = _LINES) -> list[TokenLine]:
         """Return each answer, its tokens marked by the segment of the prompt with most of their attention."""
-        content = [one for one in self._ranked if one not in _NOT_CONTENT][:_COLOURS]
+        ranked = self._last().sort("value", descending=True, maintain_order=True)
+        content = ranked.filter(_CONTENT)["segment"].head(_COLOURS)
         marks = {name: Mark(name, chr(ord("A") + at), at) for at, name in enumerate(content)}
         marks[_OTHER] = Mark(_OTHER, "·", None)
         percent = (100 * pl.col("value")).round(1)
@@ -240,14 +229,3 @@ class Answers(Result):
             )
             for own in rows.partition_by("text", maintain_order=True)[:most]
         ]
-
-    @property
-    def _ranked(self) -> list[str]:
-        """The segments by attention, what nobody wrote for the model last: the order of colours."""
-        means = self._last().sort(_CONTENT, "value", descending=True, maintain_order=True)
-        return means["segment"].to_list()
-
-    def by_layer(self) -> pl.DataFrame:
-        """Return the attention to each segment by layer, for the last tolerance, in the order of colours."""
-        order = pl.col("segment").cast(pl.Enum(self._ranked))
-        return self._last("text", "layer").sort(order, maintain_order=True)

@@ -3,33 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from itertools import compress
-from math import prod
-from typing import Annotated, Any
+from itertools import compress, product
+from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
-from annotated_types import Gt, Le
 from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, compared, segment
-from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.chats import (
     REST,
     SINK,
     SO_FAR,
     TEMPLATE,
-    Chat,
     Prompt,
     read_chats,
     read_prompt,
 )
-from identilens.models.continuations import answer_ids
 from identilens.models.explaining import explained
 from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
-from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
@@ -48,79 +42,29 @@ _TAIL = 60
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings(Settings):
-    """How the answer is generated, and which rows of attention are certified.
+    """How long a generated answer is, and which rows of attention are certified.
 
     Attributes:
-        max_new_tokens: Largest number of tokens that are generated. The model's stop token ends an answer earlier.
-        temperature: Draw each token with this temperature. Default: take the most likely one.
-        top_p: Draw from the most likely tokens that together have this probability. With a temperature.
-        top_k: Draw from this number of most likely tokens. With a temperature.
+        max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop
+            token ends an answer earlier.
         bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
             heads and tokens of the answer. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32).
         needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
             answer again.
-        seed: Seed of the drawn tokens and rows.
+        seed: Seed of the drawn rows.
     """
 
     max_new_tokens: Positive = 64
-    temperature: Annotated[float | None, Gt(0)] = None
-    top_p: Annotated[float | None, Gt(0), Le(1)] = None
-    top_k: Positive | None = None
     bounded: NonNegative = 8
     tolerance: Tolerances | None = ("0", "bfloat16")
     needed: bool = True
     seed: NonNegative = 0
 
     def check(self) -> None:
-        """Check that tolerances can be read, and that tokens are drawn where their draw has settings."""
+        """Check that tolerances can be read."""
         tolerances(self.tolerance, "head", "float32")
-        for name in ("top_p", "top_k"):
-            if self.temperature is None and getattr(self, name) is not None:
-                raise SettingError(name, "with a temperature", getattr(self, name))
-
-
-@torch.no_grad()
-def generated(
-    lens: Lens, ids: Sequence[int], settings: "AnswerSettings", tell: Callable[[list[int]], None]
-) -> list[int]:
-    """Return the ids of the answer by the model's own ``generate`` and cache, a stop token included.
-
-    It takes the most likely token each time, or draws with a temperature; all other settings are those of the model's
-    generation configuration. Random numbers of the caller stay as they are.
-    """
-    prompt = torch.tensor([list(ids)], device=lens.device)
-    stop = lens.model.generation_config.eos_token_id
-    devices = [lens.device] if lens.device.type == "cuda" else []
-
-    def told(sequence: Tensor, _: Any) -> Tensor:
-        """Pass on the answer so far; nothing stops it."""
-        tell(sequence[0, len(ids) :].tolist())
-        return torch.zeros(1, dtype=torch.bool, device=sequence.device)
-
-    with (
-        torch.random.fork_rng(devices),
-        evaluation_mode(lens.model),
-        explained(type(lens.model).__name__),
-    ):
-        torch.manual_seed(settings.seed)
-        generate: Any = lens.model.generate
-        output = generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=settings.max_new_tokens,
-            do_sample=settings.temperature is not None,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            num_beams=1,
-            use_cache=True,
-            pad_token_id=stop[0] if isinstance(stop, list) else stop,
-            return_dict_in_generate=False,
-            stopping_criteria=[told],
-        )
-    return output[0, len(ids) :].tolist()
 
 
 class AnswerStudy(LensStudy[AnswerSettings, Answers]):
@@ -135,8 +79,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     Args:
         lens: The model.
         chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
-            ``messages``, and ``answer`` and ``segments`` (by name: words, or first character and the one after the
-            last) if wanted; or a list of these.
+            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
+            or first character and the one after the last) if wanted; or a list of these.
 
     Raises:
         InputError: For conversations that cannot be used, messages for a tokenizer without a chat template, or more
@@ -171,20 +115,24 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
 
     def __init__(self, lens: Lens, chats: Any, settings: AnswerSettings) -> None:
         super().__init__(settings)
-        self.lens, self.chats = lens, read_chats(chats)
+        self.lens = lens
+        # A given answer is tokenised by itself.
         self.parts = [
-            read_prompt(lens.tokenizer, chat, number) for number, chat in enumerate(self.chats)
+            (
+                read_prompt(lens.tokenizer, chat, number),
+                lens.tokenizer.encode(chat.answer or "", add_special_tokens=False),
+            )
+            for number, chat in enumerate(read_chats(chats))
         ]
         limit = position_limit(lens.model.config)
-        for number, (chat, prompt) in enumerate(zip(self.chats, self.parts, strict=True)):
-            given = self._given(chat)
-            new = max(map(len, given)) if given else settings.max_new_tokens
+        for number, (prompt, given) in enumerate(self.parts):
+            new = len(given) or settings.max_new_tokens
             if limit is not None and len(prompt.ids) + new > limit:
                 raise InputError(
                     f"conversation {number}: the prompt has {len(prompt.ids):,} tokens and the answer up to {new:,}, "
                     f"the model has {limit:,} positions. Shorten the prompt, or the answer (max_new_tokens=...)."
                 )
-        self._sites = lens.sites(self._item(self.parts[0].ids))
+        self._sites = lens.sites(lens.read([self.parts[0][0].ids])[0])
         if not lens.model.can_generate() or any(one.kind != "decoder" for one in self._sites):
             raise UnsupportedModelError(
                 f"{type(lens.model).__name__} does not answer: it has no head that predicts tokens, or reads them on "
@@ -194,20 +142,17 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
 
     def identity(self) -> Identity:
         """Return the model and the conversations."""
-        texts = [
-            f"{prompt} {self._given(chat)}"
-            for chat, prompt in zip(self.chats, self.parts, strict=True)
-        ]
-        return Identity(self.lens.facts, texts)
+        return Identity(self.lens.facts, [f"{prompt} {given}" for prompt, given in self.parts])
 
     def sizes(self) -> Sequence[int]:
         """Return the tokens to generate and the layers to measure for each conversation."""
         new = self.settings.max_new_tokens
-        return [len(self._sites) + (new if chat.answer is None else 0) for chat in self.chats]
+        return [len(self._sites) + (0 if given else new) for _, given in self.parts]
 
     def run(self, part: int) -> Output:
         """Return the attention of one answer."""
-        prompt, answer = self.parts[part], self._answer(part)
+        prompt, given = self.parts[part]
+        answer = given or self._generated(prompt.ids)
         ids, first = [*prompt.ids, *answer], len(prompt.ids)
         own = [*prompt.segments, *[SO_FAR] * len(answer)]
         claims, schema = segment_claims(own), Answers.schema
@@ -283,7 +228,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         lens = self.lens
         kept = "logits_to_keep" in signature(lens.model.forward).parameters
         options: dict[str, Any] = {"logits_to_keep": tokens + 1} if kept else {}
-        run = lens.run([self._item(ids)], rows, whole=True, **options)
+        run = lens.run(lens.read([list(ids)]), rows, whole=True, **options)
         logits = run.logits[0, -tokens - 1 : -1].float()
         chosen = torch.tensor(ids[-tokens:], device=logits.device)[:, None]
         # Logarithms first: none is too small for a product.
@@ -291,28 +236,31 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
         return probabilities.tolist(), ranks.tolist()
 
-    def _item(self, ids: Sequence[int]) -> Item:
-        return self.lens.read([list(ids)])[0]
+    def _generated(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the answer by the model's own ``generate`` and cache, a stop token included."""
+        lens, prompt = self.lens, torch.tensor([list(ids)], device=self.lens.device)
 
-    def _given(self, chat: Chat) -> list[tuple[int, ...]]:
-        """Return the tokens of a given answer, tokenised by itself; after a prompt also with a space before it."""
-        if chat.answer is None:
-            return []
-        own = tuple(self.lens.tokenizer.encode(chat.answer, add_special_tokens=False))
-        return [own] if chat.messages else answer_ids(self.lens, chat.answer) or [own]
+        def told(sequence: Tensor, _: Any) -> Tensor:
+            """Pass on the answer so far; nothing stops it."""
+            new = sequence[0, len(ids) :].tolist()
+            self.tell(" ".join(lens.tokenizer.decode(new).split())[-_TAIL:], len(new))
+            return torch.zeros(1, dtype=torch.bool, device=sequence.device)
 
-    def _answer(self, part: int) -> Sequence[int]:
-        """Return the tokens of an answer: of those that are given the likelier ones, or what the model generates."""
-        prompt, given = self.parts[part], self._given(self.chats[part])
-        if not given:
-            return generated(self.lens, prompt.ids, self.settings, self._told)
-
-        if len(given) == 1:
-            return given[0]
-        return max(given, key=lambda one: prod(self._likely([*prompt.ids, *one], len(one))[0]))
-
-    def _told(self, ids: list[int]) -> None:
-        self.tell(" ".join(self.lens.tokenizer.decode(ids).split())[-_TAIL:], len(ids))
+        generate: Any = lens.model.generate
+        with torch.no_grad(), evaluation_mode(lens.model), explained(type(lens.model).__name__):
+            output = generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=self.settings.max_new_tokens,
+                do_sample=False,
+                **dict.fromkeys(("temperature", "top_p", "top_k")),
+                num_beams=1,
+                use_cache=True,
+                pad_token_id=0,
+                return_dict_in_generate=False,
+                stopping_criteria=[told],
+            )
+        return output[0, len(ids) :].tolist()
 
 
 answer = study_function(AnswerStudy, "answer")
@@ -338,13 +286,7 @@ def _values(heads: Sequence[Head], costs: Mapping[Claim, Tensor]) -> pl.DataFram
     weights = torch.stack([head.attention for head in heads])
     rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0) * heads[0].sink
     values = torch.cat([weights, rest], -1) @ torch.stack([*costs.values()]).mT
-    head, token, functional = np.indices(values.shape).reshape(3, -1)
-    return pl.DataFrame(
-        {
-            "layer": heads[0].layer,
-            "head": np.array([one.head for one in heads])[head],
-            "token": token,
-            "functional": pl.Series([one.words for one in costs]).gather(functional),
-            "value": values.flatten().numpy(),
-        }
-    )
+    named = [one.words for one in costs]
+    places = product([one.head for one in heads], range(values.shape[1]), named)
+    frame = pl.DataFrame([*places], schema=["head", "token", "functional"], orient="row")
+    return frame.with_columns(layer=heads[0].layer, value=pl.Series(values.flatten().numpy()))

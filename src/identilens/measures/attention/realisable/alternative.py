@@ -1,7 +1,6 @@
 """Walking to other attention with the same output, in whatever makes the logits."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -9,8 +8,6 @@ from torch import Tensor
 from torch.autograd.functional import jvp, vjp
 from torch.linalg import vector_norm
 
-from identilens.errors import InputError
-from identilens.measures.attention.realisable.coordinates import MEMORY_LIMIT, refuse_size
 from identilens.measures.attention.realisable.softmax_map import SoftmaxMap, output_conditions
 from identilens.measures.attention.simplex import total_variation
 
@@ -26,8 +23,8 @@ _EXACT = 1e-15
 _LEAST_STEP = 1e-7
 """Shortest step, as a share of the point's length."""
 
-_LEAST_OUTPUT = 1e-3
-"""Share of the weights' norm that the output's norm counts as at least."""
+MAX_STEPS = 300
+"""Steps of a walk at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +52,6 @@ def realisable_alternative(
     heads: SoftmaxMap,
     *,
     distance: float = 0.1,
-    max_steps: int = 300,
-    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
 ) -> RealisableAlternative:
     """Return a point with which a head has other attention, at a distance, and all heads the same outputs.
@@ -69,8 +64,6 @@ def realisable_alternative(
     Args:
         heads: A head (`softmax_map`), or heads that make their logits from the same parameters (`SoftmaxMap`).
         distance: Requested mean total variation distance, in (0, 1).
-        max_steps: Steps at most.
-        memory_limit: Bytes that a dense factorisation may take.
         generator: Draws the first direction.
 
     Examples:
@@ -85,59 +78,18 @@ def realisable_alternative(
         (True, 0.05, True)
 
     Raises:
-        InputError: For a distance outside (0, 1), or a problem too large for ``memory_limit``.
+        InputError: For a problem of more than 2 GiB.
     """
-    if not 0 < distance < 1:
-        raise InputError(
-            f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance."
-        )
-    conditions = int(heads.ranks.sum())
-    width = conditions if heads.coordinates.d_k else len(heads.coordinates.start)
-    refuse_size(conditions * max(conditions, width), memory_limit)
     walk = _Walk(heads, generator)
-    walk.go(distance, max_steps)
-    change = walk.weights - walk.original
+    walk.go(distance)
     return RealisableAlternative(
         point=walk.point,
         weights=walk.weights,
         distance=walk.distance,
-        output_error=walk.error(heads.outputs(change)),
+        output_error=walk.error(heads.outputs(walk.weights - walk.original)),
         reached=walk.distance >= distance * (1 - 1e-6),
         steps=walk.steps,
     )
-
-
-class _Linearised:
-    """The Jacobian J of the outputs at one point, with orthonormal rows for each row of attention."""
-
-    def __init__(self, heads: SoftmaxMap, point: Tensor, weights: Tensor) -> None:
-        self.logits, self.point, self.weights = heads.coordinates.logits, point, weights
-        self.conditions, self.undo = output_conditions(heads, weights)
-        gram = heads.coordinates.gram(self.conditions, point)
-        gram.diagonal().add_(RIDGE * gram.diagonal().mean())
-        self.factor = torch.linalg.cholesky_ex(gram).L
-
-    def gradient(self, logits: Tensor) -> Tensor:
-        """Return the gradient in the point of a function with this gradient in the logits."""
-        _, gradient = vjp(self.logits, self.point, logits)
-        return cast(Tensor, gradient)
-
-    def least_move(self, target: Tensor) -> Tensor:
-        """Return the least move that J takes to the target."""
-        rows, owner = self.conditions.rows, self.conditions.owner
-        multipliers = torch.cholesky_solve(target[:, None], self.factor)
-        return self.gradient(torch.zeros_like(self.weights).index_add(0, owner, multipliers * rows))
-
-    def in_kernel(self, move: Tensor) -> Tensor:
-        """Return the part of a move that J takes to zero; projected twice, to remove rounding."""
-        for _ in range(2):
-            change = jvp(self.logits, self.point, move)[1][self.conditions.owner]
-            move = move - self.least_move((self.conditions.rows * change).sum(-1))
-        return move
-
-    def undoing(self, outputs: Tensor) -> Tensor:
-        """Return the least move that undoes a change of the outputs, to first order."""
-        return -self.least_move((self.undo * outputs[self.conditions.owner]).sum(-1))
 
 
 class _Walk:
@@ -145,75 +97,95 @@ class _Walk:
 
     def __init__(self, heads: SoftmaxMap, generator: torch.Generator | None) -> None:
         self.heads, self.point = heads, heads.coordinates.start
-        self.original = self.weights = heads.weights(self.point)
+        self.original = heads.weights(self.point)
         # Of even rows the centred output is 0: errors are then compared with the weights themselves.
-        size, output = (vector_norm(one) for one in (self.original, heads.outputs(self.original)))
-        self.scale = max(float(output), _LEAST_OUTPUT * float(size))
+        output = float(vector_norm(heads.outputs(self.original)))
+        self.scale = max(output, 1e-3 * float(vector_norm(self.original)))
         first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
         self.first = first.to(self.original.device)
         self.distance, self.steps = 0.0, 0
 
-    def go(self, distance: float, max_steps: int) -> None:
+    def go(self, distance: float) -> None:
         """Walk until the attention is this far away, no step succeeds, or the steps are used up."""
-        step = 0.05
-        while self.steps < max_steps and self.distance < distance and step >= _LEAST_STEP:
-            step = self._advance(step, distance)
+        step, direction = 0.05, self._direction()
+        while (
+            direction is not None
+            and self.steps < MAX_STEPS
+            and self.distance < distance
+            and step >= _LEAST_STEP
+        ):
+            point = self._corrected(self.point + step * direction)
+            far = 0.0 if point is None else self._distance(point)
+            if point is not None and self.distance < far <= 1.02 * distance:
+                self.point, self.distance, self.steps = point, far, self.steps + 1
+                step, direction = min(1.6 * step, 0.3), self._direction()
+            else:
+                step /= 2
         # With the Jacobian at the end the output comes as near as float64 goes.
-        here = _Linearised(self.heads, self.point, self.weights)
-        self.point, self.weights = self._corrected(here, self.point) or (self.point, self.weights)
-        self.distance = self._distance(self.weights)
+        if (point := self._corrected(self.point)) is not None:
+            self.point, self.distance = point, self._distance(point)
+        self.weights = self.heads.weights(self.point)
 
     def error(self, outputs: Tensor) -> float:
         """Return the relative size of a change of the outputs."""
         return float(vector_norm(outputs)) / self.scale
 
-    def _advance(self, step: float, goal: float) -> float:
-        """Make one step and return the length of the next, 0 if none succeeds."""
-        here = _Linearised(self.heads, self.point, self.weights)
-        direction = self._direction(here)
-        while direction is not None and step >= _LEAST_STEP:
-            moved = self._corrected(here, self.point + step * direction)
-            distance = self._distance(moved[1]) if moved else 0.0
-            if distance > 1.02 * goal and step > 1e-5:
-                step *= max(0.1, (1.01 * goal - self.distance) / (distance - self.distance))
-            elif moved and distance > self.distance:
-                self.point, self.weights = moved
-                self.distance, self.steps = distance, self.steps + 1
-                return min(1.6 * step, 0.3)
-            else:
-                step /= 2
-        return 0.0
+    def _direction(self) -> Tensor | None:
+        """Return the move in the kernel of J, as long as the point, on which the distance grows most.
 
-    def _direction(self, here: _Linearised) -> Tensor | None:
-        """Return the move in the kernel of J, as long as the point, on which the distance grows most."""
+        J is the Jacobian of the outputs at the present point, with orthonormal rows for each row of attention.
+        """
+        self.here, self.weights = self.point, self.heads.weights(self.point)
+        self.conditions, self.undo = output_conditions(self.heads, self.weights)
+        gram = self.heads.coordinates.gram(self.conditions, self.here)
+        gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+        self.factor = torch.linalg.cholesky_ex(gram).L
         # The gradient of a smooth mean total variation; at the start itself a random direction.
-        change = self.weights - self.original
-        pull = change / torch.sqrt(change**2 + 1e-6) if self.steps else self.first
+        moved = self.weights - self.original
+        pull = moved / torch.sqrt(moved**2 + 1e-6) if self.steps else self.first
         logits = torch.zeros_like(pull)
         logits[self.heads.rows] = pull[self.heads.rows]
-        slope = here.gradient(
+        slope = self._gradient(
             self.weights * (logits - (self.weights * logits).sum(-1, keepdim=True))
         )
-        direction = here.in_kernel(slope)
+        direction = slope
+        # Projected twice, to remove rounding.
+        for _ in range(2):
+            _, change = jvp(self.heads.coordinates.logits, self.here, direction)
+            direction = direction - self._least_move(change, self.conditions.rows)  # pyright: ignore[reportArgumentType]
         length = vector_norm(direction)
-        if not length > 1e-12 * vector_norm(slope):
-            return None
-        return direction * (vector_norm(self.point) / length)
+        return (
+            direction * (vector_norm(self.point) / length)
+            if length > 1e-12 * vector_norm(slope)
+            else None
+        )
 
-    def _distance(self, weights: Tensor) -> float:
+    def _gradient(self, logits: Tensor) -> Tensor:
+        """Return the gradient in the point of a function with this gradient in the logits."""
+        return vjp(self.heads.coordinates.logits, self.here, logits)[1]  # pyright: ignore[reportReturnType]
+
+    def _least_move(self, change: Tensor, parts: Tensor) -> Tensor:
+        """Return the least move that J takes to the parts of each row's change that conditions ask for."""
+        rows, owner = self.conditions.rows, self.conditions.owner
+        target = (parts * change[owner]).sum(-1, keepdim=True)
+        multipliers = torch.cholesky_solve(target, self.factor)
+        return self._gradient(
+            torch.zeros_like(self.weights).index_add(0, owner, multipliers * rows)
+        )
+
+    def _distance(self, point: Tensor) -> float:
         rows = self.heads.rows
-        return float(total_variation(self.original[rows], weights[rows]).mean())
+        return float(total_variation(self.original, self.heads.weights(point))[rows].mean())
 
-    def _corrected(self, here: _Linearised, point: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _corrected(self, point: Tensor) -> Tensor | None:
         """Return to the same output with the Jacobian of the step's start; None if that does not converge."""
         last = float("inf")
         for _ in range(30):
-            weights = self.heads.weights(point)
-            outputs = self.heads.outputs(weights - self.original)
+            outputs = self.heads.outputs(self.heads.weights(point) - self.original)
             error = self.error(outputs)
             if error <= _EXACT or (error <= OUTPUT_LIMIT and error > 0.5 * last):
-                return point, weights
+                return point
             if not error <= 0.9 * last:
                 return None
-            last, point = error, point + here.undoing(outputs)
+            last, point = error, point - self._least_move(outputs, self.undo)
         return None

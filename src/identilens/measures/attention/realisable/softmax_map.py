@@ -1,14 +1,16 @@
-"""A = softmax(S(point)) of one head or several, and what conditions the outputs A C set on a change of S."""
+"""A = softmax(S(point)) of one head or several: what keeps the outputs A C, and in how many directions A can change."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from identilens.errors import InputError
+from identilens.errors import NumericalError
 from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite, check_mask
 from identilens.linalg.decompositions import svd
@@ -32,13 +34,13 @@ class SoftmaxMap:
         visible: True where a row sees a key.
         kept: C_i of each row: orthonormal basis of the columns of its head's T minus their mean over the visible keys.
             Rows that see the same keys share one tensor.
-        rows: The rows of the head that is looked at; all by default.
+        rows: The rows of the head that is looked at.
     """
 
     coordinates: Coordinates
     visible: Bool[Tensor, "row key"]
     kept: tuple[Tensor, ...]
-    rows: slice = field(default_factory=lambda: slice(None))
+    rows: slice
 
     @torch.no_grad()
     def weights(self, point: Float[Tensor, " coordinate"]) -> Float[Tensor, "row key"]:
@@ -87,28 +89,23 @@ def softmax_map(
         torch.Size([3, 3])
 
     Raises:
-        InputError: Shapes that do not belong together.
+        InputError: A mask of another shape.
         NumericalError: Numbers that are not finite.
     """
     T = head_values(projected_values)
     check_finite(queries=queries, keys=keys, bias=bias)
-    n_q, d_k = queries.shape if queries.ndim == 2 else (0, 0)
-    biased = None if bias is None else tuple(bias.shape)
-    if not queries.numel() or keys.shape != (T.keys, d_k) or biased not in (None, (n_q, T.keys)):
-        raise InputError(
-            "expected queries and keys of one size, one projected value per key, and a bias of queries x keys; got "
-            f"queries {tuple(queries.shape)}, keys {tuple(keys.shape)}, {T.keys} projected values and the bias "
-            f"{biased}; pass one head's tensors (repeat grouped keys for their queries)."
-        )
+    n_q, d_k = queries.shape
     check_mask(visible, n_q, T.keys)
+    vectors = torch.cat([queries.flatten(), keys.flatten()])
     coordinates = QueriesAndKeys(
-        queries.detach().double(),
-        keys.detach().double(),
+        vectors.detach().double(),
+        n_q,
+        d_k,
         d_k**-0.5 if scaling is None else float(scaling),
         None if bias is None else bias.detach().double(),
     )
     seen = torch.ones_like(queries @ keys.mT, dtype=torch.bool) if visible is None else visible
-    return SoftmaxMap(coordinates, seen, T.output_bases(n_q, visible))
+    return SoftmaxMap(coordinates, seen, T.output_bases(n_q, visible), slice(None))
 
 
 def output_conditions(
@@ -141,13 +138,134 @@ def output_conditions(
 
 def weight_conditions(heads: SoftmaxMap) -> Conditions:
     """Return the conditions "dS_i is constant over the visible keys": no weight changes."""
-    rows = []
-    for visible in heads.visible:
-        count = int(visible.sum())
-        constant = torch.ones((count, 1), dtype=torch.float64, device=visible.device)
-        centred = torch.linalg.qr(constant, mode="complete").Q[:, 1:].mT
-        rows.append(centred.new_zeros((count - 1, len(visible))).masked_scatter(visible, centred))
-    free = heads.visible.sum(-1) - 1
-    return Conditions(
-        torch.cat(rows), torch.arange(len(rows), device=free.device).repeat_interleave(free)
+    n_q, n_k = heads.visible.shape
+    every = head_values(torch.eye(n_k, dtype=torch.float64, device=heads.visible.device))
+    rows = torch.cat([basis.mT for basis in every.output_bases(n_q, heads.visible)])
+    counts = heads.visible.sum(-1) - 1
+    return Conditions(rows, torch.arange(n_q, device=rows.device).repeat_interleave(counts))
+
+
+@dataclass(frozen=True)
+class RealisableDimension:
+    """Local dimension of the alternatives that other queries and keys of the same size produce.
+
+    An upper bound, if jacobian_rank is less than the number of conditions (Σ_i rank([T, 1]) − 1 over the rows).
+
+    Attributes:
+        dimension: weights_rank − jacobian_rank.
+        formula: Dimension for generic queries, keys and values of these sizes and masks; None if the visible sets are
+            not nested (sliding windows), or if parameters cannot make any queries and keys.
+        parameters: Number of entries of Q and K, or of the parameters that move.
+        jacobian_rank: Rank of the Jacobian of the output in these.
+        weights_rank: Rank of the Jacobian of the weights in these; parameters − weights_rank is the gauge, the
+            dimension of the changes that change no weight: d_k² + d_k of generic Q and K.
+        regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K, or parameters. If
+            not, more weights can be reached at second order, and the dimension is only that of first order.
+    """
+
+    dimension: int
+    formula: int | None
+    parameters: int
+    jacobian_rank: int
+    weights_rank: int
+    regular: bool
+
+
+def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
+    """Return the generic dimension for rows with nested visible sets (bidirectional, causal, prefix, cross).
+
+    With m_1 <= … <= m_n visible keys, the weights of the first t rows form a manifold of dimension
+    W(t) = Σ_{i <= t} w_i, where w_i = m_i − 1 for the last d_k of those rows and min(d_k, m_i − 1) for the
+    others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
+    identified, the others meet their r_i conditions. The dimension is W(n) minus that rank: for a long bidirectional
+    text max(0, n (2 d_k − r) − d_k² − d_k).
+    The ``counts`` m_i can be in any order. The ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys must be in
+    the same order.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import generic_dimension
+        >>> generic_dimension([40] * 40, 8, [4] * 40)
+        408
+    """
+    rows = sorted(zip(counts, ranks, strict=True))
+    reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
+    return reached[-1] - nested_rank(reached, [rank for _, rank in rows])
+
+
+def free_rank(counts: Sequence[int], d_k: int) -> int:
+    """Return W: in how many directions the weights of rows can move, for any vectors of size d_k as queries and keys.
+
+    The rows are in the order of their numbers m_i of visible keys.
+    """
+    free = [count - 1 for count in counts]
+    split = max(0, len(free) - d_k)
+    return sum(min(d_k, size) for size in free[:split]) + sum(free[split:])
+
+
+def nested_rank(reached: Sequence[int], ranks: Sequence[int]) -> int:
+    """Return min over t of W(t) + Σ_{i > t} r_i, the generic rank of the output's Jacobian.
+
+    W(t) is in ``reached``: in how many directions the weights of the first t rows can move, t from 0.
+    """
+    rest = list(accumulate(reversed(ranks), initial=0))
+    return min(inner + outer for inner, outer in zip(reached, reversed(rest), strict=True))
+
+
+def realisable_dimension(heads: SoftmaxMap) -> RealisableDimension:
+    """Return the local dimension of the alternatives that other queries and keys, or other parameters, produce.
+
+    It is the dimension of the kernel of the Jacobian J_F of the outputs of all heads, minus that of the Jacobian J_A
+    of the weights (the gauge), both computed numerically: rank J_A − rank J_F. Of queries and keys that move freely the
+    change of each query is eliminated first (SVDs of r x d_k); conditions on the keys remain, and there are none for a
+    head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions. Of parameters the Jacobians are
+    dense. A singular value below 1e-12 of the largest counts as zero. The heads are one (`softmax_map`), or several
+    that make their logits from the same parameters (`SoftmaxMap`).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import realisable_dimension, softmax_map
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> queries, keys = torch.randn(2, 12, 4, generator=generator, dtype=torch.float64)
+        >>> T = torch.randn(12, 2, generator=generator, dtype=torch.float64)
+        >>> found = realisable_dimension(softmax_map(queries, keys, T))
+        >>> found.dimension, found.formula
+        (52, 52)
+
+    Raises:
+        InputError: For a problem of more than 2 GiB.
+        NumericalError: NaN, or ranks that contradict each other.
+    """
+    coordinates, start = heads.coordinates, heads.coordinates.start
+    # Every condition counts, however small the weights it acts on: the rank does not depend on their size.
+    conditions, _ = output_conditions(heads, heads.weights(start), row_tolerance=0.0)
+    free = weight_conditions(heads)
+    weights_rank = coordinates.rank(free, start)
+    jacobian_rank = coordinates.rank(conditions, start)
+    if jacobian_rank > weights_rank:
+        raise NumericalError(
+            f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
+            f"{jacobian_rank}; the weights differ too much in size for a count."
+        )
+    # Normal numbers of the same mean square; of 1 in place of 0.
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start.device)
+    generic = (float(start.square().mean().sqrt()) or 1.0) * drawn
+    return RealisableDimension(
+        dimension=weights_rank - jacobian_rank,
+        formula=head_formula(heads),
+        parameters=len(start),
+        jacobian_rank=jacobian_rank,
+        weights_rank=weights_rank,
+        regular=weights_rank >= coordinates.rank(free, generic),
     )
+
+
+def head_formula(heads: SoftmaxMap) -> int | None:
+    """Return the generic dimension, None if the visible sets are not nested or not any Q and K can be made."""
+    counts = heads.visible.sum(-1)
+    ordered = heads.visible[counts.argsort(stable=True)]
+    nested = not bool((ordered[:-1] & ~ordered[1:]).any())
+    if not nested or not isinstance(heads.coordinates, QueriesAndKeys):
+        return None
+    return generic_dimension(counts.tolist(), heads.coordinates.d_k, heads.ranks.tolist())
