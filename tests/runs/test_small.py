@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.toy import Toy, ToyStudy, toy
+from helpers.toy import Toy, ToySettings, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.files import (
     Manifest,
@@ -29,7 +30,7 @@ from identilens.runs.provenance import (
 from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
 from identilens.runs.result import Finding
-from identilens.runs.study import study_function
+from identilens.runs.study import Study, study_function
 from identilens.runs.toml import read_toml, toml_value
 
 
@@ -98,6 +99,10 @@ def run(digest=None, texts=("t0", "t1"), count=2):
 def test_what_differs_of_two_records_is_named_up_to_a_number():
     one = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 1}, seed=3), {"y": "z" * 68})
     assert one["settings"] == {"y": "z" * 68, "x": 1}
+    path = provenance("toy", Identity({}, []), {"folder": Path("a")})
+    assert (
+        path["fingerprint"] == provenance("toy", Identity({}, []), {"folder": "a"})["fingerprint"]
+    )
     assert one["seed"] == 3
     assert subject(one) == "m on 1 text"
     assert subject(one | {"texts": {"count": 0}}) == "m on 0 texts"
@@ -200,6 +205,14 @@ def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path)
     file.write_text("{")
     with pytest.raises(OutputFolderError, match="provenance"):
         toy(out=tmp_path / "run", overwrite=True)
+
+
+def test_a_part_is_one_unit_unless_a_study_says_more():
+    class Parts(ToyStudy):
+        parts = "abc"
+        sizes = Study.sizes
+
+    assert Parts(ToySettings()).sizes() == [1, 1, 1]
 
 
 def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
