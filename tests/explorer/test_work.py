@@ -136,6 +136,7 @@ def test_distances_and_errors_by_hand(at):
     assert found["distance"] == pytest.approx(float(distance.mean()))
     before, after = (one @ head.values @ head.output_projection for one in (head.attention, other))
     assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
+    assert work._relative(doubles([0.3, 0.4]), doubles([0.3, 0.5])) == pytest.approx(0.2)
 
 
 def test_what_changes_in_states_and_next_tokens(at, lens, monkeypatch):

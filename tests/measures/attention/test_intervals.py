@@ -190,14 +190,14 @@ def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
 def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, 3.0, visible)
-    seen = None if visible is None else visible[-1]
-    found = minimum_norm_alternative(A[-1], T, visible=seen)
+    row, seen = (A[-1], None) if visible is None else (A[-2], visible[-2])
+    found = minimum_norm_alternative(row, T, visible=seen)
     assert found.point.min() >= 0
-    assert (found.point @ T - A[-1] @ T).abs().max() < 1e-9
-    drawn = uniform_alternatives(A[-1], simplex_space(T, seen), 50, generator=seeded(seed))
+    assert (found.point @ T - row @ T).abs().max() < 1e-9
+    drawn = uniform_alternatives(row, simplex_space(T, seen), 50, generator=seeded(seed))
     least = torch.linalg.vector_norm(found.point)
     assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
-    assert torch.linalg.vector_norm(A[-1]) >= least - 1e-9
+    assert torch.linalg.vector_norm(row) >= least - 1e-9
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
