@@ -125,16 +125,9 @@ def test_no_import_circle():
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
     shared = {
-        "registry",
-        "reports",
-        "drawn",
-        "heads",
-        "head_views",
-        "items",
-        "outcomes",
-        "perturbation",
+        "registry", "reports", "drawn", "heads", "head_views", "items", "outcomes", "perturbation",
         "perturbation_views",
-    }
+    }  # fmt: skip
     allowed = {("audit", "certify"), ("patterns", "certify"), ("answer", "certify")}
     for name in modules():
         parts = name.split(".")
@@ -315,12 +308,8 @@ def test_packing_lines_makes_nothing_smaller():
     spread, packed = (BUDGETS["Module"]("m", text, ast.parse(text)) for text in (SPREAD, packed))
     assert spread.nodes() == packed.nodes() > 10
     assert list(spread.code().values()) == [
-        "def f(x):",
-        "y = x + 1",
-        "return y",
-        "def _g():",
-        "return f(1)",
-    ]
+        "def f(x):", "y = x + 1", "return y", "def _g():", "return f(1)",
+    ]  # fmt: skip
     assert spread.private_helpers() == ["_g"]
 
 

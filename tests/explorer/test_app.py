@@ -66,16 +66,12 @@ def held(client):
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"x-identilens-token": "wrong"}, 403),
-        ({"x-identilens-token": ""}, 403),
-        ({"host": "evil.example"}, 403),
-        ({"host": "127.0.0.1:1"}, 403),
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"content-type": "text/plain"}, 415),
-        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"x-identilens-token": "wrong"}, 403), ({"x-identilens-token": ""}, 403),
+        ({"host": "evil.example"}, 403), ({"host": "127.0.0.1:1"}, 403),
+        ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403),
+        ({"content-type": "text/plain"}, 415), ({"content-type": "application/x-www-form-urlencoded"}, 415),
     ],
-)
+)  # fmt: skip
 def test_forged_requests_are_refused(client, headers, status):
     body = json.dumps({"model": "encoder", "text": "one"})
     assert (

@@ -21,16 +21,13 @@ def call(module_is_causal, queries=3, **changes):
 @pytest.mark.parametrize(
     ("made", "everything"),
     [
-        (call(True), False),
-        (call(False), True),
-        (call(True, queries=1), True),
-        (call(True, arguments={"is_causal": False}), True),
-        (call(False, arguments={"is_causal": True}), False),
+        (call(True), False), (call(False), True), (call(True, queries=1), True),
+        (call(True, arguments={"is_causal": False}), True), (call(False, arguments={"is_causal": True}), False),
         (call(True, own=eager_attention_forward), True),
         (call(False, mask=torch.ones(1, 1, 3, 3).tril().bool()), False),
         (call(True, mask=torch.ones(1, 1, 3, 3).bool()), True),
     ],
-)
+)  # fmt: skip
 def test_without_a_mask_only_fused_attention_of_a_causal_module_hides_keys(made, everything):
     seen = made.visible()
     assert (seen is None or bool(seen.all())) == everything

@@ -12,15 +12,8 @@ from identilens.models.linearise import HiddenMap, sources
 
 FAMILIES = sorted(BUILDERS)
 WITH_NORM = {
-    "albert",
-    "bart",
-    "bert",
-    "bert_decoder",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "roberta",
-}
+    "albert", "bart", "bert", "bert_decoder", "distilbert", "electra", "modernbert", "roberta",
+}  # fmt: skip
 
 
 def plain_states(lens, item, kind):

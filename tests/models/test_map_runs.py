@@ -11,16 +11,8 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
 FAMILIES = [
-    "bert",
-    "gpt2",
-    "llama",
-    "gemma3",
-    "albert",
-    "t5",
-    "identifiable_con",
-    "vit",
-    "bert_decoder",
-]
+    "bert", "gpt2", "llama", "gemma3", "albert", "t5", "identifiable_con", "vit", "bert_decoder",
+]  # fmt: skip
 
 
 def changes_of(head):

@@ -34,15 +34,11 @@ TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
 FAMILIES = sorted(BUILDERS | MORE)
 NAMES = {
-    "attention calls are those found",
-    "weights times values give the attention output",
-    "captured attention is the model's own",
-    "rows sum to 1, or to 1 less a sink",
-    "hidden keys have no weight",
-    "the module hands on the attention output",
-    "heads add up to the block's output",
+    "attention calls are those found", "weights times values give the attention output",
+    "captured attention is the model's own", "rows sum to 1, or to 1 less a sink", "hidden keys have no weight",
+    "the module hands on the attention output", "heads add up to the block's output",
     "outputs unchanged by capture",
-}
+}  # fmt: skip
 
 
 def implementations(model):

@@ -153,15 +153,10 @@ def test_inputs_become_exact_and_hidden_keys_stay_hidden():
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", "encoder"),
-        ("gpt2", "decoder"),
-        ("opt", "decoder"),
-        ("t5", "cross"),
-        ("bart", "decoder"),
-        ("whisper", "encoder"),
-        ("gpt_neox", "decoder"),
+        ("bert", "encoder"), ("gpt2", "decoder"), ("opt", "decoder"), ("t5", "cross"), ("bart", "decoder"),
+        ("whisper", "encoder"), ("gpt_neox", "decoder"),
     ],
-)
+)  # fmt: skip
 def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(family, kind):
     lens = Lens(zoo.build(family))
     item = lens.read(zoo.example(family))[0]

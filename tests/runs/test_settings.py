@@ -156,14 +156,9 @@ def test_numbers_and_ranges(text, numbers):
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("12", 12),
-        ("512MiB", 2**29),
-        ("2 GB", 2 * 10**9),
-        ("1.5kb", 1500),
-        ("3m", 3_000_000),
-        ("1KiB", 1024),
+        ("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500), ("3m", 3_000_000), ("1KiB", 1024),
     ],
-)
+)  # fmt: skip
 def test_sizes(text, size):
     assert parse_size(text) == size
 

@@ -56,13 +56,9 @@ def test_overwrite_removes_only_what_the_manifest_lists(tmp_path):
     folder = tmp_path / "run"
     toy(out=folder)
     mine = [
-        "mine.parquet",
-        "model/mine.bin",
-        "matrices/mine.safetensors",
-        "parts/mine",
-        "checkpoints/mine",
+        "mine.parquet", "model/mine.bin", "matrices/mine.safetensors", "parts/mine", "checkpoints/mine",
         "runs/x/y",
-    ]
+    ]  # fmt: skip
     for name in mine:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text("mine")

@@ -18,13 +18,8 @@ def perturbations():
             for place, kind in enumerate(("aware", "breaking", "random")):
                 hidden = scale * share * (1 + place)
                 norms = (
-                    hidden,
-                    hidden**3,
-                    -hidden,
-                    hidden,
-                    share * (1 + 1e-13 * place),
-                    2 * hidden,
-                )
+                    hidden, hidden**3, -hidden, hidden, share * (1 + 1e-13 * place), 2 * hidden,
+                )  # fmt: skip
                 rows.append((0, "encoder", 0, head, kind, 0, share, *norms, hidden))
     return pl.DataFrame(rows, schema=pl.Schema(PERTURBATIONS), orient="row")
 

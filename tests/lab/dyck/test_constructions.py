@@ -33,13 +33,9 @@ def prefixes(language, length, count=3, seed=0):
 @pytest.mark.parametrize(
     ("language", "length"),
     [
-        (Dyck(2, 4), 2000),
-        (Dyck(3, 8, 0.6), 2000),
-        (Dyck(1, 1), 60),
-        (Dyck(2, 1, 0.2), 60),
-        (Dyck(4, 2), 300),
+        (Dyck(2, 4), 2000), (Dyck(3, 8, 0.6), 2000), (Dyck(1, 1), 60), (Dyck(2, 1, 0.2), 60), (Dyck(4, 2), 300),
     ],
-)
+)  # fmt: skip
 def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
     tokens = prefixes(language, length)

@@ -179,13 +179,10 @@ def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked
 @pytest.mark.parametrize(
     ("heads", "plain", "turned", "moves"),
     [
-        (1, 3, (1,), "own"),
-        (1, 2, (2,), "own"),
-        (2, 2, (1,), "shared"),
-        (3, 1, (1, 1), "shared"),
+        (1, 3, (1,), "own"), (1, 2, (2,), "own"), (2, 2, (1,), "shared"), (3, 1, (1, 1), "shared"),
         (2, 2, (1,), "all"),
     ],
-)
+)  # fmt: skip
 def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
     draw, pairs = draws(heads + plain), 2 * sum(turned)
     d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26

@@ -9,15 +9,8 @@ from helpers.heads import normals, seeded
 from identilens.measures.tokens.margins import Nearest, Noise
 
 NOISES = (
-    "bfloat16",
-    "float16",
-    "float32",
-    "int8",
-    "int4",
-    "int8-channel",
-    "int3-channel",
-    "drop0.1",
-)
+    "bfloat16", "float16", "float32", "int8", "int4", "int8-channel", "int3-channel", "drop0.1",
+)  # fmt: skip
 
 
 def drawn(*shape, seed=0):
