@@ -150,11 +150,9 @@ def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps
     raw = maps[2].layers["raw"]
     sizes = raw[0] * values.compact.norm(dim=-1)
     expected = {
-        "raw": raw[0, 0],
-        "effective": values.effective(raw)[0, 0],
-        "norm share": sizes[0] / sizes.sum(),
+        "raw": raw[0, 0], "effective": values.effective(raw)[0, 0], "norm share": sizes[0] / sizes.sum(),
         "certain": attention_intervals(raw[0], values).lo[0],
-    }
+    }  # fmt: skip
     for name, value in expected.items():
         assert float(shown[name].replace("−", "-")) == pytest.approx(float(value), abs=3e-3), name
     visit.close()

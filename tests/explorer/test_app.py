@@ -163,16 +163,9 @@ def test_what_is_no_request_is_refused(client, what, body):
 @pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
 def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     body = {
-        "held": held,
-        "layer": 3,
-        "head": 10,
-        "kind": "encoder",
-        "query": 2,
-        "which": "far",
-        "change": [0.1],
-        "outcome": "head",
-        "tolerance": "0",
-    }
+        "held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "which": "far", "change": [0.1],
+        "outcome": "head", "tolerance": "0",
+    }  # fmt: skip
     if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
         body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
     answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)

@@ -8,11 +8,8 @@ from golden.stored import Case, single
 from helpers.zoo import ids
 
 QUICK: dict[str, Any] = {
-    "folds": 2,
-    "learning_rates": (0.01, 0.003),
-    "max_epochs": 4,
-    "hidden_units": 16,
-}
+    "folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 4, "hidden_units": 16,
+}  # fmt: skip
 
 
 def tokens(experiment, lens, texts, **options):

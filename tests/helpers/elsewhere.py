@@ -25,11 +25,8 @@ DEVICE = torch.device(KIND, 0)
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.copy_.default, _ATEN.lift_fresh.default}
 _LOOK_UPS = {
-    _ATEN.index.Tensor,
-    _ATEN.index_put.default,
-    _ATEN.index_put_.default,
-    _ATEN._index_put_impl_.default,
-}
+    _ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default,
+}  # fmt: skip
 
 
 class Elsewhere(torch.Tensor):

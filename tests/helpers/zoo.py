@@ -14,12 +14,8 @@ from identilens.models import Lens
 
 VOCAB = 96
 _COMMON = {
-    "vocab_size": VOCAB,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "attention_dropout": 0.1,
-}
+    "vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.1,
+}  # fmt: skip
 _LLAMA = {
     **_COMMON,
     "hidden_size": 32,
@@ -30,13 +26,9 @@ _LLAMA = {
     "max_position_embeddings": 128,
 }
 _BERT = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128,
+}  # fmt: skip
 _SEQ2SEQ = {
     **_COMMON,
     "d_model": 32,
@@ -97,21 +89,12 @@ _MODERN = {
     "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _DISTIL = {
-    "vocab_size": VOCAB,
-    "dim": 32,
-    "hidden_dim": 48,
-    "n_layers": 2,
-    "n_heads": 4,
+    "vocab_size": VOCAB, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
     "max_position_embeddings": 128,
-}
+}  # fmt: skip
 _GPT2 = {
-    "vocab_size": VOCAB,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 128,
-    "bos_token_id": 1,
-}
+    "vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1,
+}  # fmt: skip
 _T5 = {
     "vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0, "pad_token_id": 0,

@@ -14,14 +14,10 @@ from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.row_solver import RowSolver
 
 HAND = {
-    "row": [0.4, 0.6, 1.0],
-    "factor": [[3.0, 4.0], [0.0, 1.0], [1.0, 0.0]],
-    "functional": [1.0, -2.0, 4.0],
-    "tolerance": 0.5,
-    "multipliers": [[0.6, 0.8], [-1.0, 0.0]],
-    "ends": [0.0, 1.0],
+    "row": [0.4, 0.6, 1.0], "factor": [[3.0, 4.0], [0.0, 1.0], [1.0, 0.0]], "functional": [1.0, -2.0, 4.0],
+    "tolerance": 0.5, "multipliers": [[0.6, 0.8], [-1.0, 0.0]], "ends": [0.0, 1.0],
     "witnesses": [[0.9, 0.1, 1.0], [0.4, 0.6, 1.0]],
-}
+}  # fmt: skip
 """Keys 0 and 1 are a row of sum 1, key 2 a row of its own."""
 
 

@@ -41,15 +41,11 @@ TARGETS = {"llama": ["o_proj", "v_proj"], "gpt2": ["c_proj"], "bert": ["output.d
 ADAPTERS = {
     "lora": {"kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16},
     "dora": {
-        "kind": "LoraConfig",
-        "r": 4,
-        "init_lora_weights": False,
-        "lora_alpha": 16,
-        "use_dora": True,
+        "kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16, "use_dora": True,
     },
     "ia3": {"kind": "IA3Config", "init_ia3_weights": False},
     "loha": {"kind": "LoHaConfig", "r": 4, "init_weights": False},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", sorted(TARGETS))

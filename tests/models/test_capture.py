@@ -176,13 +176,11 @@ LEARNT = torch.ones(9, 3, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("seen", "kind"),
     [
-        (EARLIER, "decoder"),
-        (torch.cat([LEARNT, EARLIER], 1), "decoder"),
-        (torch.cat([EARLIER, LEARNT], 1), "decoder"),
-        (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
+        (EARLIER, "decoder"), (torch.cat([LEARNT, EARLIER], 1), "decoder"),
+        (torch.cat([EARLIER, LEARNT], 1), "decoder"), (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
         (EARLIER | EARLIER.T, "encoder"),
     ],
-)
+)  # fmt: skip
 def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
     query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
     call = AttentionCall(

@@ -38,11 +38,8 @@ def test_each_text_is_as_it_is_alone(family):
 SWITCH = 16
 """Length beyond which the models below have other positions."""
 LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0] * 4,
-    "long_factor": [8.0] * 4,
-}
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4,
+}  # fmt: skip
 LIMITS = {"max_position_embeddings": 64, "original_max_position_embeddings": SWITCH}
 
 

@@ -13,12 +13,9 @@ from identilens.models.lens import Lens
 
 N = 20
 SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
+    "vocab_size": 96, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
     "num_attention_heads": 2,
-}
+}  # fmt: skip
 
 
 def lens_of(family, dtype=torch.float32, attention="sdpa"):

@@ -50,11 +50,8 @@ def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch, positions):
 def test_the_attention_of_a_head_on_top_is_captured_with_the_rest():
     torch.manual_seed(0)
     sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-    }
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    }  # fmt: skip
     above = {f"decoder_{name}": number // 2 for name, number in sizes.items()}
     config = hf.VideoMAEConfig(image_size=32, num_frames=2, **sizes, **above)
     lens = Lens(hf.VideoMAEForPreTraining(config))

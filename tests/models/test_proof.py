@@ -266,12 +266,10 @@ def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (called(batch=3), "attention"),
-        (called(heads=3), "failed"),
-        (replace(called(), index=1), "failed"),
+        (called(batch=3), "attention"), (called(heads=3), "failed"), (replace(called(), index=1), "failed"),
         (called(mask=torch.ones(1, 5, 5)), "failed"),
     ],
-)
+)  # fmt: skip
 def test_calls_of_another_form_are_refused(call, said):
     site = SimpleNamespace(heads=2, kind="encoder")
     proof = Proof("toy", (site,), Lens(build("bert")).read([ids(5)]), 0.5)

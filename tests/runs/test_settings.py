@@ -166,8 +166,5 @@ def test_sizes(text, size):
 def test_options_of_several_values_are_typed_with_commas():
     hints = hints_of(ToySettings)
     assert [name for name in hints if separated_by_commas(hints[name])] == [
-        "layers",
-        "words",
-        "span",
-        "memory",
-    ]
+        "layers", "words", "span", "memory",
+    ]  # fmt: skip

@@ -126,11 +126,8 @@ def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", watched)
     toy(layers="1-2", out=tmp_path / "run")
     assert {name for name, _ in listed_before} >= {
-        "table.parquet",
-        "provenance.json",
-        "run.toml",
-        "000000.safetensors",
-    }
+        "table.parquet", "provenance.json", "run.toml", "000000.safetensors",
+    }  # fmt: skip
     assert [name for name, first in listed_before if not first] == []
 
 

@@ -56,15 +56,13 @@ def test_a_word_of_several_tokens_stands_for_all_of_them(names, requested, place
 @pytest.mark.parametrize(
     ("names", "requested", "places"),
     [
-        (("a", "...", "b"), ".", None),
-        (("f", " (-", "1", ")", " y"), "-1", [4]),
-        (("a", " b", "3)", " c"), "3", [3]),
-        (("River", " and", " Riv", "er"), "River", [0, 2, 3]),
+        (("a", "...", "b"), ".", None), (("f", " (-", "1", ")", " y"), "-1", [4]),
+        (("a", " b", "3)", " c"), "3", [3]), (("River", " and", " Riv", "er"), "River", [0, 2, 3]),
         (("un", "happy ", "man "), "unhappy", [0, 1]),
         (("He", " is", " un", "be", "liev", "able"), " unbelievable", [2, 3, 4, 5]),
         ((" a", " a", " b"), "a a", [0, 1]),
     ],
-)
+)  # fmt: skip
 def test_words_begin_and_end_with_tokens(names, requested, places):
     if places is None:
         with pytest.raises(InputError, match="no token"):

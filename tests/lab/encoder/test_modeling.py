@@ -79,11 +79,8 @@ def test_saved_and_loaded_by_every_way_it_is_the_same(heads, tmp_path):
     ids = tokens(2, 6)
     config = AutoConfig.from_pretrained(tmp_path)
     assert (config.model_type, config.heads, config.d_k, config.d_v) == (
-        "identifiable_encoder",
-        heads,
-        3,
-        7,
-    )
+        "identifiable_encoder", heads, 3, 7,
+    )  # fmt: skip
     for again in (
         IdentifiableEncoderForSequenceClassification.from_pretrained(tmp_path),
         AutoModelForSequenceClassification.from_pretrained(tmp_path),

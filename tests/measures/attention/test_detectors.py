@@ -24,11 +24,8 @@ def test_the_keys_of_each_pattern():
     assert keys("separator", 2) == [7]
     assert keys("punctuation", 2) == [3]
     assert pattern_keys("punctuation", [" ?!", "a.", " ", ","], 0).tolist() == [
-        True,
-        False,
-        False,
-        True,
-    ]
+        True, False, False, True,
+    ]  # fmt: skip
     causal = torch.arange(8) <= 4
     assert keys("induction", 1, torch.arange(8) <= 1) is None
     assert keys("induction", 4, causal) == [2]

@@ -187,11 +187,8 @@ def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
     draw, pairs = draws(heads + plain), 2 * sum(turned)
     d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26
     inputs, down, shared, keys_latent = (
-        draw(n, d),
-        draw(latent, d),
-        draw(pairs, d),
-        normed(draw(n, plain + 2)),
-    )
+        draw(n, d), draw(latent, d), draw(pairs, d), normed(draw(n, plain + 2)),
+    )  # fmt: skip
     shapes = [(heads, d_k, latent), (heads, plain, plain + 2)]
     shapes += {"own": [], "shared": [(pairs, d)], "all": [(pairs, d), (latent, d)]}[moves]
 

@@ -58,13 +58,9 @@ def test_neighbour_groups_by_loops(random):
     arrays, result = random
     found = neighbour_groups(result.table)
     groups = {
-        "1st": (1, 1),
-        "2nd": (2, 2),
-        "3rd": (3, 3),
-        "4th-5th": (4, 5),
-        "6th-10th": (6, 10),
+        "1st": (1, 1), "2nd": (2, 2), "3rd": (3, 3), "4th-5th": (4, 5), "6th-10th": (6, 10),
         "11th onwards": (11, 99),
-    }
+    }  # fmt: skip
     assert found["group"].unique(maintain_order=True).to_list() == list(groups)
     for name, (low, high) in groups.items():
         means = []

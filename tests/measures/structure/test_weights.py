@@ -64,13 +64,10 @@ def column(place):
 
 
 CASES = {
-    "diagonal": (EYE, None),
-    "offset": (torch.diag(torch.ones(N - 2).double(), -2) + 1e-6, -2),
-    "antidiagonal": (EYE.flip(-1), None),
-    "block": (blocks(5), 5),
-    "vertical": (column(7), 7),
+    "diagonal": (EYE, None), "offset": (torch.diag(torch.ones(N - 2).double(), -2) + 1e-6, -2),
+    "antidiagonal": (EYE.flip(-1), None), "block": (blocks(5), 5), "vertical": (column(7), 7),
     "uniform": (torch.full((N, N), 1 / N, dtype=torch.float64), None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", CASES)

@@ -111,11 +111,8 @@ def test_penalty_is_the_best_on_validation(inputs, parts):
     penalties = (0.0, 1e-4, 0.1, 0.3, 30.0)
     few = train[:90]
     data = (
-        hidden[few].double(),
-        inputs[few].double(),
-        hidden[validation].double(),
-        inputs[validation].double(),
-    )
+        hidden[few].double(), inputs[few].double(), hidden[validation].double(), inputs[validation].double(),
+    )  # fmt: skip
     fit = fit_ridge(*data, penalties)
     alone = [fit_ridge(*data, [penalty]).validation_loss for penalty in penalties]
     assert fit.losses == pytest.approx(alone)

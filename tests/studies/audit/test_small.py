@@ -158,11 +158,8 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
     assert drawn == sorted(set(drawn)) == drawn_rows(0, 0, 0, "encoder", 1000, 5)
     assert len(drawn) == 5
     others = [
-        (1, 0, 0, "encoder"),
-        (0, 1, 0, "encoder"),
-        (0, 0, 1, "encoder"),
-        (0, 0, 0, "decoder"),
-    ]
+        (1, 0, 0, "encoder"), (0, 1, 0, "encoder"), (0, 0, 1, "encoder"), (0, 0, 0, "decoder"),
+    ]  # fmt: skip
     assert all(drawn_rows(*place, 1000, 5) != drawn for place in others)
 
 

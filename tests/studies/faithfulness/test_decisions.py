@@ -20,11 +20,9 @@ from identilens.studies.faithfulness.decisions import Decision, answers
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
 HEADS = [
-    ("bert", "SequenceClassification", 0),
-    ("gpt2", "SequenceClassification", -1),
-    ("gpt2", "CausalLM", -1),
+    ("bert", "SequenceClassification", 0), ("gpt2", "SequenceClassification", -1), ("gpt2", "CausalLM", -1),
     ("llama", "CausalLM", -1),
-]
+]  # fmt: skip
 """Family, task, and the position whose final state decides."""
 
 

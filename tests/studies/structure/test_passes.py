@@ -83,12 +83,9 @@ def test_pairs_by_plain_null_spaces(found, heads):
         null = [eye - one @ torch.linalg.pinv(one) for one in joined]
         circle = circularity(weights[first][None], T[first][None], T[second][None], seed=3 + first)
         expected = {
-            "freedom": 2,
-            "overlap": float((null[0] * null[1]).sum()) / 2,
-            "chance": 2 / 6,
-            "change_first": 0.0,
+            "freedom": 2, "overlap": float((null[0] * null[1]).sum()) / 2, "chance": 2 / 6, "change_first": 0.0,
             "disagree": True,
-        }
+        }  # fmt: skip
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
         assert row["moved"] > 0.001
         assert row["change_second"] > 0.001

@@ -46,13 +46,8 @@ def test_probes_are_built_with_the_settings():
     )
     linear, mlp = (ProbeKind(name, "l2").build(settings) for name in ("linear", "mlp"))
     course = {
-        "learning_rate": (0.01,),
-        "batch_size": 7,
-        "patience": 3,
-        "max_epochs": 5,
-        "seed": 4,
-        "distance": "l2",
-    }
+        "learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2",
+    }  # fmt: skip
     assert {name: getattr(linear, name) for name in course} == course
     assert {name: getattr(mlp, name) for name in course} == course
     assert mlp.hidden_units == 9

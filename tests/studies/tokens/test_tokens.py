@@ -50,12 +50,8 @@ def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
     settings = TokenSettings(probes=("linear",), distances=("cosine",), **QUICK)
     found = Runner(lambda _: None, settings, torch.device("cpu"), print)
     same = {
-        "checkpoint": "model",
-        "probe": "linear",
-        "distance": "cosine",
-        "offset": 0,
-        "share": 1.0,
-    }
+        "checkpoint": "model", "probe": "linear", "distance": "cosine", "offset": 0, "share": 1.0,
+    }  # fmt: skip
     rows = [
         {**same, "layer_trained": layer, "layer_target": 0, "fold": fold, "learning_rate": rate}
         for layer, fold, rate in ((1, 0, 0.01), (2, 0, 0.003), (2, 1, 0.5), (1, 0, None))
@@ -128,11 +124,8 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
 def test_layer_to_layer_and_two_checkpoints(lens, cache):
     other = Lens(build("bert", seed=3))
     options = {
-        "experiment": "layer-to-layer",
-        "probes": ("naive", "ridge"),
-        "states": cache,
-        "folds": 2,
-    }
+        "experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2,
+    }  # fmt: skip
     both = token_identifiability(lens, TEXTS, compare_model=other, **options)
     for name, one in (("model", lens), ("compared", other)):
         alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
