@@ -15,15 +15,7 @@ import pytest
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.toy import ToySettings
-from identilens.cli import (
-    app,
-    commands,
-    explore,
-    options,
-    reproductions,
-    selfcheck,
-    show,
-)  # fmt: skip
+from identilens.cli import app, commands, explore, options, reproductions, selfcheck, show
 from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError

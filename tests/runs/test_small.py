@@ -13,12 +13,7 @@ import torch
 
 from helpers.toy import Toy, ToySettings, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.files import (
-    Manifest,
-    write_folder,
-    write_json,
-    write_tensors,
-)  # fmt: skip
+from identilens.runs.files import Manifest, write_folder, write_json, write_tensors
 from identilens.runs.provenance import (
     Identity,
     differences,
